@@ -21,8 +21,9 @@ use crate::args::{Common, LogFormat};
 use crate::output::timestamp;
 use crate::stderr::{self, Lines};
 
-/// What others than this program say is left out.
-const OTHERS_QUIET: &str = ",h2=info,hyper=info,hyper_util=info,tower=info,rustls=info,tonic=info";
+/// The libraries below, whose lines name no address and come as often as a
+/// stranger likes. What matters of them this program says itself.
+const OTHERS: [&str; 6] = ["h2", "hyper", "hyper_util", "tower", "rustls", "tonic"];
 
 /// What is said of lines that were dropped.
 fn missing(lines: u64) -> String {
@@ -60,22 +61,24 @@ fn in_one_line(out: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> f
     }
 }
 
+/// What is logged, as the flags say.
+fn directives(quiet: bool, verbose: u8) -> String {
+    let (own, others) = match (quiet, verbose) {
+        (true, _) => ("error", "error"),
+        (false, 0) => ("info", "error"),
+        // Once more is for this program; what each frame of a connection was,
+        // as the libraries below tell it, drowns that. Twice is for everything.
+        (false, 1) => ("debug", "info"),
+        (false, _) => ("trace", "trace"),
+    };
+    let others = OTHERS.map(|target| format!(",{target}={others}"));
+    format!("{own}{}", others.concat())
+}
+
 /// Begins to log in this form, as much as the flags say.
 pub(crate) fn start(common: &Common, format: LogFormat) {
-    let level = match (common.quiet, common.verbose) {
-        (true, _) => "error",
-        (false, 0) => "info",
-        (false, 1) => "debug",
-        (false, _) => "trace",
-    };
-    // Once more is for this program; what each frame of a connection was, as
-    // the libraries below tell it, drowns that. Twice is for everything.
-    let own = match common.verbose {
-        1 => OTHERS_QUIET,
-        _ => "",
-    };
     let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(format!("{level}{own}")))
+        .with_env_filter(EnvFilter::new(directives(common.quiet, common.verbose)))
         .with_writer(move || match format {
             LogFormat::Human => Lines::Plain,
             LogFormat::Json => Lines::Json,
@@ -107,5 +110,24 @@ pub(crate) fn start(common: &Common, format: LogFormat) {
             .fmt_fields(debug_fn(in_one_line).delimited(" "))
             .init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::directives;
+
+    #[test]
+    fn libraries_below_are_heard_when_more_is_asked_for() {
+        for (quiet, verbose, own, others) in [
+            (false, 0, "info", "error"),
+            (false, 1, "debug", "info"),
+            (false, 2, "trace", "trace"),
+            (true, 0, "error", "error"),
+        ] {
+            let all = directives(quiet, verbose);
+            assert!(all.starts_with(&format!("{own},h2={others},")), "{all}");
+            assert!(all.contains(&format!(",rustls={others},")), "{all}");
+        }
     }
 }

@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use common::postgres::Postgres;
@@ -495,6 +495,23 @@ fn who_writes_over_an_election_or_deletes_it_is_noted() {
     let told = asks("delete", r#"{"key": "elections/pay", "expect": 1}"#);
     assert!(told.contains(r#""deleted":false"#), "{told}");
     assert_eq!(noting.soon("election_deleted", 2)["result"], "conflict");
+}
+
+#[test]
+fn a_token_that_cannot_be_printed_has_no_rights() {
+    let place = Place::new::<1>();
+    let tokens = place.path("tokens.toml");
+    let draw = |out: Stdio| {
+        let mut command = Command::new(TENURE);
+        command.args(["token", "boss", "--admin", "--tokens", &tokens]);
+        command.stdout(out).output().expect("tenure runs")
+    };
+    let full = fs::File::options().write(true).open("/dev/full");
+    let failed = draw(full.expect("it is there").into());
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    assert!(!Path::new(&tokens).exists(), "it has rights");
+    let drawn = draw(Stdio::piped());
+    assert!(drawn.status.success(), "{drawn:?}");
 }
 
 #[test]

@@ -31,16 +31,6 @@ pub(crate) fn token(context: &Context, args: &Token) -> Result<ExitCode, Failure
         writeln!(file, "{token}")?;
         file.sync_all()?;
     }
-    if let Some(file) = &args.tokens {
-        let mut options = fs::OpenOptions::new();
-        // Who may write it gives himself every right, and who may read it
-        // learns who has which.
-        let mut file = options.append(true).create(true).mode(0o600).open(file)?;
-        // A server that reads half of it keeps what it had, and reads again.
-        let gap = if known { "\n" } else { "" };
-        file.write_all(format!("{gap}{table}").as_bytes())?;
-        file.sync_all()?;
-    }
     let mut text = Vec::new();
     if args.out.is_none() {
         text.push(token.clone());
@@ -63,7 +53,24 @@ pub(crate) fn token(context: &Context, args: &Token) -> Result<ExitCode, Failure
         "sha256": fingerprint(&token),
         "table": table,
     });
-    context.output.line(&text.join("\n"), &object)?;
+    let print = || context.output.line(&text.join("\n"), &object);
+    // A token that could not be printed must have no rights.
+    if args.out.is_none() {
+        print()?;
+    }
+    if let Some(file) = &args.tokens {
+        let mut options = fs::OpenOptions::new();
+        // Who may write it gives himself every right, and who may read it
+        // learns who has which.
+        let mut file = options.append(true).create(true).mode(0o600).open(file)?;
+        // A server that reads half of it keeps what it had, and reads again.
+        let gap = if known { "\n" } else { "" };
+        file.write_all(format!("{gap}{table}").as_bytes())?;
+        file.sync_all()?;
+    }
+    if args.out.is_some() {
+        print()?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
