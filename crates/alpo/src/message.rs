@@ -151,8 +151,8 @@ pub enum Reply {
     StaleTerm,
     /// To [`Request::PreVote`]: I would.
     PreVoteGranted,
-    /// To a pre-vote or a vote: somebody leads, and I hear of it. The asker's
-    /// term is not taken over.
+    /// Refuses a pre-vote or a vote: this server hears a leader. It does not
+    /// take over the candidate's term.
     LeaderKnown {
         /// Who leads, if that is known. It is not on a server that has only
         /// just started and must take it that somebody does.

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 
 use attacked::{
     Alone, PROMPT, Probes, SOON, Whole, all, attacked, code, connect, growth, head, resident,
-    runtime,
+    runtime, worked,
 };
 use common::servers::{Cluster, answer, call, call_with, led, metric};
 use hyper::body::{Body, Frame};
@@ -616,4 +616,57 @@ fn calls_that_are_reset_as_they_begin_hold_little() {
     let grew = growth(alone.server.id(), before);
     assert!(grew < 128 * MIB, "{} MiB", grew / MIB);
     assert!(slowest < PROMPT, "{slowest:?}");
+}
+
+/// How many requests one message has that are all refused, and how many such
+/// messages are sent.
+const REFUSED: [u64; 2] = [8_000, 4];
+
+/// A token may ask for thousands of things in one message that it has no right
+/// to. Each refusal is a text that is made and sent: others have their turn
+/// before the last of them.
+#[test]
+fn a_message_of_refused_requests_keeps_nobody_waiting_to_its_end() {
+    let tokens = format!(
+        "[tokens.x]\nsha256 = \"{}\"\ncampaign = [\"x\"]\n",
+        tenure_server::fingerprint("x")
+    );
+    let alone = Alone::start(Some(&tokens));
+    let swap = v1::Swap {
+        // As long as a key may be, and each character is escaped.
+        key: format!("secret/{}", "\u{202e}".repeat(165)),
+        ..v1::Swap::default()
+    };
+    let command = v1::Command {
+        operation: Some(v1::command::Operation::Swap(swap)),
+        ..v1::Command::default()
+    };
+    let request = |number| v1::Request {
+        number,
+        what: Some(v1::request::What::Command(command.clone())),
+        ..v1::Request::default()
+    };
+    let requests = v1::Requests {
+        requests: (1..=REFUSED[0]).map(request).collect(),
+    };
+    let before = worked(alone.server.id());
+    let probes = Probes::start(&alone.address, alone.server.id());
+    runtime().block_on(async {
+        let mut pipeline = PipelineClient::new(connect(&alone.address, 2).await)
+            .max_decoding_message_size(64 << 20);
+        for _ in 0..REFUSED[1] {
+            let mut call = tonic::Request::new(tokio_stream::once(requests.clone()));
+            let token = "Bearer x".parse().expect("a header");
+            call.metadata_mut().insert("authorization", token);
+            let answers = pipeline.exchange(call).await.expect("a stream");
+            let (mut answers, mut refused) = (answers.into_inner(), 0);
+            while let Some(message) = answers.message().await.expect("answers") {
+                refused += message.answers.len() as u64;
+            }
+            assert_eq!(refused, REFUSED[0]);
+        }
+    });
+    let slowest = probes.end();
+    let all = worked(alone.server.id()).saturating_sub(before);
+    assert!(slowest * 10 < all, "{slowest:?} of {all:?}");
 }

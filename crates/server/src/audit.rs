@@ -93,14 +93,14 @@ struct Trail {
 }
 
 /// One line that waits to be written.
-struct Line {
+struct QueuedLine {
     text: String,
     /// How many are lost with it: `repeated` stands for others.
     count: u64,
 }
 
 struct State {
-    lines: VecDeque<Line>,
+    lines: VecDeque<QueuedLine>,
     /// Of the lines above, and of the one that is being written.
     bytes: usize,
     writing: bool,
@@ -426,7 +426,7 @@ impl Trail {
             return;
         }
         state.bytes += text.len();
-        state.lines.push_back(Line { text, count });
+        state.lines.push_back(QueuedLine { text, count });
     }
 
     /// Waits for something to write, or until it is time to say what was
@@ -446,7 +446,7 @@ impl Trail {
     fn write_all_to(&self, sink: &mut Sink) {
         let mut state = self.lock();
         loop {
-            let Some(Line { text, count }) = state.lines.pop_front() else {
+            let Some(QueuedLine { text, count }) = state.lines.pop_front() else {
                 self.done.notify_all();
                 if state.shut {
                     return;

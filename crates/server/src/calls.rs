@@ -31,7 +31,7 @@ type Future = Pin<Box<dyn std::future::Future<Output = ()> + Send>>;
 /// client gives up hundreds at once, and what is not read cannot be seen to be
 /// given up.
 const WAITING_MAX: u32 = 1_024;
-/// The same of all connections together. A call takes 20 KiB or so before its
+/// The same of all connections together. Each call takes 20 KiB or so before its
 /// first turn. A connection of which no call waits is read all the same, a
 /// little at a time.
 const WAITING_MAX_OF_ALL: u32 = 4_096;

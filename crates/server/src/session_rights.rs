@@ -82,10 +82,13 @@ impl ServerHandle {
         let of = Arc::clone(rights);
         let lacks = move |node: &Node| {
             let open = node.state().sessions().get(session)?;
-            // What others hold is not told: the machine refuses them.
+            // The machine refuses whom the session does not belong to. What it
+            // holds is not looked at, and not told.
+            if !open.owner().admits(&claim) {
+                return None;
+            }
             let mut bound = node.state().bound_to(session);
-            let lacks = bound.find(|key| !of.may_hold(key.as_str())).cloned();
-            open.owner().admits(&claim).then_some(lacks)
+            Some(bound.find(|key| !of.may_hold(key.as_str())).cloned())
         };
         match self.inspect(lacks).await? {
             Some(Some(key)) => return Err(granted.denied(Need::Hold(key.as_str()))),

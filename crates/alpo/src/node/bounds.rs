@@ -68,8 +68,8 @@ impl fmt::Display for MessageError {
 
 impl Node {
     /// Whether a message that came from a server with disk `storage` is to be
-    /// heeded. Checksums of somebody who is no member are taken out of it: kept
-    /// until the entry is applied, they would contradict later.
+    /// taken. Checksums are taken out of it if the sender is no member. They are
+    /// kept until the entry is applied, and would contradict later.
     ///
     /// # Errors
     /// Why it is not.

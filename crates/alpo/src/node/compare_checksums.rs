@@ -39,7 +39,7 @@ pub(super) struct ChecksumComparison {
     /// How often it was.
     asked: u32,
     agreed: Option<StateChecksum>,
-    /// The last entry at which people were told that nobody agrees.
+    /// The last entry for which the event was sent that no server agrees.
     reported: LogId,
 }
 

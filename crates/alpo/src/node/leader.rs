@@ -400,8 +400,8 @@ impl Leader {
             server.answer(token, refused.clone());
         }
         if let Some(token) = self.transfer.and_then(|transfer| transfer.token) {
-            // A leader that hears nobody does not know whether its transferee was
-            // told, or stands.
+            // A leader that hears no voter does not know whether its transferee
+            // got the timeout-now, or is a candidate.
             let answer = match why {
                 StepDownReason::HigherTerm | StepDownReason::LeaderKnown => Answer::HandedOver,
                 StepDownReason::NoMajority => Answer::Interrupted,

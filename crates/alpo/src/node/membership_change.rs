@@ -149,8 +149,8 @@ impl Leader {
             Err(refusal) => Err(refusal),
         });
         match judged {
-            // The transferee must not be given ever more: it waits until somebody
-            // leads.
+            // New entries would delay the transferee. The change waits for the
+            // next leader.
             Ok(_) if self.transfer.is_some() => {
                 let (change, of) = (it.change, it.of);
                 if !(self.pending_proposals).push_backlog(

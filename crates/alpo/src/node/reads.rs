@@ -10,8 +10,8 @@ use super::server::Server;
 use super::types::{Answer, Query, Refusal};
 
 impl Leader {
-    /// Answers from the applied state as soon as it is certain that nobody
-    /// else has led and committed since the question came.
+    /// Answers from the applied state as soon as it is certain that no
+    /// other leader has committed since the question came.
     pub(super) fn read(&mut self, server: &mut Server, token: u64, query: Query) {
         if server.planted(Bug::ReadUnconfirmed) || self.has_lease(server) {
             let found = server.find(query, self.time(server));
@@ -23,7 +23,7 @@ impl Leader {
         self.quorum_rounds.wait(token, query);
     }
 
-    /// Whether nobody else can have been elected: voters that answered the
+    /// Whether no other leader can have been elected: voters that answered the
     /// last confirmed round refuse votes for a timeout from when they heard
     /// of it, which was not before it began, on clocks that are at most
     /// `drift` off.

@@ -71,8 +71,8 @@ impl Leader {
             .is_some_and(|peer| peer.matched == server.log.last().id);
         if caught_up && !transfer.timeout_now_sent {
             transfer.timeout_now_sent = true;
-            // From here on somebody may be elected although voters hear this
-            // leader: it never again counts on a lease in this term.
+            // From here on the transferee may be elected although voters hear
+            // this leader. So it counts on no lease any more in this term.
             self.lease_given_up = !server.planted(Bug::LeaseKept);
             server.ask(transfer.to, Request::TimeoutNow);
         }
