@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
 use common::TENURE;
@@ -246,4 +247,108 @@ fn where_there_are_tokens_they_count_and_operators_alone_see_sessions() {
         &url("boss"),
     ]);
     open(&address, Some(&clerk)).expect("there is room again");
+}
+
+/// A token was stolen: the file knows it no more, and what it holds by a
+/// session of a day is freed by the steps of `docs/how-to/tokens.md`.
+#[test]
+fn what_a_removed_token_holds_is_told_and_freed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let tokens = path("tokens.toml");
+    let token = |name: &str, right: &[&str]| {
+        let out = path(name);
+        let made = ["token", name, "--tokens", &tokens, "--out", &out];
+        text(&[&made[..], right].concat());
+        std::fs::read_to_string(&out).expect("the token")
+    };
+    token("boss", &["--admin"]);
+    let operators = std::fs::read_to_string(&tokens).expect("the file");
+    let thief = token("thief", &["--campaign", "payroll"]);
+    let thief = Some(thief.trim());
+    let [peer, address] = free::<2>();
+    let mut serve = Command::new(TENURE);
+    let peers = format!("1={peer}");
+    serve
+        .args(["serve", "--quiet", "--id", "1", "--peers", &peers])
+        .args(["--listen", &address, "--data", &path("data")])
+        .args(["--tokens", &tokens])
+        .stdout(Stdio::null());
+    let _server = Killed(serve.spawn().expect("a server"));
+    let url = |name: &str| format!("tenure://{address}?token_file={}", path(name));
+    let boss = url("boss");
+    led(&boss);
+    risen(&boss);
+    text(&[
+        "run",
+        "payroll",
+        "--once",
+        "--store",
+        &url("thief"),
+        "--",
+        "true",
+    ]);
+
+    let body = |said: String| -> Value {
+        let (_, body) = said.split_once("\r\n\r\n").expect("an answer");
+        serde_json::from_str(body).expect("JSON")
+    };
+    let secret = r#""MDEyMzQ1Njc4OWFiY2RlZg==""#;
+    let asked = format!(r#"{{"ttl_millis": 86400000, "secret": {secret}}}"#);
+    let [idle, holder] = [1, 2].map(|_| {
+        let opened = body(ask(&address, "/v1/sessions/open", &asked, thief));
+        opened["session"].as_u64().expect("a session")
+    });
+    let key = r#"{"key": "elections/payroll"}"#;
+    let shown = body(ask(&address, "/v1/registers/read", key, thief));
+    let (value, version) = (&shown["register"]["value"], &shown["register"]["version"]);
+    let bind = format!(
+        r#"{{"swap": {{"key": "elections/payroll", "value": {value}, "expect": {version},
+        "at_end": {{"value": {value}}}}},
+        "numbered": {{"session": {holder}, "serial": 1, "outstanding": 1, "secret": {secret}}}}}"#
+    );
+    let said = ask(&address, "/v1/registers/compare_and_swap", &bind, thief);
+    assert!(said.contains("swapped"), "{said}");
+
+    std::fs::write(&tokens, operators).expect("the token is taken out");
+    while !ask(&address, "/v1/registers/read", key, thief).contains("UNAUTHENTICATED") {
+        std::thread::yield_now();
+    }
+    let mut repair = Command::new("timeout");
+    repair
+        .args(["60", TENURE, "repair", "payroll", "--term-above", "7"])
+        .args(["--store", &boss])
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null());
+    let mut repair = Killed(repair.spawn().expect("it starts"));
+    let close = format!("tenure session close {holder} --holder-is-gone");
+    let mut lines = BufReader::new(repair.0.stderr.take().expect("piped")).lines();
+    let told = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains(&close)));
+    assert!(told.is_some(), "nothing is said of the session");
+
+    let list = objects(&["session", "list", "--json", "--store", &boss]);
+    let theirs = list
+        .iter()
+        .find(|it| it["session"].as_u64() == Some(holder));
+    let digits = theirs
+        .and_then(|it| it["token"].as_str())
+        .expect("its digits");
+    let close = ["session", "close", "--opened-by", digits, "--store", &boss];
+    let output = tenure(&close);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && said.contains("--holder-is-gone"),
+        "{said}"
+    );
+    // The one of `tenure run` may have been among them.
+    let closed = String::from_utf8(output.stdout).expect("text");
+    let idle = format!("session {idle} was closed\n");
+    assert!(closed.ends_with(&idle), "{closed}");
+    let closed = text(&[&close[..], &["--holder-is-gone"]].concat());
+    assert_eq!(closed, format!("session {holder} was closed\n"));
+    let ended = repair.0.wait().expect("it ends");
+    let said: Vec<_> = lines.map_while(Result::ok).collect();
+    assert!(ended.success(), "{ended}: {said:?}");
+    let (code, said) = fails(&close);
+    assert!(code == Some(1) && said.contains("found none"), "{said}");
 }

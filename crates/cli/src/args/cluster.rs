@@ -142,7 +142,13 @@ pub(crate) enum SessionCommand {
 #[derive(Debug, Args)]
 pub(crate) struct CloseSession {
     /// Its number.
-    pub(crate) id: u64,
+    #[arg(required_unless_present = "opened_by")]
+    pub(crate) id: Option<u64>,
+    /// All sessions that this token or address has opened, as `tenure session
+    /// list` shows it (a token that is not in the file any more by the digits
+    /// of its digest).
+    #[arg(long, value_name = "WHO", conflicts_with = "id")]
+    pub(crate) opened_by: Option<String>,
     /// The process that holds registers by it has ended. If it lives, two hold
     /// them until the session would have expired.
     #[arg(long)]

@@ -13,6 +13,7 @@
 //! ([`forget_abandoned`]). That is the one place where a person's word stands
 //! for the lease.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ use crate::store::Store;
 
 /// The name by which the candidate stands that raises a term.
 const NAME: &str = "tenure-repair";
+
+/// How long a repair waits before it says what for.
+const NOTICE_AFTER: Duration = Duration::from_secs(2);
 
 /// Why an election could not be repaired or forgotten.
 #[derive(Debug, thiserror::Error)]
@@ -141,12 +145,64 @@ pub async fn repair(
                 })
             }
             error = unasked(store.as_ref(), &election, above, within) => Err(error),
+            error = tell_what_is_waited_for(store.as_ref(), &election, above, within, patience) => {
+                match error {}
+            }
         };
         // It hands out no leadership, so the election is vacated at once.
         stand.stop().await;
         raised
     })
     .await
+}
+
+/// The same once, after [`NOTICE_AFTER`]. Never ends.
+async fn tell_what_is_waited_for(
+    store: &dyn Store,
+    election: &Name,
+    above: Term,
+    within: Duration,
+    patience: Duration,
+) -> Infallible {
+    tokio::time::sleep(NOTICE_AFTER).await;
+    // A store that fails is told by the candidate.
+    let _ = say_what_is_waited_for(store, election, above, within, patience).await;
+    std::future::pending().await
+}
+
+/// Tells a person who waits who leads the election, and what would free it
+/// sooner.
+async fn say_what_is_waited_for(
+    store: &dyn Store,
+    election: &Name,
+    above: Term,
+    within: Duration,
+    patience: Duration,
+) -> Option<()> {
+    let reading = store.read(&Key::of_election(election), within).await.ok()?;
+    let record = Record::decode(&reading.register?.value).ok()?;
+    let (term, lease) = (record.term, record.lease);
+    let held = match record.holder() {
+        Some(holder) => format!(
+            "is led by {} in term {term}, with a lease of {lease:?}",
+            holder.id
+        ),
+        None => format!("has no leader in term {term}"),
+    };
+    let waits = format!("a leader above term {above} is waited for, up to {patience:?}");
+    if let Some(session) = reading.bound {
+        tracing::warn!(
+            "{election} {held}, and its register is bound to session {session}; {waits}. If the \
+             process of that session has ended, or its token was taken out: `tenure session close \
+             {session} --holder-is-gone`"
+        );
+    } else if record.holder().is_some() {
+        tracing::warn!(
+            "{election} {held}, and was asked to hand over; {waits}. If no process leads it: \
+             `tenure forget {election} --holder-is-gone`, then this command again"
+        );
+    }
+    Some(())
 }
 
 /// Asks whoever leads at or below `above` to hand over to the candidate that
