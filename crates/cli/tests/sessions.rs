@@ -124,6 +124,76 @@ fn last_log_id(address: &str) -> u64 {
     status["last_log_id"].as_u64().expect("an id")
 }
 
+/// A server that knows its callers by tokens, and their files.
+struct House(tempfile::TempDir);
+
+impl House {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a directory"))
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    fn tokens(&self) -> String {
+        self.path("tokens.toml")
+    }
+
+    fn token(&self, name: &str, right: &[&str]) -> String {
+        let (tokens, out) = (self.tokens(), self.path(name));
+        let made = ["token", name, "--tokens", &tokens, "--out", &out];
+        text(&[&made[..], right].concat());
+        let made = std::fs::read_to_string(&out).expect("the token");
+        made.trim().to_owned()
+    }
+
+    fn serve(&self, peer: &str, address: &str, more: &[&str]) -> Killed {
+        let (data, peers) = (self.path("data"), format!("1={peer}"));
+        let mut serve = Command::new(TENURE);
+        serve
+            .args(["serve", "--quiet", "--id", "1", "--peers", &peers])
+            .args(["--listen", address, "--data", &data])
+            .args(["--tokens", &self.tokens()])
+            .args(more)
+            .stdout(Stdio::null());
+        Killed(serve.spawn().expect("a server"))
+    }
+
+    fn url(&self, address: &str, name: &str) -> String {
+        format!("tenure://{address}?token_file={}", self.path(name))
+    }
+}
+
+const SECRET: &str = r#""MDEyMzQ1Njc4OWFiY2RlZg==""#;
+const PAYROLL: &str = r#"{"key": "elections/payroll"}"#;
+
+/// What an answer has after its headers.
+fn body(said: &str) -> Value {
+    let (_, body) = said.split_once("\r\n\r\n").expect("an answer");
+    serde_json::from_str(body).expect("JSON")
+}
+
+/// Opens a session that lives for a day without a word of its owner.
+fn open_for_a_day(address: &str, token: Option<&str>) -> u64 {
+    let asked = format!(r#"{{"ttl_millis": 86400000, "secret": {SECRET}}}"#);
+    let opened = body(&ask(address, "/v1/sessions/open", &asked, token));
+    opened["session"].as_u64().expect("a session")
+}
+
+/// Binds the register of `payroll` to a session, as it is.
+fn bind_payroll(address: &str, token: Option<&str>, session: u64) {
+    let shown = body(&ask(address, "/v1/registers/read", PAYROLL, token));
+    let (value, version) = (&shown["register"]["value"], &shown["register"]["version"]);
+    let bind = format!(
+        r#"{{"swap": {{"key": "elections/payroll", "value": {value}, "expect": {version},
+        "at_end": {{"value": {value}}}}},
+        "numbered": {{"session": {session}, "serial": 1, "outstanding": 1, "secret": {SECRET}}}}}"#
+    );
+    let said = ask(address, "/v1/registers/compare_and_swap", &bind, token);
+    assert!(said.contains("swapped"), "{said}");
+}
+
 /// An office that is vacant, and bound to a session of somebody else: nobody
 /// can take it until that ends. A candidate says so, and does not fill the log.
 #[test]
@@ -133,28 +203,8 @@ fn an_office_bound_to_another_session_is_told_and_does_not_fill_the_log() {
     risen(&url);
     text(&["run", "payroll", "--once", "--store", &url, "--", "true"]);
     let address = &cluster.clients[cluster.leader() - 1];
-    let read = ask(
-        address,
-        "/v1/registers/read",
-        r#"{"key": "elections/payroll"}"#,
-        None,
-    );
-    let (_, body) = read.split_once("\r\n\r\n").expect("an answer");
-    let shown: Value = serde_json::from_str(body).expect("a reading");
-    let (value, version) = (&shown["register"]["value"], &shown["register"]["version"]);
-    let secret = r#""MDEyMzQ1Njc4OWFiY2RlZg==""#;
-    let open = format!(r#"{{"ttl_millis": 600000, "secret": {secret}}}"#);
-    let said = ask(address, "/v1/sessions/open", &open, None);
-    let (_, body) = said.split_once("\r\n\r\n").expect("an answer");
-    let opened: Value = serde_json::from_str(body).expect("a session");
-    let session = &opened["session"];
-    let bind = format!(
-        r#"{{"swap": {{"key": "elections/payroll", "value": {value}, "expect": {version},
-        "at_end": {{"value": {value}}}}},
-        "numbered": {{"session": {session}, "serial": 1, "outstanding": 1, "secret": {secret}}}}}"#
-    );
-    let said = ask(address, "/v1/registers/compare_and_swap", &bind, None);
-    assert!(said.contains("swapped"), "{said}");
+    let session = open_for_a_day(address, None);
+    bind_payroll(address, None, session);
 
     let before = last_log_id(address);
     let mut run = Command::new("timeout");
@@ -185,36 +235,12 @@ fn an_office_bound_to_another_session_is_told_and_does_not_fill_the_log() {
 
 #[test]
 fn where_there_are_tokens_they_count_and_operators_alone_see_sessions() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = |name: &str| directory.path().join(name).display().to_string();
-    let tokens = path("tokens.toml");
-    let token = |name: &str, right: &[&str]| {
-        let out = path(name);
-        let made = ["token", name, "--tokens", &tokens, "--out", &out];
-        text(&[&made[..], right].concat());
-        std::fs::read_to_string(&out)
-            .expect("the token")
-            .trim()
-            .to_owned()
-    };
-    let boss = token("boss", &["--admin"]);
-    let clerk = token("clerk", &["--log-right", "append"]);
+    let house = House::new();
+    let boss = house.token("boss", &["--admin"]);
+    let clerk = house.token("clerk", &["--log-right", "append"]);
     let [peer, address] = free::<2>();
-    let mut serve = Command::new(TENURE);
-    serve
-        .args([
-            "serve",
-            "--quiet",
-            "--id",
-            "1",
-            "--peers",
-            &format!("1={peer}"),
-        ])
-        .args(["--listen", &address, "--data", &path("data")])
-        .args(["--tokens", &tokens, "--sessions-each", "1"])
-        .stdout(Stdio::null());
-    let _server = Killed(serve.spawn().expect("a server"));
-    let url = |name: &str| format!("tenure://{address}?token_file={}", path(name));
+    let _server = house.serve(&peer, &address, &["--sessions-each", "1"]);
+    let url = |name: &str| house.url(&address, name);
     led(&url("boss"));
     risen(&url("boss"));
 
@@ -253,30 +279,14 @@ fn where_there_are_tokens_they_count_and_operators_alone_see_sessions() {
 /// session of a day is freed by the steps of `docs/how-to/tokens.md`.
 #[test]
 fn what_a_removed_token_holds_is_told_and_freed() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = |name: &str| directory.path().join(name).display().to_string();
-    let tokens = path("tokens.toml");
-    let token = |name: &str, right: &[&str]| {
-        let out = path(name);
-        let made = ["token", name, "--tokens", &tokens, "--out", &out];
-        text(&[&made[..], right].concat());
-        std::fs::read_to_string(&out).expect("the token")
-    };
-    token("boss", &["--admin"]);
-    let operators = std::fs::read_to_string(&tokens).expect("the file");
-    let thief = token("thief", &["--campaign", "payroll"]);
-    let thief = Some(thief.trim());
+    let house = House::new();
+    house.token("boss", &["--admin"]);
+    let operators = std::fs::read_to_string(house.tokens()).expect("the file");
+    let thief = house.token("thief", &["--campaign", "payroll"]);
+    let thief = Some(&*thief);
     let [peer, address] = free::<2>();
-    let mut serve = Command::new(TENURE);
-    let peers = format!("1={peer}");
-    serve
-        .args(["serve", "--quiet", "--id", "1", "--peers", &peers])
-        .args(["--listen", &address, "--data", &path("data")])
-        .args(["--tokens", &tokens])
-        .stdout(Stdio::null());
-    let _server = Killed(serve.spawn().expect("a server"));
-    let url = |name: &str| format!("tenure://{address}?token_file={}", path(name));
-    let boss = url("boss");
+    let _server = house.serve(&peer, &address, &[]);
+    let boss = house.url(&address, "boss");
     led(&boss);
     risen(&boss);
     text(&[
@@ -284,34 +294,17 @@ fn what_a_removed_token_holds_is_told_and_freed() {
         "payroll",
         "--once",
         "--store",
-        &url("thief"),
+        &house.url(&address, "thief"),
         "--",
         "true",
     ]);
 
-    let body = |said: String| -> Value {
-        let (_, body) = said.split_once("\r\n\r\n").expect("an answer");
-        serde_json::from_str(body).expect("JSON")
-    };
-    let secret = r#""MDEyMzQ1Njc4OWFiY2RlZg==""#;
-    let asked = format!(r#"{{"ttl_millis": 86400000, "secret": {secret}}}"#);
-    let [idle, holder] = [1, 2].map(|_| {
-        let opened = body(ask(&address, "/v1/sessions/open", &asked, thief));
-        opened["session"].as_u64().expect("a session")
-    });
-    let key = r#"{"key": "elections/payroll"}"#;
-    let shown = body(ask(&address, "/v1/registers/read", key, thief));
-    let (value, version) = (&shown["register"]["value"], &shown["register"]["version"]);
-    let bind = format!(
-        r#"{{"swap": {{"key": "elections/payroll", "value": {value}, "expect": {version},
-        "at_end": {{"value": {value}}}}},
-        "numbered": {{"session": {holder}, "serial": 1, "outstanding": 1, "secret": {secret}}}}}"#
-    );
-    let said = ask(&address, "/v1/registers/compare_and_swap", &bind, thief);
-    assert!(said.contains("swapped"), "{said}");
+    let idle = open_for_a_day(&address, thief);
+    let holder = open_for_a_day(&address, thief);
+    bind_payroll(&address, thief, holder);
 
-    std::fs::write(&tokens, operators).expect("the token is taken out");
-    while !ask(&address, "/v1/registers/read", key, thief).contains("UNAUTHENTICATED") {
+    std::fs::write(house.tokens(), operators).expect("the token is taken out");
+    while !ask(&address, "/v1/registers/read", PAYROLL, thief).contains("UNAUTHENTICATED") {
         std::thread::yield_now();
     }
     let mut repair = Command::new("timeout");
