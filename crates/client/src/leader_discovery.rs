@@ -311,7 +311,7 @@ impl LeaderDiscovery {
                     break;
                 }
             } else {
-                self.learn_from(&address, &status);
+                self.learn_from(&address, &status, questions);
             }
         }
         if let Some((address, status)) = claim {
@@ -336,6 +336,7 @@ impl LeaderDiscovery {
             answer,
         } = answered;
         questions.clusters.remove(&address);
+        questions.refusing.remove(&address);
         match answer {
             Ok(Ok(status)) => {
                 if !status.cluster.is_empty() {
@@ -352,6 +353,7 @@ impl LeaderDiscovery {
                 if !cause {
                     return AskOutcome::Nothing;
                 }
+                questions.refusing.insert(address);
                 AskOutcome::Refused(Error::Refused {
                     cause: v1::Cause::Unauthenticated,
                     message,
@@ -438,7 +440,12 @@ impl LeaderDiscovery {
         }
     }
 
-    fn learn_from(&self, address: &Arc<str>, status: &v1::StatusResponse) {
+    fn learn_from(
+        &self,
+        address: &Arc<str>,
+        status: &v1::StatusResponse,
+        questions: &OpenQuestions,
+    ) {
         let leader = status.leader.filter(|leader| *leader != status.id);
         let member = status
             .members
@@ -447,6 +454,10 @@ impl LeaderDiscovery {
         match (leader, member) {
             (Some(leader), Some(member)) => {
                 self.learn(&member.client_address);
+                // One that does not know the token has said why it does not.
+                if !questions.refusing.is_empty() {
+                    return;
+                }
                 self.note(format!(
                     "server {leader} is said to lead, and does not say so"
                 ));
@@ -477,6 +488,8 @@ struct OpenQuestions {
     silent: BTreeSet<Arc<str>>,
     /// Of which cluster those are who answered last.
     clusters: BTreeMap<Arc<str>, String>,
+    /// Who answered last that it does not know this client.
+    refusing: BTreeSet<Arc<str>>,
 }
 
 /// What came of a question.

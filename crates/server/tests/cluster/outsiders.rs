@@ -2,13 +2,14 @@
 //! what they ask for.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tonic::Code;
 
 use crate::servers::Servers;
-use crate::tokens::{call, guarded, named, put};
+use crate::tokens::{call, guarded, guarded_with, named, put, write};
 
 /// The status of a call over HTTP, and the body.
 async fn http(address: SocketAddr, head: &str, token: Option<&str>, body: &str) -> (u16, String) {
@@ -182,4 +183,43 @@ async fn refusals_do_not_tell_names_that_are_there_from_others() {
     let sha256 = file.split('"').nth(1).expect("a digest");
     let told = answers(&servers, Some(sha256), there).await;
     assert_eq!(told, answers(&servers, Some("stranger"), there).await);
+}
+
+/// A server whose file lacks a token may be the one that leads: then nothing
+/// that the others say is as useful as what it says.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_only_the_leader_does_not_know_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |id: u64| dir.path().join(id.to_string());
+    let (servers, all) = guarded_with(3, &[("clerk", "")], |config| {
+        let all = config.tokens.replace(file(config.id.get()));
+        std::fs::copy(all.expect("a file"), file(config.id.get())).expect("copied");
+    })
+    .await;
+    let patient = || named(&servers, "clerk").within(Duration::from_secs(1));
+    let clerk = patient();
+    clerk.leader_status().await.expect("all know it");
+    let leader = servers.leader().await;
+    drop(all);
+    write(&file(leader), &[("boss", "admin = true")]);
+    let said = loop {
+        match clerk.leader_status().await {
+            Ok(_) => tokio::task::yield_now().await,
+            Err(error) => break error.to_string(),
+        }
+    };
+    // Another search, which hears the others as well.
+    let fresh = patient();
+    let again = fresh
+        .leader_status()
+        .await
+        .expect_err("it is not known")
+        .to_string();
+    let address = servers.running[&leader].address();
+    let why = "found one that this server does not know";
+    assert!(said.contains(why), "{said}");
+    assert!(
+        again.contains(why) && again.contains(&address.to_string()),
+        "{again}"
+    );
 }

@@ -1,6 +1,6 @@
 //! Servers that know their clients by tokens.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use protox::prost_reflect::DescriptorPool;
@@ -40,7 +40,7 @@ pub(crate) async fn guarded_with(
     (servers, file)
 }
 
-fn write(file: &PathBuf, tokens: &[(&str, &str)]) {
+pub(crate) fn write(file: &Path, tokens: &[(&str, &str)]) {
     let mut text = String::new();
     for (name, rights) in tokens {
         let sha256 = fingerprint(name);
