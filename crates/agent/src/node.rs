@@ -499,7 +499,8 @@ impl Agent {
                 self.desk.trouble.send_replace(None);
                 tracing::warn!("the store answers again");
             }
-            Event::Beat { .. } | Event::Done { .. } | Event::Refused { .. } | Event::Stopped => {}
+            // Answers, heartbeats and the end are told elsewhere.
+            _ => {}
         }
     }
 

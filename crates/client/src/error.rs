@@ -11,6 +11,7 @@ use tenure_runtime::tls::Unread;
 
 /// How a call failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The register is not as expected, and nothing was done.
     #[error("the register was changed by somebody else")]

@@ -61,6 +61,7 @@ impl Service<Request<Body>> for Channel {
 
 /// A token, or where to find it.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Token {
     /// The token itself.
     Text(String),

@@ -71,6 +71,7 @@ impl Tail {
 
 /// Which registers to watch.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum WatchTarget {
     /// One.
     Key(Key),
@@ -80,6 +81,7 @@ pub enum WatchTarget {
 
 /// What a watch tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum WatchEvent {
     /// All of them as they were at some moment not before an earlier news'.
     /// It comes first, and again if changes were missed.

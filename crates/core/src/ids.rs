@@ -150,6 +150,7 @@ impl Fence {
 
 /// Why a name or key was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum NameError {
     /// It is empty.
     Empty,

@@ -17,6 +17,7 @@ use super::{Bug, Grant};
 /// By what a grant is judged over (§3). What to choose follows from what the
 /// store offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Expiry {
     /// The store itself vacates the register when the holder's session ends.
     /// Nobody judges by time.
@@ -250,6 +251,7 @@ impl Config {
 
 /// A relation between the fields of a [`Config`] that does not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// A duration below one millisecond.
     TooShort {

@@ -241,6 +241,7 @@ impl Holder {
 
 /// Why bytes are not a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum RecordError {
     /// They do not begin like one.
     NotARecord,

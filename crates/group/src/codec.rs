@@ -52,6 +52,7 @@ pub const VIEW_BYTES_ROOM: usize = VIEW_BYTES_MAX - 16 * 1024;
 
 /// Why bytes are not what they should be.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum CodecError {
     /// They do not begin like one.
     Foreign {

@@ -151,6 +151,7 @@ fn millis_up(lease: Duration) -> Duration {
 
 /// A relation between the fields of a [`Config`] that does not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// The name of the group has a slash.
     Slash {

@@ -36,6 +36,7 @@ pub enum Request {
 
 /// Why an edit was refused; nothing has changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Refusal {
     /// The group has another quorum.
     Quorum {

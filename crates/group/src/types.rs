@@ -202,6 +202,7 @@ pub enum Output {
 
 /// Why a node ends everything and comes back under another id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Why {
     /// No beat was confirmed in time.
     Unconfirmed,
@@ -226,6 +227,7 @@ impl fmt::Display for Why {
 
 /// What the user of a node is told, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Event {
     /// The node is in the view.
     Joined {

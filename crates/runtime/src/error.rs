@@ -12,7 +12,8 @@ use std::fmt;
 /// The cause behind a [`StoreError`], for people.
 pub type Cause = Box<dyn StdError + Send + Sync>;
 
-/// How a store's operation failed, by what the caller must do next.
+/// How a store's operation failed, by what the caller must do next. There will
+/// be no fifth class, so it may be matched without a wildcard.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Somebody else wrote first. Re-read, then decide.

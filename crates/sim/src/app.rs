@@ -60,6 +60,7 @@ impl World {
             }
             Event::Recovered => {}
             Event::Stopped => self.stopped(p),
+            unknown => unreachable!("the simulator does not know {unknown:?}"),
         }
     }
 
@@ -162,6 +163,7 @@ impl World {
                 self.stats.resignations += 1;
                 Ok(())
             }
+            unknown => unreachable!("the simulator does not know {unknown:?}"),
         };
         let check = if *why == Why::Requested {
             Check::Requests

@@ -18,31 +18,55 @@
 //! # Ok(()) }
 //! ```
 //!
-//! | module | what it holds |
+//! | to | use |
 //! |---|---|
-//! | [`store`] | the waist: compare-and-swap registers, and the stores |
-//! | [`election`] | standing, leading, observing, asking to go |
-//! | [`ha`] | groups of nodes whose workloads move off the dead ones |
-//! | [`error`], [`clock`], [`small`], [`drive`] | `tenure-runtime`: errors by what to do next; the only reader of time; the reader of small files; what runs the pure machines of [`core`] on a thread of its own |
+//! | stand in an election, and lead | [`Election`], [`Leadership`] |
+//! | ask *do we lead?* anywhere in the program | [`LeadershipView`] |
+//! | see who leads, without standing | [`Observer`], [`election::leader`] |
+//! | run workloads on a group of machines, and move them off dead ones | [`Manager`] |
+//! | reach a store, or be one | [`open`], [`Store`] |
+//! | refuse what a deposed leader still writes | [`Fence`], [`Term`] |
+//! | work on a plain thread | [`blocking`] |
+//! | test a program that leads | [`test`](mod@test) |
+//!
+//! How a call failed says its type: [`StoreError`] by what to do next,
+//! [`Deposed`] for work that was stopped. What happens is told by streams of
+//! events ([`election::Event`], [`ha::Event`]); nothing safe depends on them.
+//! Enums get more variants, unless they say otherwise.
 //!
 //! The features are the stores: `sqlite` (the default), `postgres`, `etcd`, and
 //! `cluster` for `tenure://`, whose client is `tenure-client`.
 
+pub mod blocking;
 pub mod election;
 pub mod ha;
 pub mod store;
 
-pub use election::{Election, Leadership};
+pub use election::{Deposed, Election, Leadership, LeadershipView, Observer};
 pub use error::StoreError;
+pub use ha::Manager;
+pub use store::{Store, open};
 pub use tenure_core::ids::{Fence, LeaderId, Name, Term};
 pub(crate) use tenure_runtime::distance;
-pub use tenure_runtime::{clock, drive, error, small};
+pub use tenure_runtime::{clock, error};
+// For stores and for the binary; not a part of what programs build on.
+#[doc(hidden)]
+pub use tenure_runtime::{drive, small};
 
 /// The pure machines that the rest of this crate runs.
 pub mod core {
     pub use tenure_core::*;
     pub use tenure_election as election;
     pub use tenure_group as ha;
+}
+
+/// For the tests of programs that use this crate: an election that the test
+/// decides and whose time it moves, and registers in memory for whole
+/// elections.
+pub mod test {
+    #[doc(inline)]
+    pub use crate::election::FakeElection;
+    pub use crate::store::Memory;
 }
 
 #[cfg(test)]

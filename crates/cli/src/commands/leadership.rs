@@ -172,12 +172,7 @@ impl<'a> Leading<'a> {
 fn grace(why: &Why, grant: Grant, election: &Election) -> Duration {
     match why {
         Why::Unconfirmed => grant.kill_at.since(grant.drain_at),
-        Why::Resigned
-        | Why::Transferred(_)
-        | Why::Requested
-        | Why::Replaced
-        | Why::AffinityEnded
-        | Why::WorkUnconfirmed => election.config().grace,
+        _ => election.config().grace,
     }
 }
 

@@ -325,7 +325,7 @@ impl Runner {
             }
             Happened::Recovered => self.trouble.over(election),
             Happened::Renewed { term, .. } => tracing::debug!("{election}: renewed term {term}"),
-            Happened::LeaderRenewed(_) | Happened::Stopped => {}
+            _ => {}
         }
     }
 }

@@ -123,6 +123,7 @@ pub enum Output {
 
 /// Why a leadership ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Why {
     /// The application gave up the election, or its work ended.
     Resigned,
@@ -172,6 +173,7 @@ impl fmt::Display for Why {
 
 /// What the application is told, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Event {
     /// It leads. Work may begin.
     Elected {

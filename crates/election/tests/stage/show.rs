@@ -148,6 +148,7 @@ impl Ids {
             }
             Event::Recovered => "recovered".to_string(),
             Event::Stopped => "STOPPED".to_string(),
+            unknown => unreachable!("a script cannot show {unknown:?}"),
         }
     }
 

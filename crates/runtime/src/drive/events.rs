@@ -6,45 +6,45 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
 
-use tokio::sync::Notify;
+use futures_core::Stream;
 
 /// How many events wait for a listener. When another comes the oldest is
 /// dropped and counted ([`Events::missed`]); nothing safe depends on events.
 pub const EVENTS_MAX: usize = 256;
 
-/// A stream of events: delivered in order, never concurrently.
+/// A stream of events: delivered in order, never concurrently. It ends after
+/// the last one, which says that the machine has stopped.
 pub struct Events<E> {
     queue: Arc<Queue<E>>,
 }
 
-struct Queue<E> {
-    state: Mutex<State<E>>,
-    news: Notify,
-}
+struct Queue<E>(Mutex<State<E>>);
 
 struct State<E> {
     events: VecDeque<E>,
     missed: u64,
     ended: bool,
+    /// Of the listener, if it waits: there is one.
+    waker: Option<Waker>,
 }
 
 impl<E> Queue<E> {
     fn new(ended: bool) -> Self {
-        let state = State {
+        Self(Mutex::new(State {
             events: VecDeque::new(),
             missed: 0,
             ended,
-        };
-        Self {
-            state: Mutex::new(state),
-            news: Notify::new(),
-        }
+            waker: None,
+        }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State<E>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -61,26 +61,35 @@ struct Listeners<E> {
 }
 
 impl<E> Events<E> {
-    /// The next event; `None` after the last one, which says that whatever
-    /// told them has stopped. Cancelling this loses nothing.
+    /// The next event; `None` after the last one, which says that the machine
+    /// has stopped. Cancelling this loses nothing.
     pub async fn next(&mut self) -> Option<E> {
-        loop {
-            let news = self.queue.news.notified();
-            {
-                let mut state = self.queue.lock();
-                match state.events.pop_front() {
-                    Some(event) => return Some(event),
-                    None if state.ended => return None,
-                    None => {}
-                }
+        poll_fn(|context| self.poll(context)).await
+    }
+
+    fn poll(&self, context: &Context<'_>) -> Poll<Option<E>> {
+        let mut state = self.queue.lock();
+        match state.events.pop_front() {
+            Some(event) => Poll::Ready(Some(event)),
+            None if state.ended => Poll::Ready(None),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
             }
-            news.await;
         }
     }
 
     /// How many events were dropped because this listener was too slow.
     pub fn missed(&self) -> u64 {
         self.queue.lock().missed
+    }
+}
+
+impl<E> Stream for Events<E> {
+    type Item = E;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<E>> {
+        self.poll(context)
     }
 }
 
@@ -129,8 +138,11 @@ impl<E: Clone + PartialEq> Fan<E> {
             }
             state.ended = listeners.ended;
             state.events.push_back(event.clone());
+            let waker = state.waker.take();
             drop(state);
-            queue.news.notify_one();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
         }
     }
 

@@ -87,7 +87,7 @@ impl Stats {
             Event::Fenced { why, .. } => match why {
                 Why::Unconfirmed => self.unconfirmed += 1,
                 Why::JudgedDead => self.judged += 1,
-                Why::Forgotten | Why::Removed => self.removed += 1,
+                _ => self.removed += 1,
             },
             Event::NodeDied { .. } => self.deaths += 1,
             Event::NodeLeft { .. } => self.departures += 1,

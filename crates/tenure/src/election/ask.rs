@@ -11,7 +11,7 @@ use std::time::Duration;
 use tenure_core::ids::{LeaderId, Name};
 use tenure_election::{Event, Leader, Observation, Request};
 
-use super::observe::{Watcher, on_background, watch};
+use super::observe::{Observer, on_background, watch};
 use super::request::Asking;
 use crate::error::StoreError;
 use crate::store::Store;
@@ -21,6 +21,7 @@ const LISTED_MAX: usize = 16;
 
 /// Why a leader could not be asked.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AskError {
     /// Nobody leads.
     #[error("expected a leader to ask, found the office vacant")]
@@ -167,7 +168,7 @@ pub async fn ask_to_transfer(
 
 /// The first observation that fits.
 async fn until(
-    watcher: &mut Watcher,
+    watcher: &mut Observer,
     patience: Duration,
     fits: impl Fn(&Observation) -> bool,
 ) -> Result<Observation, AskError> {

@@ -37,6 +37,7 @@ pub struct Builder {
 
 /// Why an election could not be started.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// A name is not one.
     #[error("{what}: {source}")]

@@ -1,9 +1,17 @@
 //! The proof that this process leads, and the leash on its work.
+//!
+//! A [`Leadership`] holds the election: the work counts as ended when its last
+//! clone is dropped. A [`LeadershipView`] tells the same of it and holds
+//! nothing. Both have one state, [`Granted`], which the driver writes.
+//!
+//! The end of the grant is one atomic. Zero is final: whoever sees it has seen
+//! the leadership end, and no renewal that is on its way brings it back.
 
 #[cfg(debug_assertions)]
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::ops::Deref;
 #[cfg(debug_assertions)]
 use std::panic::Location;
 use std::pin::pin;
@@ -19,8 +27,8 @@ use tenure_core::time::Instant;
 use tenure_election::{Grant, Why};
 use tokio::sync::watch;
 
+use super::lease_clock::LeaseClock;
 use super::world::Mailbox;
-use crate::clock;
 
 /// The proof that this process leads. Clones are the same leadership; when
 /// the last one is dropped, the work counts as ended and the election is given
@@ -57,10 +65,19 @@ const PLACES_SHOWN: usize = 8;
 #[error("the office was lost while the work was under way: {0}")]
 pub struct Deposed(pub Why);
 
+/// What can be told of a leadership, without holding it: give it to whatever
+/// asks *do we lead?*, as often as it likes and for as long as it lives. It
+/// costs an [`Arc`]. It never keeps a leadership from ending, and once the
+/// leadership has ended it says so for good.
+#[derive(Clone)]
+pub struct LeadershipView {
+    facts: Arc<Granted>,
+}
+
 /// Says that the work has ended when it is dropped.
 #[derive(Debug)]
 struct WorkGuard {
-    facts: Arc<Granted>,
+    view: LeadershipView,
     mailbox: Arc<Mailbox>,
     /// Where the leadership and its clones were taken that are still there, by the
     /// order in which they were.
@@ -85,7 +102,7 @@ impl WorkGuard {
 /// The driver's side of a leadership.
 #[derive(Clone, Debug)]
 pub(super) struct Handle {
-    facts: Arc<Granted>,
+    view: LeadershipView,
     hold: Weak<WorkGuard>,
 }
 
@@ -96,18 +113,25 @@ struct Granted {
     valid_until: AtomicU64,
     grant: watch::Sender<Grant>,
     ending: watch::Sender<Option<Why>>,
+    clock: LeaseClock,
 }
 
 impl Leadership {
-    pub(super) fn new(fence: Fence, grant: Grant, mailbox: Arc<Mailbox>) -> Self {
+    pub(super) fn new(
+        fence: Fence,
+        grant: Grant,
+        mailbox: Arc<Mailbox>,
+        clock: LeaseClock,
+    ) -> Self {
         let facts = Arc::new(Granted {
             fence,
             valid_until: AtomicU64::new(grant.valid_until.as_nanos()),
             grant: watch::Sender::new(grant),
             ending: watch::Sender::new(None),
+            clock,
         });
         Self::of(Arc::new(WorkGuard {
-            facts,
+            view: LeadershipView { facts },
             mailbox,
             #[cfg(debug_assertions)]
             places: Mutex::default(),
@@ -125,48 +149,14 @@ impl Leadership {
 
     pub(super) fn handle(&self) -> Handle {
         Handle {
-            facts: Arc::clone(&self.hold.facts),
+            view: self.view(),
             hold: Arc::downgrade(&self.hold),
         }
     }
 
-    /// Whether the election is held *now*: an atomic load and a look at the
-    /// boot-time clock, no lock, no await. True means that no rival can have
-    /// been elected yet; it may turn false right after, so attach the
-    /// [`fence`](Self::fence) to whatever leaves the process.
-    #[inline]
-    pub fn is_valid(&self) -> bool {
-        // Acquire pairs with the release of the driver: whoever sees a
-        // revocation also sees what was done before it.
-        clock::boot().as_nanos() < self.hold.facts.valid_until.load(Ordering::Acquire)
-    }
-
-    /// The term of this leadership.
-    pub fn term(&self) -> Term {
-        self.hold.facts.fence.term
-    }
-
-    /// What to attach to every effect outside this process.
-    pub fn fence(&self) -> Fence {
-        self.hold.facts.fence
-    }
-
-    /// Until when [`is_valid`](Self::is_valid) stays true if nothing more is
-    /// confirmed, on the boot-time clock ([`clock::boot`]);
-    /// [`Instant::ZERO`] once the leadership is lost.
-    pub fn valid_until(&self) -> Instant {
-        Instant::from_nanos(self.hold.facts.valid_until.load(Ordering::Acquire))
-    }
-
-    /// How long [`is_valid`](Self::is_valid) stays true if nothing more is
-    /// confirmed.
-    pub fn remaining(&self) -> Duration {
-        self.valid_until().since(clock::boot())
-    }
-
-    /// The whole time table of the latest grant.
-    pub fn grant(&self) -> Grant {
-        *self.hold.facts.grant.borrow()
+    /// What it tells, without holding it.
+    pub fn view(&self) -> LeadershipView {
+        self.hold.view.clone()
     }
 
     /// Says that the work runs and goes by `grant`, one of this leadership: that
@@ -175,28 +165,6 @@ impl Leadership {
     /// renewal waits for this; elsewhere it means nothing.
     pub fn confirm_work(&self, grant: &Grant) {
         self.hold.mailbox.work_confirmed(grant.start);
-    }
-
-    /// Waits for the next grant that is confirmed from now on; `None` once the
-    /// leadership is ending. One that is confirmed between two calls is not
-    /// returned by the second: whoever wants to know how things stand looks
-    /// at [`grant`](Self::grant), which is always the latest.
-    pub async fn extended(&self) -> Option<Grant> {
-        let mut grant = self.hold.facts.grant.subscribe();
-        let cancelled = pin!(self.cancelled());
-        let changed = pin!(grant.changed());
-        let extended = either(changed, cancelled).await.is_ok();
-        extended.then(|| self.grant())
-    }
-
-    /// Waits until the work must begin to stop, and says why. Drop the leadership
-    /// when it has.
-    pub async fn cancelled(&self) -> Why {
-        let mut ending = self.hold.facts.ending.subscribe();
-        match ending.wait_for(Option::is_some).await {
-            Ok(why) => why.clone().unwrap_or(Why::Replaced),
-            Err(_) => Why::Replaced,
-        }
     }
 
     /// Runs `work` and drops it when it must stop. No poll of it begins at or
@@ -211,7 +179,7 @@ impl Leadership {
     /// # Errors
     /// [`Deposed`] if it was dropped unfinished.
     pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Deposed> {
-        let leashed = self.leashed(work, clock::boot);
+        let leashed = self.leashed(work, || self.facts.clock.now());
         leashed.await.map_err(Deposed)
     }
 
@@ -241,6 +209,90 @@ impl Leadership {
     }
 }
 
+impl LeadershipView {
+    /// Whether the election is held *now*: an atomic load and a look at the
+    /// boot-time clock, no lock, no await. True means that no rival can have
+    /// been elected yet; it may turn false right after, so attach the
+    /// [`fence`](Self::fence) to whatever leaves the process.
+    #[inline]
+    pub fn is_valid(&self) -> bool {
+        // Acquire pairs with the release of the driver: whoever sees a
+        // revocation also sees what was done before it.
+        self.facts.clock.now().as_nanos() < self.facts.valid_until.load(Ordering::Acquire)
+    }
+
+    /// The term of this leadership.
+    pub fn term(&self) -> Term {
+        self.facts.fence.term
+    }
+
+    /// What to attach to every effect outside this process. What is written to
+    /// has to remember the highest term, and refuse lower ones:
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "sqlite")]
+    /// # fn demo(db: &rusqlite::Connection, leadership: &tenure::Leadership)
+    /// #     -> Result<(), Box<dyn std::error::Error>> {
+    /// let term = i64::try_from(leadership.term().get())?;
+    /// let sql = "UPDATE payments SET paid = 1, term = ?1 WHERE id = 7 AND term <= ?1";
+    /// if db.execute(sql, [term])? == 0 {
+    ///     return Err("a later leader has written this payment".into());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn fence(&self) -> Fence {
+        self.facts.fence
+    }
+
+    /// Until when [`is_valid`](Self::is_valid) stays true if nothing more is
+    /// confirmed, on the boot-time clock ([`clock::boot`]);
+    /// [`Instant::ZERO`] once the leadership is lost.
+    pub fn valid_until(&self) -> Instant {
+        Instant::from_nanos(self.facts.valid_until.load(Ordering::Acquire))
+    }
+
+    /// How long [`is_valid`](Self::is_valid) stays true if nothing more is
+    /// confirmed.
+    pub fn remaining(&self) -> Duration {
+        self.valid_until().since(self.facts.clock.now())
+    }
+
+    /// The whole time table of the latest grant.
+    pub fn grant(&self) -> Grant {
+        *self.facts.grant.borrow()
+    }
+
+    /// Waits for the next grant that is confirmed from now on; `None` once the
+    /// leadership is ending. One that is confirmed between two calls is not
+    /// returned by the second: whoever wants to know how things stand looks
+    /// at [`grant`](Self::grant), which is always the latest.
+    pub async fn extended(&self) -> Option<Grant> {
+        let mut grant = self.facts.grant.subscribe();
+        let cancelled = pin!(self.cancelled());
+        let changed = pin!(grant.changed());
+        let extended = either(changed, cancelled).await.is_ok();
+        extended.then(|| self.grant())
+    }
+
+    /// Waits until the work must begin to stop, and says why. Drop the
+    /// leadership when it has.
+    pub async fn cancelled(&self) -> Why {
+        let mut ending = self.facts.ending.subscribe();
+        match ending.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or(Why::Replaced),
+            Err(_) => Why::Replaced,
+        }
+    }
+}
+
+impl Deref for Leadership {
+    type Target = LeadershipView;
+
+    fn deref(&self) -> &LeadershipView {
+        &self.hold.view
+    }
+}
+
 /// The first of two futures, the second one being asked first.
 async fn either<T, E>(
     mut first: impl Future<Output = T> + Unpin,
@@ -257,22 +309,33 @@ async fn either<T, E>(
 
 impl fmt::Debug for Leadership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reign")
-            .field("fence", &self.fence())
-            .field("valid_until", &self.valid_until())
-            .finish()
+        shown(self, f.debug_struct("Leadership"))
     }
+}
+
+impl fmt::Debug for LeadershipView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        shown(self, f.debug_struct("LeadershipView"))
+    }
+}
+
+fn shown(view: &LeadershipView, mut f: fmt::DebugStruct<'_, '_>) -> fmt::Result {
+    f.field("fence", &view.fence())
+        .field("valid_until", &view.valid_until())
+        .finish()
 }
 
 impl Drop for WorkGuard {
     fn drop(&mut self) {
+        // Before anybody may vacate the election, views know.
+        self.view.facts.valid_until.store(0, Ordering::Release);
         self.mailbox.drained();
     }
 }
 
 impl Handle {
     pub(super) fn term(&self) -> Term {
-        self.facts.fence.term
+        self.view.term()
     }
 
     /// What to warn of if the leadership, which is over, is still held.
@@ -301,15 +364,17 @@ impl Handle {
     }
 
     pub(super) fn extend(&self, grant: Grant) {
-        self.facts
-            .valid_until
-            .store(grant.valid_until.as_nanos(), Ordering::Release);
-        self.facts.grant.send_replace(grant);
+        let until = grant.valid_until.as_nanos();
+        let later = |now| (now != 0).then_some(until);
+        let (set, fetch) = (Ordering::Release, Ordering::Relaxed);
+        // Whether it has ended meanwhile makes no difference to who asks.
+        let _ = self.view.facts.valid_until.fetch_update(set, fetch, later);
+        self.view.facts.grant.send_replace(grant);
     }
 
     /// Pulls the leash; the grant stays valid.
     pub(super) fn cancel(&self, why: Why) {
-        self.facts.ending.send_if_modified(|ending| {
+        self.view.facts.ending.send_if_modified(|ending| {
             let first = ending.is_none();
             ending.get_or_insert(why);
             first
@@ -318,7 +383,7 @@ impl Handle {
 
     /// Takes the leadership away: invalid first, told second.
     pub(super) fn revoke(&self, why: Why) {
-        self.facts.valid_until.store(0, Ordering::Release);
+        self.view.facts.valid_until.store(0, Ordering::Release);
         self.cancel(why);
     }
 }
@@ -338,7 +403,7 @@ mod tests {
             leader: LeaderId::from_u128(1),
         };
         let grant = Grant::new(Instant::from_nanos(1_000_000_000), config);
-        Leadership::new(fence, grant, Arc::default())
+        Leadership::new(fence, grant, Arc::default(), LeaseClock::Boot)
     }
 
     /// No timer is heard here, and nobody pulls the leash: what ends the work

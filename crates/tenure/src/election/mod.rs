@@ -19,7 +19,9 @@
 mod ask;
 mod builder;
 mod events;
+mod fake;
 mod leadership;
+mod lease_clock;
 mod observe;
 mod repair;
 mod request;
@@ -31,8 +33,10 @@ pub use ask::{AskError, ask_to_resign, ask_to_transfer};
 pub(crate) use builder::entropy;
 pub use builder::{Builder, StartError};
 pub use events::{EVENTS_MAX, Events};
-pub use leadership::{Deposed, Leadership};
-pub use observe::{Look, Watcher, leader, leader_confirmed, list, natural_expiry, watch};
+#[doc(hidden)]
+pub use fake::FakeElection;
+pub use leadership::{Deposed, Leadership, LeadershipView};
+pub use observe::{Look, Observer, leader, leader_confirmed, list, natural_expiry, watch};
 pub use repair::{RepairError, forget, forget_abandoned, repair};
 use tenure_core::ids::{Fence, Key, Name, Term};
 use tenure_core::rng::Rng;
@@ -43,6 +47,7 @@ pub use tenure_election::{
 };
 use tokio::sync::watch as state;
 
+use self::lease_clock::LeaseClock;
 use self::world::{Environment, Mailbox};
 use crate::clock;
 use crate::drive::{self, Flow};
@@ -50,6 +55,49 @@ use crate::store::Store;
 
 /// One process's stand in one election. Dropping it resigns, once the
 /// [`Leadership`] is dropped too; [`stop`](Self::stop) waits for that.
+///
+/// # A graceful end
+///
+/// ```no_run
+/// # async fn pay_everyone(_: tenure::Fence) {}
+/// # async fn terminated() {}
+/// # async fn demo(mut election: tenure::Election) {
+/// let work = async {
+///     while let Some(leadership) = election.elected().await {
+///         let _ = leadership.guard(pay_everyone(leadership.fence())).await;
+///     }
+/// };
+/// tokio::select! {
+///     () = work => {}
+///     () = terminated() => {}
+/// }
+/// // The work was dropped, and its leadership with it. Another candidate leads
+/// // as soon as the register is vacated, and not a lease later.
+/// election.stop().await;
+/// # }
+/// ```
+///
+/// # Many elections
+///
+/// All elections of a process share one thread and, of one store, its
+/// connections.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # async fn serve(_: usize, _: tenure::Fence) {}
+/// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = tenure::open("sqlite:///var/lib/shards.db").await?;
+/// for shard in 0..1_000 {
+///     let builder = tenure::Election::builder(Arc::clone(&store), format!("shard-{shard}"));
+///     let mut election = builder.start()?;
+///     tokio::spawn(async move {
+///         while let Some(leadership) = election.elected().await {
+///             let _ = leadership.guard(serve(shard, leadership.fence())).await;
+///         }
+///     });
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Election {
     shared: Arc<Shared>,
@@ -71,6 +119,7 @@ struct Shared {
     waiting: Mutex<Option<Leadership>>,
     current: Mutex<Option<leadership::Handle>>,
     leader: state::Sender<Option<Observation>>,
+    clock: LeaseClock,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +136,7 @@ impl Election {
     }
 
     fn start(config: Config, floor: Term, store: Arc<dyn Store>, rng: Rng) -> Self {
-        let election = Self::idle(config.clone());
+        let election = Self::idle(config.clone(), LeaseClock::Boot);
         let driven = Arc::clone(&election.shared);
         // Before anything is asked of the store: a request that this candidate
         // makes for itself finds its name in the list.
@@ -108,7 +157,7 @@ impl Election {
     }
 
     /// What the application holds, with nothing that drives it yet.
-    fn idle(config: Config) -> Self {
+    fn idle(config: Config, clock: LeaseClock) -> Self {
         let (stage, stages) = state::channel(Stage::Standing);
         let shared = Arc::new(Shared {
             config,
@@ -118,6 +167,7 @@ impl Election {
             waiting: Mutex::default(),
             current: Mutex::default(),
             leader: state::Sender::new(None),
+            clock,
         });
         let first = Mutex::new(Some(shared.events.subscribe()));
         Self {
@@ -250,7 +300,12 @@ impl Shared {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         match &event {
             Event::Elected { fence, grant } => {
-                let leadership = Leadership::new(*fence, *grant, Arc::clone(&self.mailbox));
+                let leadership = Leadership::new(
+                    *fence,
+                    *grant,
+                    Arc::clone(&self.mailbox),
+                    self.clock.clone(),
+                );
                 *current = Some(leadership.handle());
                 *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(leadership);
                 self.stage.send_replace(Stage::Elected(*fence));
@@ -265,7 +320,6 @@ impl Shared {
                     leadership.cancel(why.clone());
                 }
             }
-            Event::Kill { .. } => {}
             Event::Ousted { why, .. } => {
                 if let Some(leadership) = current.take() {
                     leadership.revoke(why.clone());
@@ -276,10 +330,11 @@ impl Shared {
             Event::LeaderChanged(observation) | Event::LeaderRenewed(observation) => {
                 self.leader.send_replace(Some(observation.clone()));
             }
-            Event::TermFell(_) | Event::Trouble { .. } | Event::Recovered => {}
             Event::Stopped => {
                 self.stage.send_replace(Stage::Stopped);
             }
+            // Of the store and the register, and told only.
+            _ => {}
         }
         drop(current);
         let ends = matches!(event, Event::Stopped);
@@ -302,7 +357,7 @@ mod tests {
     async fn a_campaign_that_panics_takes_its_reign_along() {
         let name = Name::new("payroll").expect("a name");
         let config = Config::new(name.clone(), name);
-        let mut election = Election::idle(config.clone());
+        let mut election = Election::idle(config.clone(), LeaseClock::Boot);
         let shared = Arc::clone(&election.shared);
         let mut events = election.events();
         let fence = Fence {

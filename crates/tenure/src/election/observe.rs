@@ -1,13 +1,17 @@
 //! Seeing who leads, without standing.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_core::Stream;
 use tenure_core::cas::Reading;
 use tenure_core::ids::{Key, Name};
 use tenure_core::time::{Drift, Instant};
 use tenure_election::{
-    Certainty, Command, Config, Event, Expiry, LeaseJudge, News, Observation, Observer, Record,
+    Certainty, Command, Config, Event, Expiry, LeaseJudge, News, Observation, Observer as Machine,
+    Record,
 };
 
 use super::events::{Events, Fan};
@@ -33,7 +37,7 @@ pub fn natural_expiry(features: Features) -> Expiry {
 
 /// Follows an election; see [`watch`]. Dropping it ends the watch.
 #[derive(Debug)]
-pub struct Watcher {
+pub struct Observer {
     events: Events,
     mailbox: Arc<Mailbox>,
 }
@@ -41,13 +45,30 @@ pub struct Watcher {
 /// Follows an election: who leads now, then every change (and with
 /// `renewals` every renewal), with the estimated end of the grant and how
 /// sure it is. Trouble with the store is reported and waited out.
-pub fn watch(store: Arc<dyn Store>, election: Name, renewals: bool) -> Watcher {
+///
+/// ```no_run
+/// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+/// use tenure::election::{Event, watch};
+///
+/// let store = tenure::open("sqlite:///var/lib/payroll.db").await?;
+/// let mut seen = watch(store, tenure::Name::new("payroll")?, false);
+/// while let Some(event) = seen.next().await {
+///     if let Event::LeaderChanged(now) = event {
+///         match now.leader {
+///             Some(leader) => println!("{} leads in term {}", leader.name, leader.term),
+///             None => println!("nobody leads"),
+///         }
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+pub fn watch(store: Arc<dyn Store>, election: Name, renewals: bool) -> Observer {
     let fan = Fan::new(Event::Stopped);
     let (events, mailbox) = (fan.subscribe(), Arc::new(Mailbox::default()));
     let letters = Arc::clone(&mailbox);
     drive::background().spawn(async move {
         let expiry = natural_expiry(store.features());
-        let observer = Observer::new(election, expiry, Drift::DEFAULT, renewals, clock::now());
+        let observer = Machine::new(election, expiry, Drift::DEFAULT, renewals, clock::now());
         let keys = observer.keys().cloned().collect();
         let world = Environment::new(store, keys, letters, |event| {
             let ends = event == Event::Stopped;
@@ -56,10 +77,10 @@ pub fn watch(store: Arc<dyn Store>, election: Name, renewals: bool) -> Watcher {
         });
         drive::drive(observer, world).await;
     });
-    Watcher { events, mailbox }
+    Observer { events, mailbox }
 }
 
-impl Watcher {
+impl Observer {
     /// The next event: [`Event::LeaderChanged`] first, as soon as the store
     /// has answered; then changes, renewals if asked for, and
     /// [`Event::Trouble`] and [`Event::Recovered`]. Cancelling this loses
@@ -69,7 +90,15 @@ impl Watcher {
     }
 }
 
-impl Drop for Watcher {
+impl Stream for Observer {
+    type Item = Event;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        Pin::new(&mut self.events).poll_next(context)
+    }
+}
+
+impl Drop for Observer {
     fn drop(&mut self) {
         self.mailbox.command(Command::Stop);
     }

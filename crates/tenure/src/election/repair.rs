@@ -37,6 +37,7 @@ const NOTICE_AFTER: Duration = Duration::from_secs(2);
 
 /// Why an election could not be repaired or forgotten.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RepairError {
     /// A term that nobody is asked to go for.
     #[error(

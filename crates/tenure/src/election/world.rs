@@ -65,15 +65,19 @@ impl Mailbox {
 
     async fn next(&self) -> Input {
         loop {
-            let news = self.news.notified();
             if let Some(input) = self.take() {
                 return input;
             }
-            news.await;
+            self.changed().await;
         }
     }
 
-    fn take(&self) -> Option<Input> {
+    /// Waits until something was left since the last call.
+    pub(super) async fn changed(&self) {
+        self.news.notified().await;
+    }
+
+    pub(super) fn take(&self) -> Option<Input> {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         // The command first: who stops and drops the work in one breath
         // should not be heard to resign and stand again.

@@ -32,6 +32,7 @@ pub struct Deployment {
 
 /// Why something asked of a group was not done.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AskError {
     /// A name is not one.
     #[error("{what}: {source}")]

@@ -41,6 +41,7 @@ pub struct Builder {
 
 /// Why a node could not be started.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// A name is not one.
     #[error("{what}: {source}")]

@@ -52,6 +52,7 @@ pub struct Start {
 
 /// What a host tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Report {
     /// The workload runs.
     Started(Run),

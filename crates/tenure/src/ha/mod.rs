@@ -15,7 +15,7 @@
 //! }
 //!
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
-//! let store = tenure::store::open("sqlite:///var/lib/group.db").await?;
+//! let store = tenure::open("sqlite:///var/lib/group.db").await?;
 //! let node = Manager::builder(store, "reporting")
 //!     .quorum(2)
 //!     .workload("reports", || Reports)

@@ -130,6 +130,7 @@ pub const PAGE_MAX: usize = 500;
 /// By which clock a grant in this store may be judged over
 /// (`docs/design/election.md`, clause 3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Clock {
     /// The store has none that can be trusted: judge by observed silence.
     None,

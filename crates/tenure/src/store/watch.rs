@@ -14,6 +14,7 @@ use super::{Key, Register};
 
 /// What to follow.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
 pub enum Selector {
     /// One register.
     Key(Key),
@@ -33,6 +34,7 @@ impl Selector {
 
 /// What a watch saw.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Sighting {
     /// The register of this key had this state (`None`: it did not exist).
     /// The first sighting of a key is its state when the watch began.

@@ -238,6 +238,8 @@ impl Line {
                 WatchEvent::Down(why) => {
                     self.lines.set(&self.selector, false, &self.hub, Some(&why));
                 }
+                // Whatever it is: what there is now is no older.
+                _ => self.fetch_selected().await,
             }
         }
     }
