@@ -171,8 +171,8 @@ impl Leadership {
     /// after `drain_at` of the last grant that was confirmed: the boot-time
     /// clock is read right before each poll. What a poll does before it
     /// returns is not seen. Work that blocks is one long poll: it asks
-    /// [`is_valid`](Self::is_valid) before each effect, and attaches the
-    /// [`fence`](Self::fence) to it. So does work that may be paused within a
+    /// [`is_valid`](LeadershipView::is_valid) before each effect, and attaches the
+    /// [`fence`](LeadershipView::fence) to it. So does work that may be paused within a
     /// poll (a stopped process, a machine that sleeps): only the fence stops
     /// what it does then.
     ///
@@ -245,7 +245,7 @@ impl LeadershipView {
     }
 
     /// Until when [`is_valid`](Self::is_valid) stays true if nothing more is
-    /// confirmed, on the boot-time clock ([`clock::boot`]);
+    /// confirmed, on the boot-time clock ([`clock::boot`](crate::clock::boot));
     /// [`Instant::ZERO`] once the leadership is lost.
     pub fn valid_until(&self) -> Instant {
         Instant::from_nanos(self.facts.valid_until.load(Ordering::Acquire))

@@ -3,8 +3,8 @@
 //! An [`Election`] is this process's stand in one election. It campaigns for
 //! as long as it lives; whenever it leads, [`Election::elected`]
 //! yields a [`Leadership`]. The leadership is the proof and the leash:
-//! [`Leadership::is_valid`] compares a clock, so it tells the truth even if the
-//! runtime was starved or the machine slept; [`Leadership::cancelled`] says when
+//! [`is_valid`](LeadershipView::is_valid) compares a clock, so it tells the truth even if the
+//! runtime was starved or the machine slept; [`cancelled`](LeadershipView::cancelled) says when
 //! to stop; **dropping it says that the work has ended**. Only then is the
 //! election vacated, and only then does the candidate stand again. So the order
 //! (stop the work, make the grant invalid, release the election) is kept by
