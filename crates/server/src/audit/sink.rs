@@ -5,7 +5,10 @@
 //! disk or a crash has cut stays as it is, and the next one begins anew.
 //!
 //! A file that has [`FILE_BYTES`] is renamed to `FILE.1`, that one to `FILE.2`
-//! and so on; of these there are [`OLDER_FILES`]. Lines are not synced: the
+//! and so on; of these there are [`OLDER_FILES`]. Who may campaign can fill all
+//! of them with elections in minutes. So before the oldest goes, what only the
+//! server and admins can have done ([`is_operators`]) is copied from it to
+//! `FILE.kept`, of which there is one older as well. Lines are not synced: the
 //! last ones may be missing when the machine has lost its power.
 
 use std::fs::{self, File, OpenOptions};
@@ -152,18 +155,74 @@ fn is_torn(file: &File, bytes: u64) -> io::Result<bool> {
 
 /// Makes room for a new file; the oldest goes.
 fn rotate(path: &Path) -> io::Result<()> {
-    let older = |age: u32| {
-        let mut name = path.as_os_str().to_owned();
-        if age > 0 {
-            name.push(format!(".{age}"));
-        }
-        PathBuf::from(name)
-    };
+    let older = |age| beside(path, age);
+    // The disk may be full, or refuse this one. The new file is begun all the
+    // same: what is not renamed now would be renamed again, and push out more.
+    if let Err(error) = keep_operators(&older(OLDER_FILES), &with(path, ".kept")) {
+        tracing::warn!(
+            "--audit {}: what operators did is not kept from the oldest file, which goes: {error}",
+            path.display()
+        );
+    }
     for age in (0..OLDER_FILES).rev() {
-        match fs::rename(older(age), older(age + 1)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        rename(&older(age), &older(age + 1))?;
     }
     Ok(())
+}
+
+/// The file of this age; the one that is written has none.
+fn beside(path: &Path, age: u32) -> PathBuf {
+    match age {
+        0 => path.to_owned(),
+        age => with(path, &format!(".{age}")),
+    }
+}
+
+fn with(path: &Path, more: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(more);
+    PathBuf::from(name)
+}
+
+/// Renames a file, if it is there.
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::rename(from, to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Copies from a file that goes what operators have done.
+fn keep_operators(goes: &Path, kept: &Path) -> io::Result<()> {
+    let text = match fs::read(goes) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let lines = text.split_inclusive(|byte| *byte == b'\n');
+    let operators: Vec<u8> = lines
+        .filter(|line| is_operators(line))
+        .flatten()
+        .copied()
+        .collect();
+    let full = fs::metadata(kept).is_ok_and(|it| it.len() + operators.len() as u64 > FILE_BYTES);
+    if full {
+        rename(kept, &with(kept, ".1"))?;
+    }
+    let mut options = OpenOptions::new();
+    let mut file = options.create(true).append(true).mode(0o600).open(kept)?;
+    file.write_all(&operators)
+}
+
+/// Whether a line is about something that was done, and that is not for
+/// candidates to do.
+fn is_operators(line: &[u8]) -> bool {
+    let Ok(line) = serde_json::from_slice::<Map<String, Value>>(line) else {
+        return false;
+    };
+    let says = |field: &str| line.get(field).and_then(Value::as_str).unwrap_or_default();
+    let of_clients = says("event").starts_with("election_")
+        || matches!(says("event"), "repeated" | "lost")
+        || matches!(says("result"), "refused" | "conflict") && !line["by"].is_null();
+    !of_clients
 }

@@ -259,3 +259,56 @@ fn who_writes_over_a_leadership_or_deletes_it_is_noted() {
     };
     assert_eq!(office(&elsewhere), None);
 }
+
+#[test]
+fn what_operators_did_is_kept_when_candidates_fill_all_files() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("audit");
+    let mut sink = Sink::new(AuditTo::File(path.clone()));
+    let line = |event: &str, result: &str, by: &Value| {
+        let about = json!({ "election": "x" });
+        let line = json!({
+            "about": about, "at_ms": 1, "by": by, "event": event, "result": result, "server": 1,
+        });
+        format!("{line}\n")
+    };
+    let boss = json!({ "address": "::1", "token": "boss" });
+    let clerk = json!({ "address": "::1", "token": "\"event\":\"member_added\"" });
+    let kept = [
+        line("member_removed", "done", &boss),
+        line("session_ended", "unknown", &boss),
+        line("tokens", "refused", &Value::Null),
+        line("leads", "done", &Value::Null),
+    ];
+    let gone = [
+        line("election_taken", "done", &clerk),
+        line("member_added", "refused", &clerk),
+        line("repeated", "done", &clerk),
+        "{\"event\":\"leads\", torn".to_owned(),
+    ];
+    sink.write(&[&kept[..], &gone[..]].concat().concat())
+        .expect("written");
+    for _ in 0..=OLDER_FILES {
+        // As if candidates had filled it.
+        sink.file.as_mut().expect("open").1 = FILE_BYTES;
+        sink.write(&gone[0]).expect("written");
+    }
+    let found = fs::read_to_string(dir.path().join("audit.kept")).expect("it is there");
+    assert_eq!(found, kept.concat());
+    let mode = fs::metadata(dir.path().join("audit.kept")).expect("it is there");
+    assert_eq!(mode.permissions().mode() & 0o777, 0o600);
+
+    // Of a file that is full there is one older.
+    let full = File::options()
+        .write(true)
+        .open(dir.path().join("audit.kept"));
+    full.expect("open").set_len(FILE_BYTES).expect("grown");
+    for _ in 0..=OLDER_FILES + 1 {
+        sink.file.as_mut().expect("open").1 = FILE_BYTES;
+        sink.write(&kept[0]).expect("written");
+    }
+    let older = fs::metadata(dir.path().join("audit.kept.1")).expect("it is there");
+    assert_eq!(older.len(), FILE_BYTES);
+    let found = fs::read_to_string(dir.path().join("audit.kept")).expect("it is there");
+    assert_eq!(found, kept[0]);
+}
