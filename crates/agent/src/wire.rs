@@ -150,6 +150,7 @@ pub(super) enum News {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct State {
     /// Of the last beat.
+    #[serde(rename = "life")]
     pub(super) life: Option<Origin>,
     pub(super) settings: String,
     pub(super) notes: String,
