@@ -15,10 +15,10 @@ use tenure::Name;
 use tenure::clock;
 use tenure::ha::{NodeId, Place, View};
 
-use super::desk::{Desk, Done, Wrong, wrong};
-use super::errand::Errand;
-use super::wait::{CHOSEN, waits_for};
-use crate::words::counted;
+use super::control_server::PendingRequest;
+use super::pending_reason::{BEING_PLACED, pending_reason};
+use super::request_handler::{RequestFailure, RequestHandler, RequestResult, failure};
+use crate::format::counted;
 
 /// How a node went, as far as the view remembers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,16 +39,20 @@ struct Draining {
     had: BTreeSet<Name>,
 }
 
-impl Desk {
-    pub(super) async fn drain(&self, node: Option<&str>, errand: &Errand) -> Done {
-        let me = self.joined(errand).await?;
+impl RequestHandler {
+    pub(super) async fn drain(
+        &self,
+        node: Option<&str>,
+        pending: &PendingRequest,
+    ) -> RequestResult {
+        let me = self.joined(pending).await?;
         let (id, name) = match node {
             Some(node) => self.resolve(node)?,
             None => (me, self.manager.config().name.to_string()),
         };
         let before = self
             .view()
-            .ok_or_else(|| wrong("expected a view of the group"))?;
+            .ok_or_else(|| failure("expected a view of the group"))?;
         let mut draining = Draining {
             id,
             name,
@@ -56,18 +60,18 @@ impl Desk {
             had: BTreeSet::new(),
         };
         for text in draining.warnings() {
-            errand.tell(&format!("warning: {text}"));
+            pending.tell(&format!("warning: {text}"));
         }
         let began = clock::boot();
         self.manager.drain_node(id).await?;
-        errand.lands();
-        let after = self.leaves(&mut draining, errand).await;
+        pending.lands();
+        let after = self.leaves(&mut draining, pending).await;
         let took = clock::boot().since(began).as_millis();
         draining.told(after.as_deref(), u64::try_from(took).unwrap_or(u64::MAX))
     }
 
     /// Waits until a node is not in the view; returns the first without it.
-    async fn leaves(&self, draining: &mut Draining, errand: &Errand) -> Option<Arc<View>> {
+    async fn leaves(&self, draining: &mut Draining, pending: &PendingRequest) -> Option<Arc<View>> {
         let mut group_state = self.manager.group_state();
         let mut told = usize::MAX;
         loop {
@@ -86,7 +90,7 @@ impl Desk {
                 if held.len() != told {
                     told = held.len();
                     let has = counted(told, "workload");
-                    errand.tell(&format!("{}: has {has} to hand on", draining.name));
+                    pending.tell(&format!("{}: has {has} to hand on", draining.name));
                 }
                 draining.had.extend(held);
             }
@@ -111,7 +115,7 @@ impl Draining {
             // Perhaps somebody takes it; then it may still need the quorum.
             let mut it = it.clone();
             it.place = Place::Waiting;
-            let taken = waits_for(&view, &it, |_| true).is_none_or(|why| why == CHOSEN);
+            let taken = pending_reason(&view, &it, |_| true).is_none_or(|why| why == BEING_PLACED);
             let next = view.members.iter().find(|it| it.ha && !it.draining);
             if let (true, Some(next)) = (taken, next) {
                 it.place = Place::Assigned(next.id);
@@ -138,7 +142,7 @@ impl Draining {
                 return None;
             }
             // Who is silent is judged by the group; until then it counts as live.
-            waits_for(view, it, |_| true).filter(|why| why != CHOSEN)
+            pending_reason(view, it, |_| true).filter(|why| why != BEING_PLACED)
         };
         let mut waiting: BTreeMap<String, Vec<Name>> = BTreeMap::new();
         for name in view.workloads.keys() {
@@ -169,7 +173,7 @@ impl Draining {
         back.map(|it| it.id)
     }
 
-    fn told(&self, after: Option<&View>, took_ms: u64) -> Done {
+    fn told(&self, after: Option<&View>, took_ms: u64) -> RequestResult {
         let (name, back) = (&self.name, self.back(after));
         let again = back.map_or_else(String::new, |id| {
             format!("; it is back as {id}, which is not drained")
@@ -178,7 +182,7 @@ impl Draining {
             Gone::Left => {}
             Gone::Died => return Err(self.died(after, &again)),
             Gone::Unknown => {
-                return Err(wrong(format!(
+                return Err(failure(format!(
                     "expected {name} ({}) to leave, found that it is not known whether it has \
                      left or died{again}; see `tenure ps`",
                     self.id
@@ -186,7 +190,7 @@ impl Draining {
             }
         }
         let Some(view) = after else {
-            return Err(wrong("expected a view of the group"));
+            return Err(failure("expected a view of the group"));
         };
         let waiting = self.waiting(view);
         let texts = said(view, &waiting, "waits");
@@ -209,7 +213,7 @@ impl Draining {
         Ok((text + &again, object))
     }
 
-    fn died(&self, after: Option<&View>, again: &str) -> Wrong {
+    fn died(&self, after: Option<&View>, again: &str) -> RequestFailure {
         let had = self.had.iter();
         let kept = had.filter(|it| after.is_some_and(|view| view.workloads.contains_key(*it)));
         let kept: Vec<&str> = kept.map(Name::as_str).collect();
@@ -217,7 +221,7 @@ impl Draining {
             [] => "nothing was left to be failed over".to_owned(),
             names => format!("failed over, not handed on: {}", names.join(", ")),
         };
-        wrong(format!(
+        failure(format!(
             "expected {} ({}) to hand on what it had and leave, found that it died meanwhile; \
              {over}{again}",
             self.name, self.id
@@ -297,7 +301,9 @@ mod tests {
             before: Arc::new(view(&[1])),
             had: BTreeSet::new(),
         };
-        draining.told(after.as_ref(), 7).map_err(|wrong| wrong.text)
+        draining
+            .told(after.as_ref(), 7)
+            .map_err(|failure| failure.text)
     }
 
     #[test]

@@ -4,10 +4,10 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::book::Status;
-use super::control::{Answer, Request};
-use super::spec::{CONFIG_MAX, File, INSTANCES_MAX, Process};
-use super::wire::{News, Order};
+use super::control::{Answer, RequestEnvelope};
+use super::messages::{ShimOrder, ShimReport};
+use super::node_status::NodeStatus;
+use super::spec::{CONFIG_MAX, INSTANCES_MAX, Process, WorkloadFile};
 
 /// A target: its name, which is also that of its corpus, and what takes the
 /// bytes.
@@ -30,17 +30,17 @@ fn is_short(said: &str) {
 /// steward and command.
 fn workloads(bytes: &[u8]) {
     same::<Process>(bytes);
-    same::<Status>(bytes);
-    same::<Order>(bytes);
-    same::<News>(bytes);
-    same::<Request>(bytes);
+    same::<NodeStatus>(bytes);
+    same::<ShimOrder>(bytes);
+    same::<ShimReport>(bytes);
+    same::<RequestEnvelope>(bytes);
     same::<Answer>(bytes);
     // What is of another version says nothing.
-    let _ = Status::parse(bytes);
+    let _ = NodeStatus::parse(bytes);
     let Ok(text) = str::from_utf8(bytes) else {
         return;
     };
-    let file = match File::parse(text) {
+    let file = match WorkloadFile::parse(text) {
         Ok(file) => file,
         Err(said) => return is_short(&said),
     };

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The agent decides through the library's manager (`tenure::ha`); the steward
-//! (`steward.rs`) holds the processes and outlives it; a guardian for each
+//! (`shim.rs`) holds the processes and outlives it; a guardian for each
 //! (`guard/`) keeps the times by itself. Whichever *one* of them is killed or
 //! stopped, whatever runs has ended before anybody else may start it, and an
 //! agent that is back in time goes on as if nothing had happened.
@@ -21,48 +21,48 @@
 
 use std::process::ExitCode;
 
-mod book;
+mod completion;
 mod control;
-mod desk;
+mod control_server;
 mod drain;
-mod drifts;
+mod drift_check;
 mod env_file;
-mod errand;
-mod found;
+pub mod format;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzed;
 pub mod guard;
-mod link;
+mod messages;
 mod metrics;
-pub mod movement;
 mod node;
-mod orders;
-pub mod place;
-mod queue;
-mod refused;
-mod retire;
-mod run;
+mod node_status;
+mod order_queue;
+pub mod output_log;
+mod output_queue;
+mod pending_reason;
+mod quorum_advice;
+mod request_handler;
+mod resolve_node;
+mod shim;
+mod shim_client;
+mod shim_discovery;
 pub mod spec;
-pub mod spool;
-mod steward;
-mod wait;
-mod which;
-mod wire;
-pub mod words;
+pub mod stall;
+pub mod state_directory;
+mod workload_run;
 
-pub use book::{Condition, How, Status};
-pub use control::{Ask, Deployed, NotDone, WITHIN, ask};
+pub use control::{AgentRequest, DEFAULT_TIMEOUT, Deployed, RequestError, send_request};
+pub use messages::{LogLimits, RestartPolicy};
 pub use node::{Options, run as run_node};
-pub use wait::waits_for;
-pub use wire::{LogLimits, Restart};
+pub use node_status::{Condition, MoveReason, NodeStatus};
+pub use pending_reason::pending_reason;
 
 /// Runs the hidden subcommand this process was started for, if any.
 pub fn dispatch() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
-    if args.next()? != steward::NAME {
+    if args.next()? != shim::NAME {
         return None;
     }
     let directory = args.next()?;
-    Some(steward::main(directory.as_ref()))
+    Some(shim::main(directory.as_ref()))
 }

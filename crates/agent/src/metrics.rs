@@ -13,8 +13,8 @@ use tenure_runtime::failure::{Failure, usage};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use super::book::{Condition, Counts};
-use super::desk::Desk;
+use super::node_status::{Condition, Counts};
+use super::request_handler::RequestHandler;
 
 const CONNECTIONS_MAX: usize = 16;
 /// How long a client may take to ask, and to read the answer.
@@ -48,7 +48,7 @@ pub(super) async fn listen(address: &str) -> Result<TcpListener, Failure> {
 }
 
 /// Serves until this is dropped.
-pub(super) async fn serve(listener: TcpListener, desk: Arc<Desk>) {
+pub(super) async fn serve(listener: TcpListener, handler: Arc<RequestHandler>) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
@@ -58,15 +58,15 @@ pub(super) async fn serve(listener: TcpListener, desk: Arc<Desk>) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let desk = Arc::clone(&desk);
+        let handler = Arc::clone(&handler);
         tokio::spawn(async move {
-            let _ = tokio::time::timeout(PATIENCE, attend(&stream, &desk)).await;
+            let _ = tokio::time::timeout(PATIENCE, attend(&stream, &handler)).await;
             drop(permit);
         });
     }
 }
 
-async fn attend(stream: &TcpStream, desk: &Desk) -> std::io::Result<()> {
+async fn attend(stream: &TcpStream, handler: &RequestHandler) -> std::io::Result<()> {
     let mut request = Vec::new();
     while !request.windows(4).any(|four| four == b"\r\n\r\n") {
         stream.readable().await?;
@@ -82,7 +82,7 @@ async fn attend(stream: &TcpStream, desk: &Desk) -> std::io::Result<()> {
         }
     }
     let (status, body) = if request.starts_with(b"GET /metrics ") {
-        ("200 OK", page(desk))
+        ("200 OK", page(handler))
     } else {
         ("404 Not Found", "expected GET /metrics\n".to_owned())
     };
@@ -106,9 +106,9 @@ async fn attend(stream: &TcpStream, desk: &Desk) -> std::io::Result<()> {
 /// A number: its name, what it means, how much it is.
 type Row = (&'static str, &'static str, u64);
 
-fn page(desk: &Desk) -> String {
-    let gauges = gauges(desk).map(|(name, help, value)| ("gauge", "", name, help, value));
-    let counters = counters(desk.book().counts());
+fn page(handler: &RequestHandler) -> String {
+    let gauges = gauges(handler).map(|(name, help, value)| ("gauge", "", name, help, value));
+    let counters = counters(handler.status_tracker().counts());
     let counters = counters.map(|(name, help, value)| ("counter", "_total", name, help, value));
     let mut text = String::new();
     for (kind, end, name, help, value) in gauges.into_iter().chain(counters) {
@@ -122,15 +122,17 @@ fn page(desk: &Desk) -> String {
     text
 }
 
-fn gauges(desk: &Desk) -> [Row; 6] {
-    let group_state = desk.manager.group_state().borrow().clone();
+fn gauges(handler: &RequestHandler) -> [Row; 6] {
+    let group_state = handler.manager.group_state().borrow().clone();
     let view = group_state.view.as_deref();
     let (epoch, nodes, quorum) = view.map_or((0, 0, 0), |view| {
         (view.epoch, view.voters() as u64, u64::from(view.quorum))
     });
-    let book = desk.book();
+    let status_tracker = handler.status_tracker();
     let count = |condition| {
-        let all = book.entries().filter(|entry| entry.condition == condition);
+        let all = status_tracker
+            .entries()
+            .filter(|entry| entry.condition == condition);
         all.count() as u64
     };
     let (running, failing) = (count(Condition::Running), count(Condition::Failing));
@@ -190,7 +192,7 @@ fn counters(counts: Counts) -> [Row; 9] {
         (
             "stewards_lost",
             "Stewards that had to be replaced.",
-            counts.stewards,
+            counts.shims_lost,
         ),
     ]
 }

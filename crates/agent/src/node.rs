@@ -28,19 +28,19 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::sync::watch;
 
-use super::book::{Book, Status};
-use super::desk::{Desk, Trouble};
-use super::drifts;
-use super::errand;
-use super::found::{self, Done, Found};
-use super::link::{self, Reins};
-use super::place::{CONTROL, Door, Lock};
-use super::retire::retire;
-use super::spec::{Frame, KIND};
-use super::wire::LogLimits;
-use super::{metrics, place, refused};
+use super::completion::undeploy_completed;
+use super::control_server;
+use super::drift_check;
+use super::messages::LogLimits;
+use super::node_status::{NodeStatus, StatusTracker};
+use super::request_handler::{RequestHandler, Trouble};
+use super::shim_client::{self, ShimHandle};
+use super::shim_discovery::{self, CompletedWorkload, ConnectedShim};
+use super::spec::{KIND, WorkloadDefaults};
+use super::state_directory::{AgentLock, CONTROL, SocketDirectory};
+use super::{metrics, quorum_advice, state_directory};
+use crate::format::{counted, quorum_of};
 use crate::guard::{MARGIN_MIN, SLACK};
-use crate::words::{counted, quorum_of};
 
 /// How long commands may take to hear the last word of an agent that ends.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -96,42 +96,42 @@ pub async fn run(
     // The grant of a former life, and the times that its steward keeps, are of
     // the clock that it read (docs/design/groups.md §7.1).
     let clock = clock::id();
-    let settings = found::settings(&options.url, &config, clock);
-    let mut found = found::find(&directory, config.lease, clock).await?;
+    let settings = shim_discovery::settings(&options.url, &config, clock);
+    let mut found = shim_discovery::find(&directory, config.lease, clock).await?;
     let past = found.past(&settings, clock);
     let resumes = past.is_some();
     let bound = metered.as_ref().and_then(|it| it.local_addr().ok());
-    let mut book = Book::new(head(&config, bound), &found.state.notes);
+    let mut status_tracker = StatusTracker::new(head(&config, bound), &found.state.notes);
     if let Some(past) = &past {
-        book.resume(&past.jobs, clock::wall());
+        status_tracker.resume(&past.jobs, clock::wall());
     }
     let former = found.former();
     let (builder, done) = before(options.builder, &mut found, past, &directory).await?;
-    let frame = Frame {
+    let defaults = WorkloadDefaults {
         group: group.to_owned(),
         node: name.to_owned(),
         grace_ms: u64::try_from(config.grace.as_millis()).unwrap_or(u64::MAX),
         log: options.log,
     };
-    let (link, stop_levels) = link::link(found, frame, settings, directory.clone())?;
+    let (link, shim) = shim_client::connect(found, defaults, settings, directory.clone())?;
     let manager = builder.host(KIND, link).start();
     let manager = Arc::new(manager.map_err(|error| usage(error.to_string()))?);
     let events = manager.events();
-    let desk = Arc::new(Desk {
+    let handler = Arc::new(RequestHandler {
         manager,
         store: options.store,
         keys: Keys::of(config.group.clone()),
-        book: Mutex::new(book),
+        status_tracker: Mutex::new(status_tracker),
         former: Mutex::new(former.filter(|_| !resumes)),
-        permits: Arc::new(Semaphore::new(errand::CONNECTIONS_MAX)),
-        errands: Arc::new(Semaphore::new(errand::ERRANDS_MAX)),
+        connection_permits: Arc::new(Semaphore::new(control_server::CONNECTIONS_MAX)),
+        pending_permits: Arc::new(Semaphore::new(control_server::PENDING_MAX)),
         trouble: watch::Sender::new(None),
     });
-    let door = Door::open(&directory)?;
-    let listener = door.listen(CONTROL)?;
-    tokio::spawn(errand::serve(listener, Arc::clone(&desk)));
+    let sockets = SocketDirectory::open(&directory)?;
+    let listener = sockets.listen(CONTROL)?;
+    tokio::spawn(control_server::serve(listener, Arc::clone(&handler)));
     if let Some(listener) = metered {
-        tokio::spawn(metrics::serve(listener, Arc::clone(&desk)));
+        tokio::spawn(metrics::serve(listener, Arc::clone(&handler)));
     }
     announce(
         &format!(
@@ -140,12 +140,12 @@ pub async fn run(
         ),
         &json!({ "node": name, "group": group, "directory": directory }),
     );
-    let agent = Agent::new(desk, events, stop_levels, (config.quorum, resumes));
+    let agent = Agent::new(handler, events, shim, (config.quorum, resumes));
     for done in done {
         agent.complete(done);
     }
     let ended = agent.live(&mut stop).await;
-    door.remove(CONTROL).await;
+    sockets.remove(CONTROL).await;
     drop(lock);
     ended
 }
@@ -157,8 +157,8 @@ async fn take(
     group: &str,
     name: &str,
     [terminate, interrupt]: &mut [Signal; 2],
-) -> Result<Option<(PathBuf, Arc<Lock>)>, Failure> {
-    let (below, directory) = (root.to_owned(), place::of_node(root, group, name));
+) -> Result<Option<(PathBuf, Arc<AgentLock>)>, Failure> {
+    let (below, directory) = (root.to_owned(), state_directory::of_node(root, group, name));
     let slow = || {
         tracing::warn!(
             "{} has not answered: its file system is slow or hangs; this agent begins when it does",
@@ -166,13 +166,13 @@ async fn take(
         );
     };
     let look = move || {
-        place::private(&below)?;
-        place::private(&directory)?;
-        let lock = Lock::take(&directory)?;
+        state_directory::private(&below)?;
+        state_directory::private(&directory)?;
+        let lock = AgentLock::take(&directory)?;
         Ok(Some((directory, Arc::new(lock))))
     };
     tokio::select! {
-        taken = place::answered(root, Duration::MAX, slow, look) => return taken,
+        taken = state_directory::answered(root, Duration::MAX, slow, look) => return taken,
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
@@ -205,10 +205,10 @@ fn checked(builder: &Builder) -> Result<Config, Failure> {
 /// what of it had been done.
 async fn before(
     builder: Builder,
-    found: &mut Found,
+    found: &mut ConnectedShim,
     past: Option<ResumeState>,
     directory: &Path,
-) -> Result<(Builder, Vec<Done>), Failure> {
+) -> Result<(Builder, Vec<CompletedWorkload>), Failure> {
     if let Some(past) = past {
         tracing::info!(
             "going on as {}, with {} kept running",
@@ -234,16 +234,16 @@ async fn before(
     Ok((builder, done))
 }
 
-fn head(config: &Config, metrics: Option<SocketAddr>) -> Status {
+fn head(config: &Config, metrics: Option<SocketAddr>) -> NodeStatus {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Status {
+    NodeStatus {
         host: host.trim().to_owned(),
         pid: std::process::id(),
         since: clock::wall().as_millis(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         drift_ppm: Some(config.drift.ppm()),
         metrics: metrics.map(|it| it.to_string()),
-        ..Status::default()
+        ..NodeStatus::default()
     }
 }
 
@@ -263,9 +263,9 @@ fn died_along(before: &View, view: &View) -> Vec<(String, String)> {
 }
 
 struct Agent {
-    desk: Arc<Desk>,
+    handler: Arc<RequestHandler>,
     events: Events,
-    stop_levels: Reins,
+    shim: ShimHandle,
     group_state: watch::Receiver<GroupState>,
     seen: GroupState,
     quorum: u32,
@@ -282,27 +282,27 @@ struct Agent {
 }
 
 /// What happened.
-enum Happened {
+enum AgentEvent {
     Told(Option<Event>),
     Looked,
-    Completed(Done),
-    StewardLost,
+    Completed(CompletedWorkload),
+    ShimLost,
     Stop,
 }
 
 impl Agent {
     fn new(
-        desk: Arc<Desk>,
+        handler: Arc<RequestHandler>,
         events: Events,
-        stop_levels: Reins,
+        shim: ShimHandle,
         (quorum, belongs): (u32, bool),
     ) -> Self {
-        let mut group_state = desk.manager.group_state();
+        let mut group_state = handler.manager.group_state();
         let seen = group_state.borrow_and_update().clone();
         Self {
-            desk,
+            handler,
             events,
-            stop_levels,
+            shim,
             group_state,
             quorum,
             belongs,
@@ -319,27 +319,27 @@ impl Agent {
             let [terminate, interrupt] = stop;
             let happened = tokio::select! {
                 biased;
-                _ = terminate.recv() => Happened::Stop,
-                _ = interrupt.recv() => Happened::Stop,
-                Ok(()) = self.group_state.changed() => Happened::Looked,
-                event = self.events.next() => Happened::Told(event),
-                Some(done) = self.stop_levels.completed.recv() => Happened::Completed(done),
-                Ok(()) = self.stop_levels.lost.changed() => Happened::StewardLost,
+                _ = terminate.recv() => AgentEvent::Stop,
+                _ = interrupt.recv() => AgentEvent::Stop,
+                Ok(()) = self.group_state.changed() => AgentEvent::Looked,
+                event = self.events.next() => AgentEvent::Told(event),
+                Some(done) = self.shim.completed.recv() => AgentEvent::Completed(done),
+                Ok(()) = self.shim.lost.changed() => AgentEvent::ShimLost,
             };
             match happened {
-                Happened::Looked => self.look(),
-                Happened::Told(None | Some(Event::Stopped)) => break,
-                Happened::Told(Some(event)) => self.hear(event),
-                Happened::Completed(done) => self.complete(done),
-                Happened::StewardLost => self.desk.book().lose_steward(),
-                Happened::Stop => match self.asked_at {
+                AgentEvent::Looked => self.look(),
+                AgentEvent::Told(None | Some(Event::Stopped)) => break,
+                AgentEvent::Told(Some(event)) => self.hear(event),
+                AgentEvent::Completed(done) => self.complete(done),
+                AgentEvent::ShimLost => self.handler.status_tracker().count_lost_shim(),
+                AgentEvent::Stop => match self.asked_at {
                     None => self.stop(),
                     Some(at) if clock::boot().since(at) < ECHO => {
                         tracing::debug!("asked to stop once more, at the same time");
                     }
                     Some(_) => {
                         tracing::warn!("asked twice: ending everything at once");
-                        self.stop_levels.quit().await;
+                        self.shim.quit().await;
                         return Err(Failure::Other(anyhow::anyhow!(if self.belongs {
                             "ended without leaving: the others take over when the lease is over"
                         } else {
@@ -350,17 +350,17 @@ impl Agent {
             }
             self.publish();
         }
-        let all = u32::try_from(errand::CONNECTIONS_MAX - 1).unwrap_or(u32::MAX);
-        let served = self.desk.permits.acquire_many(all);
+        let all = u32::try_from(control_server::CONNECTIONS_MAX - 1).unwrap_or(u32::MAX);
+        let served = self.handler.connection_permits.acquire_many(all);
         let _ = tokio::time::timeout(LAST_WORDS, served).await;
         if self.excluded.is_none() {
             self.farewell();
         }
-        self.stop_levels.quit().await;
+        self.shim.quit().await;
         match self.excluded {
             None => Ok(ExitCode::SUCCESS),
             Some(why) => {
-                let told = refused::told(&self.desk, &why).await;
+                let told = quorum_advice::quorum_advice(&self.handler, &why).await;
                 Err(usage(format!("{why}{told}")))
             }
         }
@@ -369,7 +369,7 @@ impl Agent {
     /// Hands everything on, and leaves.
     fn stop(&mut self) {
         self.asked_at = Some(clock::boot());
-        let (manager, belongs) = (Arc::clone(&self.desk.manager), self.belongs);
+        let (manager, belongs) = (Arc::clone(&self.handler.manager), self.belongs);
         if belongs {
             tracing::info!("asked to stop: handing everything on first");
         } else {
@@ -399,11 +399,11 @@ impl Agent {
 
     /// Tells the others and a next life what has changed.
     fn publish(&self) {
-        let book = self.desk.book();
-        let (status, notes) = (book.status(), book.notes());
-        drop(book);
-        self.desk.manager.tell(&status);
-        self.stop_levels.note(notes);
+        let status_tracker = self.handler.status_tracker();
+        let (status, notes) = (status_tracker.status(), status_tracker.notes());
+        drop(status_tracker);
+        self.handler.manager.tell(&status);
+        self.shim.note(notes);
     }
 
     fn look(&mut self) {
@@ -417,16 +417,18 @@ impl Agent {
                      deploy it again, or without --no-ha, so that another node takes it over"
                 );
             }
-            let mut book = self.desk.book();
-            book.look(before, view, group_state.id, clock::wall());
+            let mut status_tracker = self.handler.status_tracker();
+            status_tracker.look(before, view, group_state.id, clock::wall());
         }
         self.seen = group_state;
     }
 
-    fn complete(&self, done: Done) {
+    fn complete(&self, done: CompletedWorkload) {
         tracing::info!("{} has ended as it should, and is undeployed", done.name);
-        self.desk.book().complete(&done.name, clock::wall());
-        tokio::spawn(retire(Arc::clone(&self.desk.manager), done));
+        self.handler
+            .status_tracker()
+            .complete(&done.name, clock::wall());
+        tokio::spawn(undeploy_completed(Arc::clone(&self.handler.manager), done));
     }
 
     fn hear(&mut self, event: Event) {
@@ -436,7 +438,7 @@ impl Agent {
             // Nothing was ever assigned to it, so nothing is ended.
             return tracing::info!("{why} before {id} had joined: joining under another id");
         }
-        self.desk.book().hear(&event, clock::wall());
+        self.handler.status_tracker().hear(&event, clock::wall());
         match event {
             Event::Joined { id, namesake } => {
                 tracing::info!("joined as {id}");
@@ -449,10 +451,10 @@ impl Agent {
                     );
                 }
                 self.warn_of_quorum();
-                tokio::spawn(drifts::compare(Arc::clone(&self.desk)));
+                tokio::spawn(drift_check::compare(Arc::clone(&self.handler)));
             }
             Event::Fenced { id, why } => {
-                let former = &self.desk.former;
+                let former = &self.handler.former;
                 *former.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
                 tracing::warn!("{why}: everything is ended, and {id} is given up");
             }
@@ -460,14 +462,14 @@ impl Agent {
                 epoch,
                 found,
                 workloads,
-            } => tracing::warn!("{}", lost_view(&self.desk, (epoch, found), &workloads)),
+            } => tracing::warn!("{}", lost_view(&self.handler, (epoch, found), &workloads)),
             Event::QuorumAttained { nodes, quorum } => {
                 tracing::info!("quorum attained: {}", quorum_of(nodes, quorum));
             }
             Event::QuorumLost { nodes, quorum } => {
                 tracing::warn!("quorum lost: {}", quorum_of(nodes, quorum));
             }
-            Event::NodeJoined { id, name } if name == self.desk.manager.config().name => {
+            Event::NodeJoined { id, name } if name == self.handler.manager.config().name => {
                 tracing::warn!(
                     "another node of this name has joined ({id}); name nodes by their ids"
                 );
@@ -496,7 +498,7 @@ impl Agent {
             }
             Event::Recovered => {
                 self.troubles.clear();
-                self.desk.trouble.send_replace(None);
+                self.handler.trouble.send_replace(None);
                 tracing::warn!("the store answers again");
             }
             Event::Beat { .. } | Event::Done { .. } | Event::Refused { .. } | Event::Stopped => {}
@@ -506,7 +508,7 @@ impl Agent {
     /// Says once what is wrong with the store, until it answers again.
     fn struggle(&mut self, why: String, broken: bool, in_a_row: u32) {
         // Some stores say who they are, others only what happened.
-        let store = self.desk.store.to_string();
+        let store = self.handler.store.to_string();
         let why = if why.contains(&store) {
             why
         } else {
@@ -516,7 +518,7 @@ impl Agent {
             why: why.clone(),
             broken,
         };
-        self.desk.trouble.send_replace(Some(trouble));
+        self.handler.trouble.send_replace(Some(trouble));
         // What comes before the store's name says what the call was.
         let cause = why.find(&store).map_or(&*why, |at| &why[at..]);
         if self.troubles.len() < TROUBLES_MAX && self.troubles.insert(cause.to_owned()) {
@@ -541,8 +543,12 @@ impl Agent {
 }
 
 /// The warning that the view is gone, or that an older copy is back.
-fn lost_view(desk: &Desk, (epoch, found): (u64, Option<u64>), workloads: &[Name]) -> String {
-    let (key, store) = (desk.keys.view(), &desk.store);
+fn lost_view(
+    handler: &RequestHandler,
+    (epoch, found): (u64, Option<u64>),
+    workloads: &[Name],
+) -> String {
+    let (key, store) = (handler.keys.view(), &handler.store);
     let found = found.map_or_else(|| "nothing".to_owned(), |found| format!("epoch {found}"));
     let names: Vec<&str> = workloads.iter().map(Name::as_str).collect();
     let names = match names.len() {

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure::ha::{Deployment, Start};
 
-use super::wire::{Begin, LogLimits, Restart};
+use super::messages::{Begin, LogLimits, RestartPolicy};
 
 /// What the content register calls workloads that are processes.
 pub const KIND: &str = "process";
@@ -50,7 +50,7 @@ pub struct Process {
     pub env_file: Option<String>,
     /// When it is started again.
     #[serde(default)]
-    pub restart: Restart,
+    pub restart: RestartPolicy,
     /// How long it must run to have been started, in milliseconds.
     #[serde(default = "ready_ms")]
     pub ready_ms: u64,
@@ -94,7 +94,7 @@ pub struct Workload {
     pub needs: Vec<String>,
     /// When it is started again.
     #[serde(default)]
-    pub restart: Restart,
+    pub restart: RestartPolicy,
     /// How long it must run to have been started, such as `2s`.
     #[serde(default)]
     pub ready: Option<String>,
@@ -114,13 +114,13 @@ const fn one() -> u32 {
 /// A file of workloads.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct File {
+pub struct WorkloadFile {
     /// All that are in it.
     #[serde(default)]
     pub workload: Vec<Workload>,
 }
 
-impl File {
+impl WorkloadFile {
     /// What is in a file of workloads.
     ///
     /// # Errors
@@ -210,14 +210,14 @@ impl Workload {
 
 /// What is the same for all workloads of an agent.
 #[derive(Clone, Debug)]
-pub(super) struct Frame {
+pub(super) struct WorkloadDefaults {
     pub(super) group: String,
     pub(super) node: String,
     pub(super) grace_ms: u64,
     pub(super) log: LogLimits,
 }
 
-impl Frame {
+impl WorkloadDefaults {
     /// What the steward is told to start.
     ///
     /// # Errors
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<Vec<Workload>, String> {
-        let file: Result<File, _> = toml::from_str(text);
+        let file: Result<WorkloadFile, _> = toml::from_str(text);
         file.map(|file| file.workload)
             .map_err(|error| error.to_string())
     }
@@ -294,7 +294,7 @@ mod tests {
         "#;
         let all = parsed(text).expect("fine");
         assert_eq!(all.len(), 2);
-        assert_eq!(all[0].restart, Restart::OnFailure);
+        assert_eq!(all[0].restart, RestartPolicy::OnFailure);
         let config = all[0].config.as_ref().expect("one").to_string();
         assert_eq!(config, r#"{"greeting":"hello","list":[1,2]}"#);
         assert!(!all[1].ha && all[1].instances == 1);

@@ -8,7 +8,7 @@
 //! * Nothing waits here but the main thread, and that only for a reader that
 //!   goes on reading: what is merely slow loses nothing until [`QUEUE_MAX`]
 //!   bytes wait, and from then on slows the main thread down.
-//! * Once stderr has not moved for [`PATIENCE`](crate::movement::PATIENCE),
+//! * Once stderr has not moved for [`PATIENCE`](crate::stall::STALL_TIMEOUT),
 //!   lines are dropped and counted. What waits already is kept, in order. When
 //!   stderr moves again, a line says how many are missing.
 //! * At the end of the program what waits is written, for as long as stderr
@@ -29,7 +29,7 @@ use std::time::Duration;
 use tenure::clock;
 use tenure::error::plain_json;
 
-use crate::movement::Movement;
+use crate::stall::StallDetector;
 
 /// How many bytes of lines may wait. What comes on top is waited for by the
 /// main thread, and dropped and counted on any other.
@@ -53,7 +53,7 @@ struct State {
     /// Of the lines above, and of the one that is being written.
     bytes: usize,
     writing: bool,
-    movement: Movement,
+    stall: StallDetector,
     dropped: u64,
     missing: Missing,
 }
@@ -68,7 +68,7 @@ pub(crate) fn start(missing: Missing) {
             lines: VecDeque::new(),
             bytes: 0,
             writing: false,
-            movement: Movement::NONE,
+            stall: StallDetector::NONE,
             dropped: 0,
             missing,
         }),
@@ -140,11 +140,11 @@ impl State {
 
     /// Whether lines wait and stderr does not move.
     fn is_stuck(&mut self) -> bool {
-        self.waits() && self.movement.has_stopped(clock::boot(), unread)
+        self.waits() && self.stall.is_stalled(clock::boot(), unread)
     }
 
     fn moves(&mut self) {
-        self.movement = Movement::at(clock::boot(), unread());
+        self.stall = StallDetector::at(clock::boot(), unread());
     }
 
     fn fits(&self, more: usize) -> bool {

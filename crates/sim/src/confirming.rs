@@ -240,7 +240,7 @@ impl World {
 
     /// A deadline of the work has come: where the guardian hangs, the
     /// candidate's keeper looks in its stead, and knows the latest grant.
-    pub(crate) fn keeper_looks(&mut self, p: usize, term: Term) {
+    pub(crate) fn watchdog_looks(&mut self, p: usize, term: Term) {
         if !self.procs[p].guardian.hung || !self.runs(p) {
             return;
         }

@@ -13,9 +13,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A cgroup of our own; removed when dropped.
-pub(super) struct Leaf(PathBuf);
+pub(super) struct Cgroup(PathBuf);
 
-impl Leaf {
+impl Cgroup {
     /// Makes the cgroup of the guardian with this process id.
     pub(super) fn make(guardian: i32) -> Option<Self> {
         if std::env::var_os("TENURE_CGROUP").is_some_and(|value| value == "off") {
@@ -23,8 +23,8 @@ impl Leaf {
         }
         let dir = path(guardian)?;
         fs::create_dir(&dir).ok()?;
-        let leaf = Self(dir);
-        leaf.0.join("cgroup.kill").exists().then_some(leaf)
+        let cgroup = Self(dir);
+        cgroup.0.join("cgroup.kill").exists().then_some(cgroup)
     }
 
     /// The one a guardian made, if it did.
@@ -44,7 +44,7 @@ impl Leaf {
     }
 }
 
-impl Drop for Leaf {
+impl Drop for Cgroup {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.0);
     }

@@ -4,7 +4,7 @@
 //! Orders never block and never fail: what becomes of them is told as
 //! events, in order, and the last is always [`Event::Gone`] or
 //! [`Event::Lost`], after which nothing that CMD started is left, or
-//! [`Event::Blind`], after which nobody knows.
+//! [`Event::WatchdogLost`], after which nobody knows.
 
 use std::io;
 use std::io::Write as _;
@@ -18,9 +18,9 @@ use tenure::core::time::Instant;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::watch;
 
-use super::keeper::{self, Keeper};
-use super::status::{Refusal, Status};
-use super::wire::{Order, Start};
+use super::exit_status::{ExitStatus, StartError};
+use super::messages::{GuardianOrder, Start};
+use super::watchdog::{self, Watchdog};
 
 /// Orders on their way to the keeper, which is never busy for long.
 const ORDERS: usize = 64;
@@ -40,12 +40,12 @@ pub enum Event {
     /// CMD was not started; `Gone` follows.
     Refused {
         /// For what reason.
-        why: Refusal,
+        why: StartError,
     },
     /// CMD itself has ended; `Gone` follows when all it started has, too.
     Exited {
         /// How.
-        status: Status,
+        status: ExitStatus,
         /// It had been sent TERM or KILL; otherwise it ended by itself.
         asked: bool,
     },
@@ -60,19 +60,19 @@ pub enum Event {
     /// The last event: the keeper itself has failed, and with it this
     /// process's sight of CMD. The guardian hears that its channel ends and
     /// ends CMD, at `kill_at` at the latest, but nobody will say so.
-    Blind,
+    WatchdogLost,
 }
 
 impl Event {
     /// Whether no other follows.
     pub const fn is_last(&self) -> bool {
-        matches!(self, Self::Gone | Self::Lost { .. } | Self::Blind)
+        matches!(self, Self::Gone | Self::Lost { .. } | Self::WatchdogLost)
     }
 }
 
 /// A guardian, standing by or guarding. Dropping it kills everything.
 pub struct Guardian {
-    orders: SyncSender<Order>,
+    orders: SyncSender<GuardianOrder>,
     wake: UnixStream,
     events: Receiver<Event>,
     held: watch::Receiver<Option<Instant>>,
@@ -106,10 +106,16 @@ impl Guardian {
         let (hold, held) = watch::channel(None);
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
-        let keeper = Keeper::new(keeper::spawn(program, output)?, taken, woken, events, hold)?;
+        let watchdog = Watchdog::new(
+            watchdog::spawn(program, output)?,
+            taken,
+            woken,
+            events,
+            hold,
+        )?;
         std::thread::Builder::new()
             .name("tenure-keeper".into())
-            .spawn(move || keeper.run())?;
+            .spawn(move || watchdog.run())?;
         Ok(Self {
             orders,
             wake,
@@ -126,28 +132,28 @@ impl Guardian {
 
     /// Gives the go-ahead. It is void if it arrives at `drain_at` or later.
     pub fn start(&self, start: Start) {
-        self.order(Order::Start(start));
+        self.order(GuardianOrder::Start(start));
     }
 
     /// Moves both times, as far as they are later than before.
     pub fn extend(&self, drain_at: Instant, kill_at: Instant) {
-        self.order(Order::Extend { drain_at, kill_at });
+        self.order(GuardianOrder::Extend { drain_at, kill_at });
     }
 
     /// TERM now, KILL after `grace` or at `kill_at`. The lease may go on
     /// being extended meanwhile.
     pub fn stop(&self, grace: Duration) {
-        self.order(Order::Stop { grace });
+        self.order(GuardianOrder::Stop { grace });
     }
 
     /// KILL now.
     pub fn kill(&self) {
-        self.order(Order::Kill);
+        self.order(GuardianOrder::Kill);
     }
 
     /// Passes a signal on to CMD's process group, if CMD runs.
     pub fn signal(&self, number: i32) {
-        self.order(Order::Signal(number));
+        self.order(GuardianOrder::Signal(number));
     }
 
     /// The next event. May be cancelled without loss. After the last event it
@@ -156,14 +162,14 @@ impl Guardian {
         if let Some(last) = &self.last {
             return last.clone();
         }
-        let event = self.events.recv().await.unwrap_or(Event::Blind);
+        let event = self.events.recv().await.unwrap_or(Event::WatchdogLost);
         if event.is_last() {
             self.last = Some(event.clone());
         }
         event
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: GuardianOrder) {
         // After the end there is nobody to take it, and nothing to do.
         if self.orders.send(order).is_ok() {
             // A full pipe has woken the keeper already.
@@ -209,7 +215,7 @@ mod tests {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let event = runtime.expect("a runtime").block_on(guardian.event());
-        assert_eq!(event, Event::Blind);
+        assert_eq!(event, Event::WatchdogLost);
         // Nobody takes orders, and nobody minds.
         guardian.kill();
     }

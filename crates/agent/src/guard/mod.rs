@@ -16,9 +16,9 @@
 //! * The **guardian** (`guardian.rs`) starts CMD, knows two times on the
 //!   boot-time clock, `drain_at` and `kill_at`, and keeps them on its own: TERM
 //!   at the first, KILL at the second or as soon as the supervisor is gone.
-//! * The **shim** (`shim.rs`) asks the kernel for a KILL should the guardian
+//! * The **shim** (`launcher.rs`) asks the kernel for a KILL should the guardian
 //!   die, and then becomes CMD.
-//! * The supervisor's **keeper** (`keeper.rs`), a thread, wakes a guardian that
+//! * The supervisor's **keeper** (`watchdog.rs`), a thread, wakes a guardian that
 //!   is stopped at `kill_at`, and takes over when it dies or does nothing then.
 //!
 //! Why it is safe: times are only ever moved later by the supervisor, which
@@ -36,26 +36,26 @@ use std::process::ExitCode;
 
 mod cgroup;
 mod channel;
-mod forward;
+mod exit_status;
 mod guardian;
 mod handle;
-mod keeper;
+mod launcher;
+mod messages;
 mod poll;
-mod shim;
-mod status;
+mod signals;
 mod tree;
-mod wire;
+mod watchdog;
 
-pub use forward::{Ask, Asks};
+pub use exit_status::{ExitStatus, StartError};
 pub use handle::{Event, Guardian};
-pub use keeper::{MARGIN_MIN, SLACK};
-pub use status::{Refusal, Status};
-pub use wire::Start;
+pub use messages::Start;
+pub use signals::{SignalRequest, SignalRequests};
+pub use watchdog::{MARGIN_MIN, SLACK};
 
 /// The hidden subcommand that makes this process a guardian.
 const GUARDIAN: &str = "__guardian";
 /// The hidden subcommand that makes this process the one that becomes CMD.
-const SHIM: &str = "__exec";
+const LAUNCHER: &str = "__exec";
 /// This very binary, even if its file has been replaced meanwhile.
 const SELF: &str = "/proc/self/exe";
 
@@ -69,8 +69,8 @@ pub fn dispatch() -> Option<ExitCode> {
     let name = args.next()?;
     if name == GUARDIAN {
         Some(guardian::main())
-    } else if name == SHIM {
-        Some(shim::main(args.next().as_deref()))
+    } else if name == LAUNCHER {
+        Some(launcher::main(args.next().as_deref()))
     } else {
         None
     }

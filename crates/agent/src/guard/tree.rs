@@ -114,7 +114,7 @@ pub(super) fn end_adopted(
 }
 
 /// What was seen below another process.
-pub(super) struct Struck {
+pub(super) struct KilledBelow {
     /// All of it, the dead included.
     pub(super) below: BTreeSet<i32>,
     pub(super) alive: bool,
@@ -123,7 +123,7 @@ pub(super) struct Struck {
 /// KILLs everything below `root`, a subreaper that does not do so itself. If
 /// nothing was alive, and nothing new is seen the next time, nothing is left:
 /// what lives below `root` is its child, or has an ancestor that is and lives.
-pub(super) fn strike(root: i32) -> Struck {
+pub(super) fn kill_descendants_of(root: i32) -> KilledBelow {
     let mut below = BTreeSet::new();
     let mut alive = false;
     let mut queue = vec![root];
@@ -136,7 +136,7 @@ pub(super) fn strike(root: i32) -> Struck {
             }
         }
     }
-    Struck { below, alive }
+    KilledBelow { below, alive }
 }
 
 /// KILLs our children and their groups, each as soon as it is read.
@@ -208,7 +208,7 @@ fn has_ended(pid: i32) -> bool {
 /// Goes before everybody else from now on, where that is allowed: what is to be
 /// killed may keep all processors busy. Only for a thread that starts nothing
 /// any more, which would inherit it.
-pub(super) fn hurry() {
+pub(super) fn raise_priority() {
     let _ = setpriority_process(None, -20);
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use crate::agent::spec::{File, Workload};
-use crate::agent::{self, Ask, Deployed, NotDone};
+use crate::agent::spec::{Workload, WorkloadFile};
+use crate::agent::{self, AgentRequest, Deployed, RequestError};
 use crate::failure::{Failure, usage};
 use crate::output::Output;
 use crate::{Context, args, secrets};
@@ -23,7 +23,7 @@ pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<Exi
         let wrong = |why: String| usage(format!("{}: {why}", workload.name));
         // The agent makes it once more; here it is only looked at.
         let _ = workload.deployment().map_err(wrong)?;
-        agent::place::fits("its name", &workload.name)?;
+        agent::state_directory::fits("its name", &workload.name)?;
         warn_of_secrets(workload);
     }
     match (workloads.as_slice(), args.no_wait) {
@@ -32,8 +32,8 @@ pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<Exi
             let mut outcome = Outcome::new(context, workloads.len());
             for workload in workloads {
                 let workload = Box::new(workload);
-                let ask = Ask::Deploy { workload, wait };
-                let done = asked(context, &args.via, ask).await;
+                let request = AgentRequest::Deploy { workload, wait };
+                let done = send_and_print(context, &args.via, request).await;
                 if outcome.add(done) {
                     break;
                 }
@@ -75,11 +75,11 @@ async fn together(
     for workload in workloads {
         let (name, restart) = (workload.name.clone(), workload.restart);
         let workload = Box::new(workload);
-        let ask = Ask::Deploy {
+        let request = AgentRequest::Deploy {
             workload,
             wait: false,
         };
-        match answered(context.output, context.patience_of_agents(), via, ask).await {
+        match send(context.output, context.patience_of_agents(), via, request).await {
             Ok((_, object)) => {
                 let epoch = |key: &str| object[key].as_u64().unwrap_or(0);
                 let (after, since) = (epoch("after"), epoch("epoch"));
@@ -104,8 +104,8 @@ async fn together(
             && let Some(it) = waiting.next()
         {
             let (output, within) = (context.output, context.patience_of_agents());
-            let (via, ask) = (via.clone(), Ask::Await(Box::new(it)));
-            awaited.spawn(async move { answered(output, within, &via, ask).await });
+            let (via, request) = (via.clone(), AgentRequest::Await(Box::new(it)));
+            awaited.spawn(async move { send(output, within, &via, request).await });
         }
         let Some(answer) = awaited.join_next().await else {
             return outcome.end();
@@ -142,9 +142,9 @@ impl<'a> Outcome<'a> {
     }
 
     /// Whether it is no use to ask for the others.
-    fn add(&mut self, one: Result<(), NotDone>) -> bool {
+    fn add(&mut self, one: Result<(), RequestError>) -> bool {
         self.asked += 1;
-        let Err(NotDone { failure, gave_up }) = one else {
+        let Err(RequestError { failure, gave_up }) = one else {
             return false;
         };
         if self.of > 1 {
@@ -182,44 +182,48 @@ pub(crate) async fn undeploy(
     args: &args::Undeploy,
 ) -> Result<ExitCode, Failure> {
     let name = args.name.clone();
-    let done = asked(context, &args.via, Ask::Undeploy { name }).await;
+    let done = send_and_print(context, &args.via, AgentRequest::Undeploy { name }).await;
     done.map_err(|not| not.failure)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) async fn drain(context: &Context, args: &args::Drain) -> Result<ExitCode, Failure> {
     let node = args.node.clone();
-    let done = asked(context, &args.via, Ask::Drain { node }).await;
+    let done = send_and_print(context, &args.via, AgentRequest::Drain { node }).await;
     done.map_err(|not| not.failure)?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn asked(context: &Context, via: &args::Via, ask: Ask) -> Result<(), NotDone> {
+async fn send_and_print(
+    context: &Context,
+    via: &args::Via,
+    request: AgentRequest,
+) -> Result<(), RequestError> {
     let within = context.patience_of_agents();
-    let (text, object) = answered(context.output, within, via, ask).await?;
+    let (text, object) = send(context.output, within, via, request).await?;
     let printed = context.output.line(&text, &object);
     printed.map_err(|error| Failure::from(error).into())
 }
 
 /// What an agent answers; notes are printed as they come.
-async fn answered(
+async fn send(
     output: Output,
     within: Duration,
     via: &args::Via,
-    ask: Ask,
-) -> Result<(String, Value), NotDone> {
-    let root = agent::place::root(via.state.state.as_deref())?;
+    request: AgentRequest,
+) -> Result<(String, Value), RequestError> {
+    let root = agent::state_directory::root(via.state.state.as_deref())?;
     let note = |text: &str| output.note(text);
     let (group, name) = (via.group.group.as_str(), via.via.as_deref());
-    agent::ask(&root, group, name, within, ask, note).await
+    agent::send_request(&root, group, name, within, request, note).await
 }
 
 fn filed(path: &Path) -> Result<Vec<Workload>, Failure> {
     let shown = path.display();
     let text =
         std::fs::read_to_string(path).map_err(|error| usage(format!("--file {shown}: {error}")))?;
-    let file: File =
-        File::parse(&text).map_err(|error| usage(format!("--file {shown}: {error}")))?;
+    let file: WorkloadFile =
+        WorkloadFile::parse(&text).map_err(|error| usage(format!("--file {shown}: {error}")))?;
     if file.workload.is_empty() {
         return Err(usage(format!(
             "--file {shown}: expected at least one [[workload]], found none"

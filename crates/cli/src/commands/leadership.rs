@@ -11,7 +11,7 @@ use tenure::core::time::Instant;
 use tenure::election::{Event as Happened, Grant, Why};
 use tenure::{Election, Leadership, clock};
 
-use crate::guard::{Ask, Event, Guardian, Refusal, Start};
+use crate::guard::{Event, Guardian, SignalRequest, Start, StartError};
 
 /// How a leadership ended.
 pub(super) struct Ended {
@@ -99,7 +99,7 @@ impl<'a> Leading<'a> {
             Event::Refused { why } => {
                 tracing::error!("{}: {why}", self.name);
                 self.outcome = match why {
-                    Refusal::Late => Outcome::Late,
+                    StartError::Late => Outcome::Late,
                     _ => Outcome::ByItself(why.code()),
                 };
             }
@@ -114,7 +114,7 @@ impl<'a> Leading<'a> {
             Event::Lost { why } => {
                 tracing::error!("{}: the guardian has died: {why}", self.name);
             }
-            Event::Blind => {
+            Event::WatchdogLost => {
                 tracing::error!(
                     "{}: the keeper of the guardian has failed; nobody can see the command \
                      end, so the office is kept until its lease is over",
@@ -127,16 +127,16 @@ impl<'a> Leading<'a> {
     }
 
     /// What a person or a service manager asks.
-    pub(super) fn obey(&mut self, ask: Ask, guardian: &Guardian) {
-        match ask {
-            Ask::Kill => guardian.kill(),
-            Ask::Stop => {
+    pub(super) fn obey(&mut self, signal: SignalRequest, guardian: &Guardian) {
+        match signal {
+            SignalRequest::Kill => guardian.kill(),
+            SignalRequest::Stop => {
                 self.told = true;
                 // No more renewals: the deadlines stand from here on.
                 self.election.resign();
                 guardian.stop(self.election.config().grace);
             }
-            Ask::Forward(signal) => guardian.signal(signal),
+            SignalRequest::Forward(signal) => guardian.signal(signal),
         }
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::agent::{WITHIN, place, spool};
+use crate::agent::{DEFAULT_TIMEOUT, output_log, state_directory};
 use crate::failure::{Failure, usage};
 use crate::output::Output;
 use crate::{Context, args};
@@ -24,12 +24,15 @@ pub(crate) async fn logs(context: &Context, args: &args::Logs) -> Result<ExitCod
             "expected no --json: what workloads print is printed as it is",
         ));
     }
-    let root = place::root(args.via.state.state.as_deref())?;
+    let root = state_directory::root(args.via.state.state.as_deref())?;
     let (below, via) = (root.clone(), args.clone());
     let find = move || find(&below, &via);
-    let path = place::answered(&root, WITHIN, || (), find).await?;
+    let path = state_directory::answered(&root, DEFAULT_TIMEOUT, || (), find).await?;
     let older = ages(&path);
-    let mut files: Vec<PathBuf> = older.rev().map(|age| spool::older(&path, age)).collect();
+    let mut files: Vec<PathBuf> = older
+        .rev()
+        .map(|age| output_log::older(&path, age))
+        .collect();
     files.push(path.clone());
     let end = match args.lines {
         None => all(&files)?,
@@ -44,7 +47,7 @@ pub(crate) async fn logs(context: &Context, args: &args::Logs) -> Result<ExitCod
 /// The ages of the older files that there are.
 fn ages(path: &Path) -> std::ops::RangeInclusive<u32> {
     let mut last = 0;
-    while spool::older(path, last + 1).exists() {
+    while output_log::older(path, last + 1).exists() {
         last += 1;
     }
     1..=last
@@ -52,16 +55,16 @@ fn ages(path: &Path) -> std::ops::RangeInclusive<u32> {
 
 fn find(root: &Path, args: &args::Logs) -> Result<PathBuf, Failure> {
     let group = args.via.group.group.as_str();
-    let directory = place::of_group(root, group);
-    let nodes = place::nodes(root, group, args.via.via.as_deref())?;
+    let directory = state_directory::of_group(root, group);
+    let nodes = state_directory::nodes(root, group, args.via.via.as_deref())?;
     let files = nodes.iter().map(|node| {
-        let logs = place::logs(node, &args.workload);
-        spool::file(&logs, args.instance)
+        let logs = state_directory::logs(node, &args.workload);
+        output_log::file(&logs, args.instance)
     });
     // If it was on several nodes of this machine, where it was last.
     let found = files.filter_map(|file| {
         // It may just be renamed.
-        let found = std::fs::metadata(&file).or_else(|_| spool::older(&file, 1).metadata());
+        let found = std::fs::metadata(&file).or_else(|_| output_log::older(&file, 1).metadata());
         Some((found.ok()?.modified().ok()?, file))
     });
     found.max().map(|(_, file)| file).ok_or_else(|| {

@@ -24,7 +24,7 @@ pub(crate) async fn node(context: &Context, args: &args::Node) -> Result<ExitCod
         builder: times(args, told(args, builder))?,
         store,
         url,
-        root: agent::place::root(args.state.state.as_deref())?,
+        root: agent::state_directory::root(args.state.state.as_deref())?,
         metrics: args.metrics.clone(),
         log: LogLimits {
             bytes: args.log_bytes,

@@ -13,7 +13,7 @@ use tenure::ha::{Assignment, Heartbeat, Keys, Member, NodeId, Place, Target, Vie
 use tenure::store::{Key, Register, Selector, Store};
 use tenure::{Name, StoreError, clock};
 
-use crate::agent::{Condition, How, Status, waits_for};
+use crate::agent::{Condition, MoveReason, NodeStatus, pending_reason};
 use crate::failure::{Failure, store_failure, usage};
 use crate::output::{counted, quorum_of, timestamp};
 use crate::{Context, args};
@@ -95,7 +95,7 @@ async fn view(context: &Context, store: &dyn Store, keys: &Keys) -> Result<Optio
 /// What a node's heartbeat tells.
 #[derive(Clone, Default)]
 struct Beat {
-    status: Status,
+    status: NodeStatus,
     /// How long ago the last beat was, for stores with a clock.
     silence: Option<Duration>,
 }
@@ -114,7 +114,7 @@ async fn beats(
 ) -> Result<BTreeMap<NodeId, Beat>, Failure> {
     let beat = |key: &Key, register: &Register, now: Option<StoreTime>| {
         let beat = Heartbeat::decode(&register.value).ok()?;
-        let status = Status::parse(&beat.status);
+        let status = NodeStatus::parse(&beat.status);
         let silence = now.zip(register.stamp);
         let silence = silence.and_then(|(now, stamp)| now.since(stamp));
         Some((keys.node(key)?, Beat { status, silence }))
@@ -248,11 +248,11 @@ fn workload(
         let beat = beats.get(&member.id);
         !beat.is_some_and(|beat| beat.is_silent(member))
     };
-    let why = waits_for(view, it, live).filter(|_| !silent);
+    let why = pending_reason(view, it, live).filter(|_| !silent);
     let why = why.or_else(|| entry.why.clone());
     let from = entry.origin.as_ref().map(|(node, how)| match how {
-        How::Died => format!("{node} (died)"),
-        How::Moved => format!("{node} (moved)"),
+        MoveReason::Died => format!("{node} (died)"),
+        MoveReason::Moved => format!("{node} (moved)"),
     });
     let runs = entry.condition == Condition::Running;
     let node = holder.map(|id| called(view, id));

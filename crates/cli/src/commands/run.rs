@@ -27,7 +27,7 @@ use super::trouble::{self, Trouble};
 use crate::args::{self, Restart};
 use crate::config::{self, File, RunPlan};
 use crate::failure::{Failure, store_failure, usage};
-use crate::guard::{Ask, Asks, Event, Guardian, Start};
+use crate::guard::{Event, Guardian, SignalRequest, SignalRequests, Start};
 use crate::{Context, output, program};
 
 /// The first pause after a command that ended by itself; doubled each time,
@@ -37,7 +37,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 const STEADY: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode, Failure> {
-    let mut asks = Asks::install()?;
+    let mut signals = SignalRequests::install()?;
     let command = args
         .command
         .first()
@@ -64,7 +64,7 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
     };
     let store = tokio::select! {
         store = ready => store?,
-        () = asks.stop() => return Ok(ExitCode::SUCCESS),
+        () = signals.stop() => return Ok(ExitCode::SUCCESS),
     };
     let url = config::store_url(&context.common, &context.file)?;
     let runner = Runner {
@@ -72,7 +72,7 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
         file: context.file.clone(),
         store,
         url,
-        asks,
+        signals,
         stopping: false,
         trouble: Trouble::default(),
     };
@@ -127,7 +127,7 @@ struct Runner {
     file: File,
     store: Arc<dyn Store>,
     url: String,
-    asks: Asks,
+    signals: SignalRequests,
     stopping: bool,
     trouble: Trouble,
 }
@@ -169,7 +169,9 @@ impl Runner {
     }
 
     async fn is_stopped_within(&mut self, pause: Duration) -> bool {
-        tokio::time::timeout(pause, self.asks.stop()).await.is_ok()
+        tokio::time::timeout(pause, self.signals.stop())
+            .await
+            .is_ok()
     }
 
     /// Stands until the command has ended by itself (`Some`), or until it is
@@ -198,7 +200,7 @@ impl Runner {
                 break Some(ended);
             }
         };
-        let killed = async { while self.asks.next().await != Ask::Kill {} };
+        let killed = async { while self.signals.next().await != SignalRequest::Kill {} };
         tokio::select! {
             () = election.stop() => {}
             // The lease then runs out by itself.
@@ -220,7 +222,7 @@ impl Runner {
         loop {
             tokio::select! {
                 biased;
-                ask = self.asks.next() => if !matches!(ask, Ask::Forward(_)) {
+                signal = self.signals.next() => if !matches!(signal, SignalRequest::Forward(_)) {
                     self.stopping = true;
                     guardian.kill();
                     while !guardian.event().await.is_last() {}
@@ -263,9 +265,9 @@ impl Runner {
                 event = guardian.event() => if !leading.hear(event).await {
                     return leading.ended();
                 },
-                ask = self.asks.next() => {
-                    self.stopping |= ask == Ask::Stop;
-                    leading.obey(ask, guardian);
+                signal = self.signals.next() => {
+                    self.stopping |= signal == SignalRequest::Stop;
+                    leading.obey(signal, guardian);
                 }
                 kill_at = confirmations.next() => leading.confirm(kill_at),
                 Some(event) = events.next() => {

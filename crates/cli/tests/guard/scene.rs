@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tenure::clock;
 use tenure::core::time::Instant;
 
-use crate::guard::{Ask, Asks, Guardian, Start};
+use crate::guard::{Guardian, SignalRequest, SignalRequests, Start};
 use crate::pressure::Pressure;
 
 /// Separates the words of a line.
@@ -53,7 +53,7 @@ fn supervisor() {
 }
 
 async fn supervise(mut socket: &UnixStream) {
-    let mut asks = Asks::install().expect("signals");
+    let mut signals = SignalRequests::install().expect("signals");
     let mut guardian = Guardian::stand_by_as(env!("CARGO_BIN_EXE_tenure").as_ref()).expect("one");
     let (send, mut lines) = tokio::sync::mpsc::channel(16);
     let input = BufReader::new(socket.try_clone().expect("a clone"));
@@ -70,13 +70,13 @@ async fn supervise(mut socket: &UnixStream) {
                 Some(line) => obey(&guardian, &line),
                 None => return,
             },
-            ask = asks.next() => {
-                match ask {
-                    Ask::Stop => guardian.stop(ms(60_000)),
-                    Ask::Kill => guardian.kill(),
-                    Ask::Forward(number) => guardian.signal(number),
+            signal = signals.next() => {
+                match signal {
+                    SignalRequest::Stop => guardian.stop(ms(60_000)),
+                    SignalRequest::Kill => guardian.kill(),
+                    SignalRequest::Forward(number) => guardian.signal(number),
                 }
-                format!("{ask:?}")
+                format!("{signal:?}")
             }
             event = guardian.event(), if !over => {
                 over = event.is_last();

@@ -33,7 +33,7 @@ use tokio::sync::oneshot;
 /// Where commands come.
 pub(super) const CONTROL: &str = "control.sock";
 /// Where a restarted agent finds its steward.
-pub(super) const STEWARD: &str = "steward.sock";
+pub(super) const SHIM: &str = "steward.sock";
 /// After how long without an answer a file system is slow.
 const SLOW: Duration = Duration::from_secs(2);
 
@@ -205,7 +205,7 @@ pub(super) fn private(directory: &Path) -> Result<(), Failure> {
 /// another one, with other sockets: an agent that starts there is a node of its
 /// own, as on another machine, and reaches nothing that this one holds.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct AgentLock {
     file: File,
     directory: File,
     path: PathBuf,
@@ -213,7 +213,7 @@ pub(super) struct Lock {
     identity: (u64, u64),
 }
 
-impl Lock {
+impl AgentLock {
     /// Takes the lock of a directory.
     pub(super) fn take(directory: &Path) -> Result<Self, Failure> {
         let path = directory.join("agent.lock");
@@ -321,7 +321,7 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for AgentLock {
     fn drop(&mut self) {
         // Closing is not enough if another thread is just starting a process,
         // which holds everything open until it is another program.
@@ -339,9 +339,9 @@ fn taken(found: &str) -> Failure {
 }
 
 /// A directory held open, so that the sockets in it have short paths.
-pub(super) struct Door(File);
+pub(super) struct SocketDirectory(File);
 
-impl Door {
+impl SocketDirectory {
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         File::open(directory).map(Self)
     }
@@ -437,12 +437,12 @@ mod tests {
     #[test]
     fn the_second_agent_of_a_name_is_refused() {
         let directory = tempfile::tempdir().expect("a directory");
-        let held = Lock::take(directory.path()).expect("taken");
-        let refused = Lock::take(directory.path()).expect_err("held");
+        let held = AgentLock::take(directory.path()).expect("taken");
+        let refused = AgentLock::take(directory.path()).expect_err("held");
         let text = refused.to_string();
         assert!(text.contains(&std::process::id().to_string()), "{text}");
         drop(held);
-        Lock::take(directory.path()).expect("free again");
+        AgentLock::take(directory.path()).expect("free again");
     }
 
     #[test]
@@ -450,18 +450,18 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let (inner, aside) = (directory.path().join("inner"), directory.path().join("x"));
         private(&inner).expect("made");
-        let held = Lock::take(&inner).expect("taken");
+        let held = AgentLock::take(&inner).expect("taken");
         assert!(held.is_in_place());
         fs::remove_file(inner.join("agent.lock")).expect("removed");
-        let refused = Lock::take(&inner).expect_err("held").to_string();
+        let refused = AgentLock::take(&inner).expect_err("held").to_string();
         assert!(refused.contains("agent.lock was removed"), "{refused}");
         assert!(!held.is_in_place());
         // Another directory is another place.
         fs::rename(&inner, &aside).expect("moved");
         private(&inner).expect("made");
-        let other = Lock::take(&inner).expect("free");
+        let other = AgentLock::take(&inner).expect("free");
         assert!(other.is_in_place() && !held.is_in_place());
         drop((held, other));
-        Lock::take(&aside).expect("free again");
+        AgentLock::take(&aside).expect("free again");
     }
 }

@@ -2,7 +2,7 @@
 //! former life it goes on from, or ends.
 //!
 //! A steward that hangs from the start, or while it ends what a former life has
-//! left, is killed by the same rule as one that hangs later (`link.rs`). A new
+//! left, is killed by the same rule as one that hangs later (`shim_client.rs`). A new
 //! agent has not sent a beat yet, and no other process sends beats for it, so
 //! what its steward holds ends within a lease. The agent may kill the steward
 //! at any time: the guardians see the end of their channels and end their
@@ -27,9 +27,9 @@ use tenure::core::ha::{Plant, is_one_clock, may_resume};
 use tenure::core::time::{ClockId, Instant};
 use tenure::ha::{Config, Digest, Job, NodeId, Phase, ResumeState, Run};
 
-use super::place::{Door, STEWARD};
-use super::steward;
-use super::wire::{self, News, Order, Origin, State, Wire};
+use super::messages::{self, Connection, Incarnation, ShimOrder, ShimReport, State};
+use super::shim;
+use super::state_directory::{SHIM, SocketDirectory};
 use crate::guard::SLACK;
 
 /// How long a steward may take to greet.
@@ -38,8 +38,8 @@ const GREETING: Duration = Duration::from_secs(10);
 pub(super) const HUNG: Duration = Duration::from_secs(1);
 
 /// A steward that was found or started, and what it has.
-pub(super) struct Found {
-    pub(super) wire: Wire,
+pub(super) struct ConnectedShim {
+    pub(super) wire: Connection,
     pub(super) state: State,
     /// When what it holds has ended at the latest, if no beat comes.
     over_at: Instant,
@@ -56,12 +56,12 @@ pub(super) fn settings(url: &str, config: &Config, clock: Option<ClockId>) -> St
 /// A workload that has ended as it should, and is to be undeployed: by the
 /// digest it can be told from another one of its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Done {
+pub(super) struct CompletedWorkload {
     pub(super) name: Name,
     pub(super) digest: Digest,
 }
 
-impl Done {
+impl CompletedWorkload {
     pub(super) fn new(name: &str, digest: &str) -> Option<Self> {
         let (name, digest) = (Name::new(name).ok()?, Digest::new(digest)?);
         Some(Self { name, digest })
@@ -74,23 +74,23 @@ pub(super) async fn find(
     directory: &Path,
     lease: Duration,
     clock: Option<ClockId>,
-) -> io::Result<Found> {
-    let door = Door::open(directory)?;
-    let Ok(stream) = door.connect(STEWARD).await else {
-        return start(directory, &door).await;
+) -> io::Result<ConnectedShim> {
+    let sockets = SocketDirectory::open(directory)?;
+    let Ok(stream) = sockets.connect(SHIM).await else {
+        return start(directory, &sockets).await;
     };
     // What it holds has ended by then: it has got no beat for a lease.
     let over = lease.saturating_add(SLACK).saturating_add(SLACK);
-    let mut wire = Wire::new(stream);
+    let mut wire = Connection::new(stream);
     if let Some(state) = greeting(&mut wire, GREETING.max(over)).await? {
-        return Ok(Found::new(wire, state, clock));
+        return Ok(ConnectedShim::new(wire, state, clock));
     }
     end(&mut wire).await;
-    start(directory, &door).await
+    start(directory, &sockets).await
 }
 
 /// Kills a steward that does not answer, and waits until it has gone.
-async fn end(wire: &mut Wire) {
+async fn end(wire: &mut Connection) {
     tracing::error!(
         "the steward of this node does not answer, and what it held is over; it is killed, and \
          another one is started"
@@ -98,22 +98,25 @@ async fn end(wire: &mut Wire) {
     kill(wire).await;
 }
 
-async fn kill(wire: &mut Wire) {
+async fn kill(wire: &mut Connection) {
     // While the connection is open the steward lives, and no other process has
     // its number.
     if let Some(pid) = wire.peer().and_then(Pid::from_raw) {
         let _ = kill_process(pid, Signal::KILL);
     }
-    let gone = async { while let Ok(Some(_)) = wire.next::<News>().await {} };
+    let gone = async { while let Ok(Some(_)) = wire.next::<ShimReport>().await {} };
     let _ = tokio::time::timeout(HUNG, gone).await;
 }
 
-pub(super) async fn start(directory: &Path, door: &Door) -> io::Result<Found> {
-    steward::spawn(directory).await?;
-    let mut wire = Wire::new(door.connect(STEWARD).await?);
+pub(super) async fn start(
+    directory: &Path,
+    sockets: &SocketDirectory,
+) -> io::Result<ConnectedShim> {
+    shim::spawn(directory).await?;
+    let mut wire = Connection::new(sockets.connect(SHIM).await?);
     match greeting(&mut wire, GREETING).await? {
         // It is a child of this very process, and reads its clock.
-        Some(state) => Ok(Found {
+        Some(state) => Ok(ConnectedShim {
             one_clock: true,
             over_at: Instant::ZERO,
             wire,
@@ -126,19 +129,22 @@ pub(super) async fn start(directory: &Path, door: &Door) -> io::Result<Found> {
 }
 
 /// What a steward says first; `None` if that does not come in time.
-async fn greeting(wire: &mut Wire, within: Duration) -> io::Result<Option<State>> {
-    match tokio::time::timeout(within, wire.next::<News>()).await {
-        Ok(Ok(Some(News::State(state)))) => Ok(Some(state)),
+async fn greeting(wire: &mut Connection, within: Duration) -> io::Result<Option<State>> {
+    match tokio::time::timeout(within, wire.next::<ShimReport>()).await {
+        Ok(Ok(Some(ShimReport::State(state)))) => Ok(Some(state)),
         Ok(Err(error)) => Err(error),
         Ok(Ok(_)) | Err(_) => Ok(None),
     }
 }
 
-impl Found {
-    fn new(wire: Wire, state: State, clock: Option<ClockId>) -> Self {
+impl ConnectedShim {
+    fn new(wire: Connection, state: State, clock: Option<ClockId>) -> Self {
         let noted = noted(&state.settings, clock);
         let one_clock = is_one_clock(noted, clock, Plant::NONE);
-        let grant = state.life.as_ref().map(|life| life.times.grant());
+        let grant = state
+            .incarnation
+            .as_ref()
+            .map(|incarnation| incarnation.times.grant());
         let over_at = grant.map_or(Instant::ZERO, |grant| {
             // Its times mean nothing on another clock, but spans do: the last
             // beat was before now.
@@ -161,9 +167,9 @@ impl Found {
     /// What the node may go on from, if it has the same settings as before and
     /// there is time.
     pub(super) fn past(&self, settings: &str, clock: Option<ClockId>) -> Option<ResumeState> {
-        let life = self.state.life.as_ref()?;
-        let grant = life.times.grant();
-        let one_life = self.state.runs.iter().all(|run| run.id == life.id);
+        let incarnation = self.state.incarnation.as_ref()?;
+        let grant = incarnation.times.grant();
+        let one_life = self.state.runs.iter().all(|run| run.id == incarnation.id);
         let noted = noted(&self.state.settings, clock);
         let resumes = may_resume(noted, clock, clock::boot(), &grant, Plant::NONE);
         if self.state.settings != settings || !one_life || !resumes {
@@ -177,9 +183,9 @@ impl Found {
                 instances: run.instances,
                 fence: run.fence,
                 phase: match run.phase {
-                    wire::Phase::Starting => Phase::Starting,
-                    wire::Phase::Running => Phase::Running,
-                    wire::Phase::Stopping { kill_at } => Phase::Stopping {
+                    messages::RunPhase::Starting => Phase::Starting,
+                    messages::RunPhase::Running => Phase::Running,
+                    messages::RunPhase::Stopping { kill_at } => Phase::Stopping {
                         kill_at: Instant::from_nanos(kill_at),
                         killed: false,
                     },
@@ -187,36 +193,38 @@ impl Found {
             };
             jobs.insert(Name::new(&run.name).ok()?, job);
         }
-        let id = NodeId::parse(&life.id)?;
+        let id = NodeId::parse(&incarnation.id)?;
         Some(ResumeState { id, grant, jobs })
     }
 
     /// The id that the node had before.
     pub(super) fn former(&self) -> Option<NodeId> {
-        NodeId::parse(&self.state.life.as_ref()?.id)
+        NodeId::parse(&self.state.incarnation.as_ref()?.id)
     }
 
     /// Ends all that a former life has left; says which of it had been done
     /// before.
-    pub(super) async fn end_all(&mut self, directory: &Path) -> io::Result<Vec<Done>> {
+    pub(super) async fn end_all(&mut self, directory: &Path) -> io::Result<Vec<CompletedWorkload>> {
         let mut left: Vec<u64> = self.state.runs.iter().map(|run| run.run).collect();
         for run in &left {
-            self.wire.queue(&Order::Stop { run: *run });
+            self.wire.queue(&ShimOrder::Stop { run: *run });
         }
         let mut done = Vec::new();
         while !left.is_empty() {
             match self.answer().await {
-                Some(News::Ended { run, .. }) => left.retain(|it| *it != run),
-                Some(News::Completed { run }) => {
+                Some(ShimReport::Ended { run, .. }) => left.retain(|it| *it != run),
+                Some(ShimReport::Completed { run }) => {
                     let completed = self.state.runs.iter().find(|it| it.run == run);
-                    done.extend(completed.and_then(|it| Done::new(&it.name, &it.digest)));
+                    done.extend(
+                        completed.and_then(|it| CompletedWorkload::new(&it.name, &it.digest)),
+                    );
                 }
                 Some(_) => {}
                 None => {
                     // Gone, and with it in time what it held.
                     let over = self.over_at.since(clock::boot());
                     tokio::time::sleep(over).await;
-                    *self = start(directory, &Door::open(directory)?).await?;
+                    *self = start(directory, &SocketDirectory::open(directory)?).await?;
                     return Ok(done);
                 }
             }
@@ -233,31 +241,31 @@ impl Found {
         tracing::debug!("the steward of a former life reads another clock, and is replaced");
         kill(&mut self.wire).await;
         let notes = std::mem::take(&mut self.state.notes);
-        *self = start(directory, &Door::open(directory)?).await?;
+        *self = start(directory, &SocketDirectory::open(directory)?).await?;
         self.state.notes = notes;
         Ok(())
     }
 
     /// The next that the steward says while it ends what it has; `None` once
     /// it has gone, of itself or because it did not answer.
-    async fn answer(&mut self) -> Option<News> {
+    async fn answer(&mut self) -> Option<ShimReport> {
         let mut asked = false;
         loop {
             let patience = HUNG.max(self.over_at.since(clock::boot()));
-            match tokio::time::timeout(patience, self.wire.next::<News>()).await {
+            match tokio::time::timeout(patience, self.wire.next::<ShimReport>()).await {
                 // It lives, and a process that the kernel does not end keeps
                 // a run for long.
-                Ok(Ok(Some(News::Heard { .. }))) => asked = false,
+                Ok(Ok(Some(ShimReport::Heard { .. }))) => asked = false,
                 Ok(news) => return news.ok().flatten(),
                 Err(_) => {
                     // The last beat of the former life moves no time any more,
                     // and is answered. Without one nothing was ever begun.
-                    let life = self.state.life.clone().filter(|_| !asked);
-                    let Some(Origin { id, times }) = life else {
+                    let incarnation = self.state.incarnation.clone().filter(|_| !asked);
+                    let Some(Incarnation { id, times }) = incarnation else {
                         end(&mut self.wire).await;
                         return None;
                     };
-                    self.wire.queue(&Order::Extend { id, times });
+                    self.wire.queue(&ShimOrder::Extend { id, times });
                     asked = true;
                 }
             }

@@ -37,7 +37,7 @@ pub enum Condition {
 /// How a workload came to its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum How {
+pub enum MoveReason {
     /// The node that had it died.
     Died,
     /// The node that had it handed it on.
@@ -46,7 +46,7 @@ pub enum How {
 
 /// What is known of one workload.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Entry {
+pub struct WorkloadStatus {
     #[serde(rename = "s")]
     pub condition: Condition,
     /// Since when, in milliseconds of the calendar.
@@ -65,7 +65,7 @@ pub struct Entry {
     pub why: Option<String>,
     /// Which node had it before, and how that ended.
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
-    pub origin: Option<(String, How)>,
+    pub origin: Option<(String, MoveReason)>,
     /// It has run here.
     #[serde(skip)]
     ran: bool,
@@ -78,7 +78,7 @@ const fn is_zero(number: &u32) -> bool {
 
 /// What a node says of itself, as it lies in its heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Status {
+pub struct NodeStatus {
     /// What its machine calls itself.
     #[serde(default)]
     pub host: String,
@@ -100,13 +100,13 @@ pub struct Status {
     pub metrics: Option<String>,
     /// How each of its workloads is, by name.
     #[serde(default)]
-    pub workloads: BTreeMap<String, Entry>,
+    pub workloads: BTreeMap<String, WorkloadStatus>,
     /// How many workloads there was no room for.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u32,
 }
 
-impl Status {
+impl NodeStatus {
     /// What a heartbeat says; nothing, if that is of another version.
     pub fn parse(bytes: &[u8]) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
@@ -119,7 +119,7 @@ impl Status {
         // Those that simply run go first: nobody misses news of them.
         for plain in [true, false] {
             while encoded.len() > STATUS_BYTES_MAX {
-                let fits = |entry: &Entry| !plain || entry.condition == Condition::Running;
+                let fits = |entry: &WorkloadStatus| !plain || entry.condition == Condition::Running;
                 let names = self.workloads.iter().filter(|(_, entry)| fits(entry));
                 let names: Vec<String> = names.map(|(name, _)| name.clone()).take(16).collect();
                 if names.is_empty() {
@@ -138,9 +138,9 @@ impl Status {
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(super) struct Book {
-    head: Status,
-    entries: BTreeMap<Name, Entry>,
+pub(super) struct StatusTracker {
+    head: NodeStatus,
+    entries: BTreeMap<Name, WorkloadStatus>,
     counts: Counts,
     epoch: u64,
 }
@@ -156,16 +156,17 @@ pub(super) struct Counts {
     pub(super) starts: u64,
     pub(super) failures: u64,
     pub(super) troubles: u64,
-    pub(super) stewards: u64,
+    pub(super) shims_lost: u64,
 }
 
-impl Book {
+impl StatusTracker {
     /// An empty one, or what a former life has noted.
-    pub(super) fn new(head: Status, notes: &str) -> Self {
-        let noted: BTreeMap<String, Entry> = serde_json::from_str(notes).unwrap_or_default();
-        let entry = |(name, entry): (String, Entry)| {
+    pub(super) fn new(head: NodeStatus, notes: &str) -> Self {
+        let noted: BTreeMap<String, WorkloadStatus> =
+            serde_json::from_str(notes).unwrap_or_default();
+        let entry = |(name, entry): (String, WorkloadStatus)| {
             let ran = entry.condition == Condition::Running || entry.restarts > 0;
-            Some((Name::new(&name).ok()?, Entry { ran, ..entry }))
+            Some((Name::new(&name).ok()?, WorkloadStatus { ran, ..entry }))
         };
         Self {
             head,
@@ -201,18 +202,18 @@ impl Book {
         self.counts
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &WorkloadStatus> {
         self.entries.values()
     }
 
-    pub(super) fn entry(&self, name: &Name) -> Option<&Entry> {
+    pub(super) fn entry(&self, name: &Name) -> Option<&WorkloadStatus> {
         self.entries.get(name)
     }
 
     /// What the next life should know.
     pub(super) fn notes(&self) -> String {
         let entries = self.entries.iter();
-        let entries: BTreeMap<&str, &Entry> = entries
+        let entries: BTreeMap<&str, &WorkloadStatus> = entries
             .map(|(name, entry)| (name.as_str(), entry))
             .collect();
         serde_json::to_string(&entries).unwrap_or_default()
@@ -239,11 +240,11 @@ impl Book {
             if self.entries.contains_key(name) {
                 continue;
             }
-            let entry = Entry {
+            let entry = WorkloadStatus {
                 since: now.as_millis(),
                 epoch: view.epoch,
                 origin: before.and_then(|before| origin(before, view, name, me)),
-                ..Entry::default()
+                ..WorkloadStatus::default()
             };
             self.entries.insert(name.clone(), entry);
         }
@@ -282,8 +283,8 @@ impl Book {
     }
 
     /// Another steward had to be started.
-    pub(super) const fn lose_steward(&mut self) {
-        self.counts.stewards += 1;
+    pub(super) const fn count_lost_shim(&mut self) {
+        self.counts.shims_lost += 1;
     }
 
     /// It ended as it should.
@@ -299,7 +300,7 @@ impl Book {
         }
     }
 
-    fn turn(&mut self, name: &Name, condition: Condition, now: WallTime) -> &mut Entry {
+    fn turn(&mut self, name: &Name, condition: Condition, now: WallTime) -> &mut WorkloadStatus {
         let entry = self.entries.entry(name.clone()).or_default();
         (entry.condition, entry.since) = (condition, now.as_millis());
         entry
@@ -315,14 +316,14 @@ fn cut(why: &str) -> String {
 }
 
 /// Who had it in the view before.
-fn origin(before: &View, view: &View, name: &Name, me: NodeId) -> Option<(String, How)> {
+fn origin(before: &View, view: &View, name: &Name, me: NodeId) -> Option<(String, MoveReason)> {
     let holder = before.workloads.get(name)?.place.holder()?;
     let former = before.member(holder).filter(|former| former.id != me)?;
     let died = view.departures.iter().find(|gone| gone.id == holder);
     let how = if died.is_some_and(|gone| gone.died) {
-        How::Died
+        MoveReason::Died
     } else {
-        How::Moved
+        MoveReason::Moved
     };
     Some((former.name.to_string(), how))
 }
@@ -350,7 +351,7 @@ mod tests {
 
     #[test]
     fn restarts_and_failed_starts_are_told_apart() {
-        let mut book = Book::default();
+        let mut status_tracker = StatusTracker::default();
         let now = WallTime::from_millis(5);
         let events = [
             failed("w"),
@@ -360,11 +361,11 @@ mod tests {
             deployed("w"),
         ];
         for event in events {
-            book.hear(&event, now);
+            status_tracker.hear(&event, now);
         }
-        let entry = book.entry(&name("w")).expect("one").clone();
+        let entry = status_tracker.entry(&name("w")).expect("one").clone();
         assert_eq!((entry.failed, entry.restarts, entry.epoch), (2, 1, 7));
-        let again = Book::new(Status::default(), &book.notes());
+        let again = StatusTracker::new(NodeStatus::default(), &status_tracker.notes());
         assert_eq!(again.entry(&name("w")), Some(&entry), "a next life knows");
     }
 
@@ -378,11 +379,11 @@ mod tests {
             phase,
         };
         let now = WallTime::from_millis(5);
-        let mut book = Book::default();
+        let mut status_tracker = StatusTracker::default();
         for noted in ["same", "again", "lost", "starts"] {
-            book.hear(&deployed(noted), now);
+            status_tracker.hear(&deployed(noted), now);
         }
-        book.hear(&failed("ready"), now);
+        status_tracker.hear(&failed("ready"), now);
         let runs = [
             ("same", job(7, Phase::Running)),
             ("again", job(8, Phase::Running)),
@@ -391,7 +392,7 @@ mod tests {
             ("unheard", job(7, Phase::Running)),
         ];
         let runs = runs.map(|(of, job)| (name(of), job)).into();
-        let mut next = Book::new(Status::default(), &book.notes());
+        let mut next = StatusTracker::new(NodeStatus::default(), &status_tracker.notes());
         next.resume(&runs, WallTime::from_millis(6));
         let told = |of| {
             let entry = next.entry(&name(of)).expect("one");
@@ -407,20 +408,20 @@ mod tests {
 
     #[test]
     fn a_status_that_is_too_long_leaves_out_what_simply_runs() {
-        let mut book = Book::default();
+        let mut status_tracker = StatusTracker::default();
         let now = WallTime::from_millis(1_763_705_412_345);
         for number in 0..500 {
-            book.hear(&deployed(&format!("workload-{number:03}")), now);
+            status_tracker.hear(&deployed(&format!("workload-{number:03}")), now);
         }
-        book.hear(&failed("workload-499"), now);
-        let bytes = book.status();
+        status_tracker.hear(&failed("workload-499"), now);
+        let bytes = status_tracker.status();
         assert!(bytes.len() <= STATUS_BYTES_MAX);
-        let status = Status::parse(&bytes);
+        let status = NodeStatus::parse(&bytes);
         let listed = u32::try_from(status.workloads.len()).expect("few");
         assert_eq!(listed + status.more, 500);
         assert!(listed > 100, "only {listed}");
         let failing = status.workloads.get("workload-499").expect("it is told");
         assert_eq!(failing.why.as_deref(), Some("it broke"));
-        assert_eq!(Status::parse(b"nonsense"), Status::default());
+        assert_eq!(NodeStatus::parse(b"nonsense"), NodeStatus::default());
     }
 }

@@ -16,7 +16,7 @@ const SHOWN: usize = 8;
 ///
 /// # Errors
 /// If none fits, or more than one do: what would have.
-pub(super) fn which<'a>(
+pub(super) fn resolve_node<'a>(
     view: &'a View,
     former: Option<NodeId>,
     meant: &str,
@@ -99,7 +99,7 @@ mod tests {
     fn a_node_is_meant_by_its_name_its_id_or_the_beginning_of_that() {
         let view = view();
         let found = |meant: &str| {
-            let member = which(&view, None, meant)?;
+            let member = resolve_node(&view, None, meant)?;
             let at = view.members.iter().position(|it| it.id == member.id);
             Ok::<_, String>(at.expect("a member"))
         };
@@ -127,7 +127,7 @@ mod tests {
         }
         // Whoever it was is gone, and leaves one of the name.
         let former = Some(view.members[1].id);
-        let other = which(&view, former, "a").expect("one");
+        let other = resolve_node(&view, former, "a").expect("one");
         assert_eq!(other.id, view.members[0].id);
     }
 }

@@ -42,13 +42,13 @@ use tenure::core::time::Instant;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::watch;
 
-use super::cgroup::Leaf;
+use super::cgroup::Cgroup;
 use super::channel::Channel;
+use super::exit_status::ExitStatus;
 use super::handle::Event;
+use super::messages::{GuardianOrder, GuardianReport};
 use super::poll::{self, Alarm};
-use super::status::Status;
 use super::tree;
-use super::wire::{Order, Report};
 
 /// How long after `kill_at` a guardian is taken for hung. It needs a few
 /// milliseconds.
@@ -103,7 +103,7 @@ pub(super) fn spawn(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Resu
         children.into_iter().collect()
     }));
     let (ours, theirs) = UnixStream::pair()?;
-    // Reaped by its number in `Keeper`, together with what it leaves behind.
+    // Reaped by its number in `Watchdog`, together with what it leaves behind.
     let mut command = Command::new(program);
     command.arg0("tenure").arg(super::GUARDIAN);
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
@@ -119,15 +119,15 @@ pub(super) fn spawn(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Resu
     spared.guardians.insert(raw);
     let mut channel = Channel::new(ours)?;
     // A guardian that is dead already is noticed by the keeper.
-    let _ = channel.send_with(&Order::Hello, io::stdin().as_fd());
+    let _ = channel.send_with(&GuardianOrder::Hello, io::stdin().as_fd());
     Ok((pid, channel))
 }
 
-pub(super) struct Keeper {
+pub(super) struct Watchdog {
     guardian: Pid,
     channel: Channel,
     channel_open: bool,
-    orders: Option<Receiver<Order>>,
+    orders: Option<Receiver<GuardianOrder>>,
     wake: UnixStream,
     children: UnixStream,
     children_id: signal_hook::SigId,
@@ -149,10 +149,10 @@ pub(super) struct Keeper {
     below: BTreeSet<i32>,
 }
 
-impl Keeper {
+impl Watchdog {
     pub(super) fn new(
         (guardian, channel): (Pid, Channel),
-        orders: Receiver<Order>,
+        orders: Receiver<GuardianOrder>,
         wake: UnixStream,
         events: Sender<Event>,
         held: watch::Sender<Option<Instant>>,
@@ -237,20 +237,20 @@ impl Keeper {
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => {
                     self.orders = None;
-                    Order::Kill
+                    GuardianOrder::Kill
                 }
             };
             match &order {
-                Order::Start(start) => self.kill_at = start.kill_at,
-                Order::Extend { kill_at, .. } if self.kill_at < Instant::MAX => {
+                GuardianOrder::Start(start) => self.kill_at = start.kill_at,
+                GuardianOrder::Extend { kill_at, .. } if self.kill_at < Instant::MAX => {
                     self.kill_at = self.kill_at.max(*kill_at);
                 }
-                Order::Stop { grace } => {
+                GuardianOrder::Stop { grace } => {
                     self.stop_by = self.stop_by.min(clock::boot().after(*grace));
                 }
-                Order::Kill => self.stop_by = self.stop_by.min(clock::boot()),
-                Order::Signal(_) if self.channel.backlog() > BACKLOG => continue,
-                Order::Signal(_) | Order::Extend { .. } | Order::Hello => {}
+                GuardianOrder::Kill => self.stop_by = self.stop_by.min(clock::boot()),
+                GuardianOrder::Signal(_) if self.channel.backlog() > BACKLOG => continue,
+                GuardianOrder::Signal(_) | GuardianOrder::Extend { .. } | GuardianOrder::Hello => {}
             }
             // A guardian that is gone is noticed when it is reaped.
             let _ = self.channel.send(&order);
@@ -277,20 +277,20 @@ impl Keeper {
         }
     }
 
-    fn note(&mut self, report: Report) {
+    fn note(&mut self, report: GuardianReport) {
         match report {
-            Report::Ready => self.tell(Event::Ready),
-            Report::Started(pid) => {
+            GuardianReport::Ready => self.tell(Event::Ready),
+            GuardianReport::Started(pid) => {
                 self.cmd = Some(pid);
                 self.tell(Event::Started { pid });
             }
-            Report::Holds { kill_at } => drop(self.held.send_replace(Some(kill_at))),
-            Report::Refused(why) => self.tell(Event::Refused { why }),
-            Report::Exited { status, asked } => {
+            GuardianReport::Holds { kill_at } => drop(self.held.send_replace(Some(kill_at))),
+            GuardianReport::Refused(why) => self.tell(Event::Refused { why }),
+            GuardianReport::Exited { status, asked } => {
                 self.exited = true;
                 self.tell(Event::Exited { status, asked });
             }
-            Report::Gone => self.gone = true,
+            GuardianReport::Gone => self.gone = true,
         }
     }
 
@@ -331,10 +331,10 @@ impl Keeper {
     /// the kernel's, whose time grows with the square of the number (15 s for
     /// 16,000) and in which nothing else can be found or killed.
     fn take_over(&mut self, now: Instant) -> bool {
-        let struck = tree::strike(self.guardian.as_raw_nonzero().get());
+        let killed_below = tree::kill_descendants_of(self.guardian.as_raw_nonzero().get());
         let late = now.since(self.give_up_at());
-        let over = !struck.alive && struck.below.is_subset(&self.below);
-        self.below = struck.below;
+        let over = !killed_below.alive && killed_below.below.is_subset(&self.below);
+        self.below = killed_below.below;
         if over {
             self.below.len() < MANY || late >= REAPING
         } else {
@@ -365,19 +365,19 @@ impl Keeper {
 
     /// Ends what the guardian left to us.
     fn end_orphans(&mut self) {
-        tree::hurry();
-        let leaf = Leaf::find(self.guardian.as_raw_nonzero().get());
+        tree::raise_priority();
+        let cgroup = Cgroup::find(self.guardian.as_raw_nonzero().get());
         loop {
-            if let Some(leaf) = &leaf {
-                leaf.kill();
+            if let Some(cgroup) = &cgroup {
+                cgroup.kill();
             }
             poll::drain(&self.children);
             let mut cmd_status = None;
-            let left = {
+            let unfinished = {
                 let spared = spared();
                 tree::end_adopted(&spared.all(), |pid, status| {
                     if Some(pid) == self.cmd {
-                        cmd_status = Status::of(status);
+                        cmd_status = ExitStatus::of(status);
                     }
                 })
             };
@@ -387,7 +387,7 @@ impl Keeper {
                 let asked = true;
                 self.tell(Event::Exited { status, asked });
             }
-            if !left {
+            if !unfinished {
                 return;
             }
             let fds = [(self.children.as_fd(), PollFlags::IN)];
@@ -396,7 +396,7 @@ impl Keeper {
     }
 
     fn blame(&self, status: Option<WaitStatus>) -> String {
-        match status.and_then(Status::of) {
+        match status.and_then(ExitStatus::of) {
             _ if self.hung => "the guardian did not answer in time and was killed".into(),
             _ if self.woken => {
                 "the guardian was stopped beyond its time and had to be woken".into()

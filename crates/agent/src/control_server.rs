@@ -15,7 +15,7 @@
 //! quorum may take days.
 //!
 //! Limits: [`CONNECTIONS_MAX`] commands are served at a time, more wait;
-//! [`ERRANDS_MAX`] requests of these and of those that have gone may be
+//! [`PENDING_MAX`] requests of these and of those that have gone may be
 //! unlanded, more are refused.
 
 use std::collections::BTreeSet;
@@ -28,14 +28,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-use super::control::{Answer, Request, WITHIN};
-use super::desk::{Desk, Done, Trouble, Wrong};
-use super::wire::Wire;
+use super::control::{Answer, DEFAULT_TIMEOUT, RequestEnvelope};
+use super::messages::Connection;
+use super::request_handler::{RequestFailure, RequestHandler, RequestResult, Trouble};
 
 /// How many commands are served at a time.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 /// How many requests may be unlanded.
-pub(super) const ERRANDS_MAX: usize = 1_024;
+pub(super) const PENDING_MAX: usize = 1_024;
 /// How many different things a command is told to be waited for, at most once
 /// each.
 const NOTES_MAX: usize = 32;
@@ -46,22 +46,22 @@ const SLOW: Duration = Duration::from_secs(1);
 const UNANSWERED: &str = "no view has it yet: the store is slow to answer, or does not";
 
 /// A request on its way.
-pub(super) struct Errand {
+pub(super) struct PendingRequest {
     notes: UnboundedSender<String>,
     noted: Mutex<BTreeSet<String>>,
     landed: watch::Sender<bool>,
 }
 
-impl Errand {
+impl PendingRequest {
     fn new() -> (Self, UnboundedReceiver<String>) {
         let (notes, heard) = unbounded_channel();
         let (noted, landed) = (Mutex::default(), watch::Sender::new(false));
-        let errand = Self {
+        let pending = Self {
             notes,
             noted,
             landed,
         };
-        (errand, heard)
+        (pending, heard)
     }
 
     /// Tells whoever waits, each time.
@@ -85,9 +85,12 @@ impl Errand {
 }
 
 /// Serves until this is dropped.
-pub(super) async fn serve(listener: UnixListener, desk: Arc<Desk>) {
+pub(super) async fn serve(listener: UnixListener, handler: Arc<RequestHandler>) {
     loop {
-        let Ok(permit) = Arc::clone(&desk.permits).acquire_owned().await else {
+        let Ok(permit) = Arc::clone(&handler.connection_permits)
+            .acquire_owned()
+            .await
+        else {
             return;
         };
         let stream = match listener.accept().await {
@@ -99,16 +102,16 @@ pub(super) async fn serve(listener: UnixListener, desk: Arc<Desk>) {
                 continue;
             }
         };
-        let desk = Arc::clone(&desk);
+        let handler = Arc::clone(&handler);
         tokio::spawn(async move {
-            attend(Wire::new(stream), &desk, permit).await;
+            attend(Connection::new(stream), &handler, permit).await;
         });
     }
 }
 
-async fn attend(mut wire: Wire, desk: &Desk, permit: OwnedSemaphorePermit) {
+async fn attend(mut wire: Connection, handler: &RequestHandler, permit: OwnedSemaphorePermit) {
     wire.queue(&Answer::Hello);
-    let Request { within_ms, ask } = match wire.next().await {
+    let RequestEnvelope { within_ms, request } = match wire.next().await {
         Ok(Some(request)) => request,
         Ok(None) => return,
         Err(error) => {
@@ -116,24 +119,24 @@ async fn attend(mut wire: Wire, desk: &Desk, permit: OwnedSemaphorePermit) {
             return refuse(wire, text, true).await;
         }
     };
-    let Ok(turn) = Arc::clone(&desk.errands).try_acquire_owned() else {
+    let Ok(turn) = Arc::clone(&handler.pending_permits).try_acquire_owned() else {
         let text = format!(
-            "expected at most {ERRANDS_MAX} requests at a time, found that so many wait for the \
+            "expected at most {PENDING_MAX} requests at a time, found that so many wait for the \
              store; ask again when it answers"
         );
         return refuse(wire, text, false).await;
     };
-    let asked = ask.to_string();
-    let within = within_ms.map_or(WITHIN, Duration::from_millis);
-    let (errand, mut notes) = Errand::new();
-    let mut work = std::pin::pin!(desk.answer(ask, &errand));
+    let asked = request.to_string();
+    let within = within_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+    let (pending, mut notes) = PendingRequest::new();
+    let mut work = std::pin::pin!(handler.answer(request, &pending));
     let last = {
-        let mut kept = std::pin::pin!(desk.is_kept(&errand, within));
+        let mut kept = std::pin::pin!(handler.is_kept(&pending, within));
         loop {
             tokio::select! {
                 answer = &mut work => break Some(last_word(answer)),
                 Some(text) = notes.recv() => wire.queue(&Answer::Note { text }),
-                Wrong { text, usage } = &mut kept => {
+                RequestFailure { text, usage } = &mut kept => {
                     while let Ok(text) = notes.try_recv() {
                         wire.queue(&Answer::Note { text });
                     }
@@ -143,7 +146,7 @@ async fn attend(mut wire: Wire, desk: &Desk, permit: OwnedSemaphorePermit) {
                     break None;
                 }
                 // It says nothing more; its end is the end of waiting.
-                more = wire.next::<Request>() => if !matches!(more, Ok(Some(_))) {
+                more = wire.next::<RequestEnvelope>() => if !matches!(more, Ok(Some(_))) {
                     break None;
                 },
             }
@@ -158,18 +161,18 @@ async fn attend(mut wire: Wire, desk: &Desk, permit: OwnedSemaphorePermit) {
         return;
     }
     drop((wire, permit, notes));
-    let mut landed = errand.landed.subscribe();
+    let mut landed = pending.landed.subscribe();
     tokio::select! {
         biased;
         _ = landed.wait_for(|landed| *landed) => {}
-        answer = work => if let Err(Wrong { text, .. }) = answer {
+        answer = work => if let Err(RequestFailure { text, .. }) = answer {
             tracing::warn!("`{asked}`, for which nobody waits any more, was not done: {text}");
         },
     }
     drop(turn);
 }
 
-async fn refuse(mut wire: Wire, text: String, usage: bool) {
+async fn refuse(mut wire: Connection, text: String, usage: bool) {
     let gave_up = false;
     wire.queue(&Answer::Failed {
         text,
@@ -179,10 +182,10 @@ async fn refuse(mut wire: Wire, text: String, usage: bool) {
     let _ = wire.flush().await;
 }
 
-fn last_word(answer: Done) -> Answer {
+fn last_word(answer: RequestResult) -> Answer {
     match answer {
         Ok((text, object)) => Answer::Done { text, object },
-        Err(Wrong { text, usage }) => Answer::Failed {
+        Err(RequestFailure { text, usage }) => Answer::Failed {
             text,
             usage,
             gave_up: false,
@@ -190,18 +193,18 @@ fn last_word(answer: Done) -> Answer {
     }
 }
 
-impl Desk {
+impl RequestHandler {
     /// Tells what keeps the agent from its group; returns when that, or the
     /// landing of what was asked, has taken too long.
-    async fn is_kept(&self, errand: &Errand, within: Duration) -> Wrong {
+    async fn is_kept(&self, pending: &PendingRequest, within: Duration) -> RequestFailure {
         let mut trouble = self.trouble.subscribe();
-        let mut landed = errand.landed.subscribe();
+        let mut landed = pending.landed.subscribe();
         let (mut since, mut slow) = (None, false);
         loop {
             let seen = trouble.borrow_and_update().clone();
             let here = *landed.borrow_and_update();
             if let Some(Trouble { why, .. }) = &seen {
-                errand.note(&format!("waiting: {why}"));
+                pending.note(&format!("waiting: {why}"));
             }
             since = if here && seen.is_none() {
                 None
@@ -223,7 +226,7 @@ impl Desk {
                 () = tokio::time::sleep(SLOW), if !here && !slow => {
                     slow = true;
                     if self.manager.group_state().borrow().member && seen.is_none() {
-                        errand.note(&format!("waiting: {UNANSWERED}"));
+                        pending.note(&format!("waiting: {UNANSWERED}"));
                     }
                 }
                 () = over => return self.gave_up(seen, here, within),
@@ -231,7 +234,7 @@ impl Desk {
         }
     }
 
-    fn gave_up(&self, trouble: Option<Trouble>, landed: bool, within: Duration) -> Wrong {
+    fn gave_up(&self, trouble: Option<Trouble>, landed: bool, within: Duration) -> RequestFailure {
         let usage = trouble.as_ref().is_some_and(|it| it.broken);
         let member = self.manager.group_state().borrow().member;
         let found = match (trouble, member) {
@@ -249,6 +252,6 @@ impl Desk {
             "expected the agent to reach its group within {within:?} (--timeout), found: {found}; \
              {then}"
         );
-        Wrong { text, usage }
+        RequestFailure { text, usage }
     }
 }

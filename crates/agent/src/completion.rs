@@ -10,13 +10,16 @@ use std::sync::Arc;
 
 use tenure::ha::{AskError, Manager, Refusal};
 
-use super::found::Done;
+use super::shim_discovery::CompletedWorkload;
 
 /// Has a workload undeployed that is done. If the node is fenced before the
 /// view says so it asks again at once, so that this goes into the first view
 /// that the node writes under its next id, before its former one is judged:
 /// otherwise an heir would do it all once more.
-pub(super) async fn retire(manager: Arc<Manager>, Done { name, digest }: Done) {
+pub(super) async fn undeploy_completed(
+    manager: Arc<Manager>,
+    CompletedWorkload { name, digest }: CompletedWorkload,
+) {
     let mut group_state = manager.group_state();
     let asking = async {
         loop {
@@ -68,7 +71,7 @@ mod tests {
     /// A store that can go away: then nothing that is asked takes effect, and
     /// whoever asks cannot know that.
     #[derive(Debug)]
-    struct Line {
+    struct CutStore {
         store: Memory,
         cut: AtomicBool,
         /// Swaps that came to nothing.
@@ -77,7 +80,7 @@ mod tests {
 
     type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
-    impl Line {
+    impl CutStore {
         fn passes(&self) -> Result<(), StoreError> {
             if self.cut.load(Ordering::SeqCst) {
                 return Err(StoreError::unknown("the line is cut"));
@@ -86,13 +89,13 @@ mod tests {
         }
     }
 
-    impl fmt::Display for Line {
+    impl fmt::Display for CutStore {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "a line to {}", self.store)
         }
     }
 
-    impl Store for Line {
+    impl Store for CutStore {
         fn features(&self) -> Features {
             self.store.features()
         }
@@ -164,12 +167,12 @@ mod tests {
     /// Otherwise it would stay deployed, and be done again.
     #[tokio::test]
     async fn a_request_that_was_lost_with_its_id_is_made_again() {
-        let line = Arc::new(Line {
+        let cut_store = Arc::new(CutStore {
             store: Memory::new(),
             cut: AtomicBool::new(false),
             lost: AtomicU64::new(0),
         });
-        let manager = Manager::builder(Arc::clone(&line) as Arc<dyn Store>, "town")
+        let manager = Manager::builder(Arc::clone(&cut_store) as Arc<dyn Store>, "town")
             .name("one")
             .lease(Duration::from_secs(2))
             .grace(Duration::from_millis(50))
@@ -183,12 +186,18 @@ mod tests {
         let view = seen.view.expect("it is deployed");
         let (name, job) = view.workloads.iter().next().expect("the job");
         let (name, digest) = (name.clone(), job.digest.clone());
-        line.cut.store(true, Ordering::SeqCst);
-        let retiring = tokio::spawn(retire(Arc::clone(&manager), Done { name, digest }));
+        cut_store.cut.store(true, Ordering::SeqCst);
+        let retiring = tokio::spawn(undeploy_completed(
+            Arc::clone(&manager),
+            CompletedWorkload { name, digest },
+        ));
         let another = group_state.wait_for(|group_state| group_state.id != seen.id);
         soon("fencing", another).await.expect("it goes on");
-        assert!(line.lost.load(Ordering::SeqCst) > 0, "it was not asked for");
-        line.cut.store(false, Ordering::SeqCst);
+        assert!(
+            cut_store.lost.load(Ordering::SeqCst) > 0,
+            "it was not asked for"
+        );
+        cut_store.cut.store(false, Ordering::SeqCst);
         soon("retiring", retiring).await.expect("it returns");
         let gone = group_state.wait_for(|group_state| group_state.member).await;
         let view = gone.expect("it goes on").view.clone();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure::clock;
 
-use crate::movement::Movement;
+use crate::stall::StallDetector;
 
 /// How many bytes are read from an instance at once.
 pub(super) const CHUNK: usize = 64 << 10;
@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// What an instance has written and the disk has not taken yet.
 #[derive(Default)]
-pub(super) struct Queue {
+pub(super) struct OutputQueue {
     state: Mutex<Waiting>,
     /// There is something to write, or nothing more comes.
     news: Condvar,
@@ -34,7 +34,7 @@ struct Waiting {
     bytes: usize,
     /// The length of the one that is being written.
     writing: usize,
-    movement: Movement,
+    stall: StallDetector,
     dropped: u64,
     ended: bool,
 }
@@ -45,7 +45,7 @@ impl Default for Waiting {
             chunks: VecDeque::new(),
             bytes: 0,
             writing: 0,
-            movement: Movement::NONE,
+            stall: StallDetector::NONE,
             dropped: 0,
             ended: false,
         }
@@ -55,7 +55,7 @@ impl Default for Waiting {
 impl Waiting {
     fn push(&mut self, chunk: &[u8]) {
         if self.bytes == 0 {
-            self.movement = Movement::at(clock::boot(), None);
+            self.stall = StallDetector::at(clock::boot(), None);
         }
         self.bytes += chunk.len();
         let dropped = std::mem::take(&mut self.dropped);
@@ -70,7 +70,7 @@ impl Waiting {
     }
 }
 
-impl Queue {
+impl OutputQueue {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,7 +99,7 @@ impl Queue {
     fn put(&self, chunk: &[u8]) {
         let mut state = self.lock();
         while state.bytes > 0 && state.bytes + chunk.len() > QUEUE_MAX {
-            if state.movement.has_stopped(clock::boot(), || None) {
+            if state.stall.is_stalled(clock::boot(), || None) {
                 state.dropped += chunk.len() as u64;
                 return;
             }
@@ -116,7 +116,7 @@ impl Queue {
         let mut state = self.lock();
         if state.writing > 0 {
             state.bytes -= std::mem::take(&mut state.writing);
-            state.movement = Movement::at(clock::boot(), None);
+            state.stall = StallDetector::at(clock::boot(), None);
             self.room.notify_one();
         }
         loop {

@@ -9,7 +9,7 @@
 //! * of each run its start, or the harder one of its ends. A run whose start
 //!   still waits is not started and then ended, but neither: it has ended.
 //! * at most [`STARTS_MAX`] starts. One more has failed, and so have all that
-//!   waited for too long (`link.rs`): another node may be able to.
+//!   waited for too long (`shim_client.rs`): another node may be able to.
 //!
 //! What is neither started nor failed here was given to a steward, which takes
 //! no more than that; so the queue is bounded.
@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::wire::Order;
+use super::messages::ShimOrder;
 
 /// How many starts may wait. A machine that is to run more at once gets them
 /// later: a start that failed is tried again.
@@ -27,24 +27,26 @@ pub(super) const STARTS_MAX: usize = 1_024;
 
 /// A run that has ended without having been given to a steward, and why if it
 /// failed.
-pub(super) type Unbegun = (u64, Option<String>);
+pub(super) type EndedUnstarted = (u64, Option<String>);
 
 #[derive(Default)]
-pub(super) struct Orders {
-    queue: Mutex<VecDeque<Order>>,
+pub(super) struct OrderQueue {
+    queue: Mutex<VecDeque<ShimOrder>>,
     news: Notify,
 }
 
-impl Orders {
+impl OrderQueue {
     /// Leaves an order; says if a run has ended by that.
-    pub(super) fn put(&self, order: Order) -> Option<Unbegun> {
+    pub(super) fn put(&self, order: ShimOrder) -> Option<EndedUnstarted> {
         let mut queue = self.lock();
         match &order {
-            Order::Settings { .. } => queue.retain(|it| !matches!(it, Order::Settings { .. })),
-            Order::Notes { .. } => queue.retain(|it| !matches!(it, Order::Notes { .. })),
-            Order::Extend { .. } => queue.retain(|it| !matches!(it, Order::Extend { .. })),
-            Order::Begin(begin) => {
-                let starts = queue.iter().filter(|it| matches!(it, Order::Begin(_)));
+            ShimOrder::Settings { .. } => {
+                queue.retain(|it| !matches!(it, ShimOrder::Settings { .. }));
+            }
+            ShimOrder::Notes { .. } => queue.retain(|it| !matches!(it, ShimOrder::Notes { .. })),
+            ShimOrder::Extend { .. } => queue.retain(|it| !matches!(it, ShimOrder::Extend { .. })),
+            ShimOrder::Begin(begin) => {
+                let starts = queue.iter().filter(|it| matches!(it, ShimOrder::Begin(_)));
                 if starts.count() >= STARTS_MAX {
                     let why = format!(
                         "expected a steward that starts it, found none, and {STARTS_MAX} starts \
@@ -53,19 +55,20 @@ impl Orders {
                     return Some((begin.run, Some(why)));
                 }
             }
-            Order::Stop { run } | Order::Kill { run } => {
+            ShimOrder::Stop { run } | ShimOrder::Kill { run } => {
                 let run = *run;
-                let begins = |it: &Order| matches!(it, Order::Begin(begin) if begin.run == run);
+                let begins =
+                    |it: &ShimOrder| matches!(it, ShimOrder::Begin(begin) if begin.run == run);
                 if queue.iter().any(begins) {
                     queue.retain(|it| !begins(it));
                     return Some((run, None));
                 }
-                if queue.contains(&Order::Kill { run }) {
+                if queue.contains(&ShimOrder::Kill { run }) {
                     return None;
                 }
-                queue.retain(|it| *it != Order::Stop { run });
+                queue.retain(|it| *it != ShimOrder::Stop { run });
             }
-            Order::Quit => queue.retain(|it| *it != Order::Quit),
+            ShimOrder::Quit => queue.retain(|it| *it != ShimOrder::Quit),
         }
         queue.push_back(order);
         drop(queue);
@@ -74,7 +77,7 @@ impl Orders {
     }
 
     /// The next one. Cancelling this loses nothing.
-    pub(super) async fn next(&self) -> Order {
+    pub(super) async fn next(&self) -> ShimOrder {
         loop {
             let news = self.news.notified();
             if let Some(order) = self.lock().pop_front() {
@@ -88,7 +91,7 @@ impl Orders {
     pub(super) fn give_up_starts(&self) -> Vec<u64> {
         let mut given_up = Vec::new();
         self.lock().retain(|it| match it {
-            Order::Begin(begin) => {
+            ShimOrder::Begin(begin) => {
                 given_up.push(begin.run);
                 false
             }
@@ -99,10 +102,10 @@ impl Orders {
 
     /// Whether the agent wants to end.
     pub(super) fn is_quitting(&self) -> bool {
-        self.lock().contains(&Order::Quit)
+        self.lock().contains(&ShimOrder::Quit)
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Order>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<ShimOrder>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -113,7 +116,7 @@ mod tests {
     use tenure::core::time::Instant;
 
     use super::*;
-    use crate::wire::{Begin, LogLimits, Restart};
+    use crate::messages::{Begin, LogLimits, RestartPolicy};
 
     fn grant(at: u64) -> Grant {
         let at = Instant::from_nanos(at);
@@ -125,8 +128,8 @@ mod tests {
         }
     }
 
-    fn begin(run: u64) -> Order {
-        Order::Begin(Box::new(Begin {
+    fn begin(run: u64) -> ShimOrder {
+        ShimOrder::Begin(Box::new(Begin {
             run,
             id: String::new(),
             name: String::new(),
@@ -137,45 +140,45 @@ mod tests {
             argv: Vec::new(),
             env: Vec::new(),
             env_file: None,
-            restart: Restart::Always,
+            restart: RestartPolicy::Always,
             ready_ms: 0,
             grace_ms: 0,
             log: LogLimits { bytes: 1, files: 0 },
         }))
     }
 
-    fn extend(at: u64) -> Order {
+    fn extend(at: u64) -> ShimOrder {
         let (id, times) = ("one".to_owned(), grant(at).into());
-        Order::Extend { id, times }
+        ShimOrder::Extend { id, times }
     }
 
     #[test]
     fn what_waits_for_a_steward_that_is_gone_does_not_grow() {
-        let orders = Orders::default();
+        let orders = OrderQueue::default();
         // What a steward was given before.
         for run in 0..10 {
-            assert_eq!(orders.put(Order::Stop { run }), None);
+            assert_eq!(orders.put(ShimOrder::Stop { run }), None);
         }
         for n in 0..10_000 {
             assert_eq!(orders.put(extend(n)), None);
             let text = n.to_string();
-            assert_eq!(orders.put(Order::Notes { text }), None);
+            assert_eq!(orders.put(ShimOrder::Notes { text }), None);
             // Deployed and undeployed, over and over.
             let run = 10 + n;
             assert_eq!(orders.put(begin(run)), None);
-            assert_eq!(orders.put(Order::Stop { run }), Some((run, None)));
-            assert_eq!(orders.put(Order::Stop { run: n % 10 }), None);
-            assert_eq!(orders.put(Order::Kill { run: n % 10 }), None);
+            assert_eq!(orders.put(ShimOrder::Stop { run }), Some((run, None)));
+            assert_eq!(orders.put(ShimOrder::Stop { run: n % 10 }), None);
+            assert_eq!(orders.put(ShimOrder::Kill { run: n % 10 }), None);
         }
-        let queue: Vec<Order> = orders.lock().iter().cloned().collect();
+        let queue: Vec<ShimOrder> = orders.lock().iter().cloned().collect();
         assert_eq!(queue.len(), 12, "{queue:?}");
         assert!(queue.contains(&extend(9_999)));
-        assert!(queue.contains(&Order::Kill { run: 9 }));
+        assert!(queue.contains(&ShimOrder::Kill { run: 9 }));
     }
 
     #[test]
     fn starts_that_wait_have_a_limit() {
-        let orders = Orders::default();
+        let orders = OrderQueue::default();
         for run in 0..STARTS_MAX as u64 {
             assert_eq!(orders.put(begin(run)), None);
         }
@@ -187,15 +190,15 @@ mod tests {
 
     #[tokio::test]
     async fn orders_keep_their_order() {
-        let orders = Orders::default();
+        let orders = OrderQueue::default();
         orders.put(extend(1));
         orders.put(begin(7));
         orders.put(extend(2));
-        orders.put(Order::Quit);
+        orders.put(ShimOrder::Quit);
         assert!(orders.is_quitting());
         assert_eq!(orders.next().await, begin(7));
         assert_eq!(orders.next().await, extend(2));
-        assert_eq!(orders.next().await, Order::Quit);
+        assert_eq!(orders.next().await, ShimOrder::Quit);
         assert!(!orders.is_quitting());
     }
 }

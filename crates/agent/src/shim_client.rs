@@ -32,11 +32,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::found::{Done, Found, HUNG, start};
-use super::orders::Orders;
-use super::place::Door;
-use super::spec::Frame;
-use super::wire::{LINE_MAX, News, Order, Origin, Wire};
+use super::messages::{Connection, Incarnation, LINE_MAX, ShimOrder, ShimReport};
+use super::order_queue::OrderQueue;
+use super::shim_discovery::{CompletedWorkload, ConnectedShim, HUNG, start};
+use super::spec::WorkloadDefaults;
+use super::state_directory::SocketDirectory;
 use crate::guard::SLACK;
 
 /// How long to wait between attempts to start a steward.
@@ -45,43 +45,45 @@ const RETRY: Duration = Duration::from_secs(1);
 const STARTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The host that the manager is given.
-pub(super) struct Link {
-    frame: Frame,
-    orders: Arc<Orders>,
+pub(super) struct ShimHost {
+    defaults: WorkloadDefaults,
+    orders: Arc<OrderQueue>,
     say: UnboundedSender<Report>,
     reports: UnboundedReceiver<Report>,
 }
 
 /// What the agent keeps of it.
-pub(super) struct Reins {
-    orders: Arc<Orders>,
+pub(super) struct ShimHandle {
+    orders: Arc<OrderQueue>,
     /// Workloads that have ended as they should.
-    pub(super) completed: UnboundedReceiver<Done>,
+    pub(super) completed: UnboundedReceiver<CompletedWorkload>,
     /// How many stewards were lost.
     pub(super) lost: watch::Receiver<u64>,
-    porter: JoinHandle<()>,
+    relay: JoinHandle<()>,
 }
 
 /// Puts a porter between the steward and the two.
-pub(super) fn link(
-    found: Found,
-    frame: Frame,
+pub(super) fn connect(
+    found: ConnectedShim,
+    defaults: WorkloadDefaults,
     settings: String,
     directory: PathBuf,
-) -> io::Result<(Link, Reins)> {
-    let orders = Arc::new(Orders::default());
+) -> io::Result<(ShimHost, ShimHandle)> {
+    let orders = Arc::new(OrderQueue::default());
     let (say, reports) = unbounded_channel();
     let (complete, completed) = unbounded_channel();
     let (lose, lost) = watch::channel(0);
     let mut runs = BTreeMap::new();
     for run in &found.state.runs {
-        runs.insert(run.run, Done::new(&run.name, &run.digest));
+        runs.insert(run.run, CompletedWorkload::new(&run.name, &run.digest));
     }
-    let life = found.state.life.as_ref();
-    let kill_at = life.map_or(Instant::ZERO, |life| life.times.grant().kill_at);
+    let incarnation = found.state.incarnation.as_ref();
+    let kill_at = incarnation.map_or(Instant::ZERO, |incarnation| {
+        incarnation.times.grant().kill_at
+    });
     let background = drive::background();
-    let porter = Porter {
-        door: Door::open(&directory)?,
+    let relay = ShimRelay {
+        sockets: SocketDirectory::open(&directory)?,
         directory,
         wire: found.wire.driven_by(background)?,
         ordered: Arc::clone(&orders),
@@ -92,33 +94,33 @@ pub(super) fn link(
         sent: kill_at,
         heard: kill_at,
         unheard: None,
-        life: found.state.life.clone(),
+        incarnation: found.state.incarnation.clone(),
         asked_at: Instant::ZERO,
         ending: BTreeSet::new(),
         notes: found.state.notes,
         settings,
         quitting: false,
     };
-    let porter = background.spawn(porter.carry());
-    let link = Link {
-        frame,
+    let relay = background.spawn(relay.carry());
+    let link = ShimHost {
+        defaults,
         orders: Arc::clone(&orders),
         say,
         reports,
     };
-    let stop_levels = Reins {
+    let handle = ShimHandle {
         orders,
         completed,
         lost,
-        porter,
+        relay,
     };
-    Ok((link, stop_levels))
+    Ok((link, handle))
 }
 
-impl Host for Link {
+impl Host for ShimHost {
     fn begin(&mut self, start: Start) {
-        match self.frame.begin(&start) {
-            Ok(begin) => self.order(Order::Begin(Box::new(begin))),
+        match self.defaults.begin(&start) {
+            Ok(begin) => self.order(ShimOrder::Begin(Box::new(begin))),
             Err(why) => {
                 let failed = Some(why.into());
                 let run = start.run;
@@ -130,15 +132,15 @@ impl Host for Link {
 
     fn extend(&mut self, id: NodeId, grant: Grant) {
         let (id, times) = (id.to_string(), grant.into());
-        self.order(Order::Extend { id, times });
+        self.order(ShimOrder::Extend { id, times });
     }
 
     fn stop(&mut self, run: Run) {
-        self.order(Order::Stop { run: run.0 });
+        self.order(ShimOrder::Stop { run: run.0 });
     }
 
     fn kill(&mut self, run: Run) {
-        self.order(Order::Kill { run: run.0 });
+        self.order(ShimOrder::Kill { run: run.0 });
     }
 
     async fn next(&mut self) -> Report {
@@ -150,8 +152,8 @@ impl Host for Link {
     }
 }
 
-impl Link {
-    fn order(&self, order: Order) {
+impl ShimHost {
+    fn order(&self, order: ShimOrder) {
         if let Some((run, failed)) = self.orders.put(order) {
             let (run, failed) = (Run(run), failed.map(Into::into));
             let _ = self.say.send(Report::Ended { run, failed });
@@ -159,36 +161,36 @@ impl Link {
     }
 }
 
-impl Reins {
+impl ShimHandle {
     /// What a next life should know.
     pub(super) fn note(&self, text: String) {
-        let _ = self.orders.put(Order::Notes { text });
+        let _ = self.orders.put(ShimOrder::Notes { text });
     }
 
     /// Kills what is left, ends the steward and waits until it has ended.
     pub(super) async fn quit(self) {
-        let _ = self.orders.put(Order::Quit);
-        let _ = self.porter.await;
+        let _ = self.orders.put(ShimOrder::Quit);
+        let _ = self.relay.await;
     }
 }
 
-struct Porter {
+struct ShimRelay {
     directory: PathBuf,
-    door: Door,
-    wire: Wire,
-    ordered: Arc<Orders>,
+    sockets: SocketDirectory,
+    wire: Connection,
+    ordered: Arc<OrderQueue>,
     say: UnboundedSender<Report>,
-    complete: UnboundedSender<Done>,
+    complete: UnboundedSender<CompletedWorkload>,
     lose: watch::Sender<u64>,
     /// What the steward has; `None` is what could not be named.
-    runs: BTreeMap<u64, Option<Done>>,
+    runs: BTreeMap<u64, Option<CompletedWorkload>>,
     /// The last `kill_at` that was sent, and that was heard; and since when
     /// one is unheard of.
     sent: Instant,
     heard: Instant,
     unheard: Option<Instant>,
     /// The last beat that was sent.
-    life: Option<Origin>,
+    incarnation: Option<Incarnation>,
     /// When something was sent last.
     asked_at: Instant,
     /// What is to end, and has not yet.
@@ -198,17 +200,17 @@ struct Porter {
     quitting: bool,
 }
 
-impl Porter {
+impl ShimRelay {
     async fn carry(mut self) {
         let text = self.settings.clone();
-        self.wire.queue(&Order::Settings { text });
+        self.wire.queue(&ShimOrder::Settings { text });
         loop {
             let (hung_at, ask_at) = (self.hung_at(), self.ask_at());
             // One that does not read gets no more than this ahead.
             let reads = self.wire.backlog() <= LINE_MAX;
             tokio::select! {
                 biased;
-                news = self.wire.next::<News>() => match news {
+                news = self.wire.next::<ShimReport>() => match news {
                     Ok(Some(news)) => self.hear(news),
                     Ok(None) | Err(_) if self.quitting => return,
                     Ok(None) => if !self.replace("it has ended").await {
@@ -225,34 +227,34 @@ impl Porter {
         }
     }
 
-    fn pass(&mut self, order: Order) {
+    fn pass(&mut self, order: ShimOrder) {
         match &order {
-            Order::Begin(begin) => {
-                let done = Done::new(&begin.name, &begin.digest);
+            ShimOrder::Begin(begin) => {
+                let done = CompletedWorkload::new(&begin.name, &begin.digest);
                 self.runs.insert(begin.run, done);
                 self.sent = self.sent.max(begin.times.grant().kill_at);
             }
-            Order::Extend { id, times } => {
+            ShimOrder::Extend { id, times } => {
                 self.sent = self.sent.max(times.grant().kill_at);
                 self.unheard.get_or_insert_with(clock::boot);
                 let (id, times) = (id.clone(), *times);
-                self.life = Some(Origin { id, times });
+                self.incarnation = Some(Incarnation { id, times });
             }
-            Order::Notes { text } => self.notes.clone_from(text),
-            Order::Quit => {
+            ShimOrder::Notes { text } => self.notes.clone_from(text),
+            ShimOrder::Quit => {
                 self.quitting = true;
-                if self.life.is_none() {
+                if self.incarnation.is_none() {
                     // It holds nothing, so its end is all that can be heard.
                     self.unheard.get_or_insert_with(clock::boot);
                 }
             }
-            Order::Stop { run } | Order::Kill { run } => {
+            ShimOrder::Stop { run } | ShimOrder::Kill { run } => {
                 // One that has ended meanwhile is not answered for once more.
                 if self.runs.contains_key(run) {
                     self.ending.insert(*run);
                 }
             }
-            Order::Settings { .. } => {}
+            ShimOrder::Settings { .. } => {}
         }
         self.wire.queue(&order);
         self.asked_at = clock::boot();
@@ -262,7 +264,7 @@ impl Porter {
     /// answered was sent: while an end is waited for.
     fn ask_at(&self) -> Instant {
         let waits = self.quitting || !self.ending.is_empty();
-        if waits && self.unheard.is_none() && self.life.is_some() {
+        if waits && self.unheard.is_none() && self.incarnation.is_some() {
             self.asked_at.after(HUNG)
         } else {
             Instant::MAX
@@ -271,31 +273,31 @@ impl Porter {
 
     /// Sends the last beat once more: it moves no time, and is answered.
     fn ask(&mut self) {
-        if let Some(Origin { id, times }) = self.life.clone() {
+        if let Some(Incarnation { id, times }) = self.incarnation.clone() {
             self.unheard.get_or_insert_with(clock::boot);
-            self.wire.queue(&Order::Extend { id, times });
+            self.wire.queue(&ShimOrder::Extend { id, times });
             self.asked_at = clock::boot();
         }
     }
 
-    fn hear(&mut self, news: News) {
+    fn hear(&mut self, news: ShimReport) {
         // The machine hears for as long as the link is there.
         match news {
-            News::Started { run } => drop(self.say.send(Report::Started(Run(run)))),
-            News::Completed { run } => {
+            ShimReport::Started { run } => drop(self.say.send(Report::Started(Run(run)))),
+            ShimReport::Completed { run } => {
                 if let Some(done) = self.runs.get(&run).cloned().flatten() {
                     let _ = self.complete.send(done);
                 }
             }
-            News::Ended { run, failed } => {
+            ShimReport::Ended { run, failed } => {
                 self.runs.remove(&run);
                 self.ended(run, failed.map(Into::into));
             }
-            News::Heard { kill_at } => {
+            ShimReport::Heard { kill_at } => {
                 self.heard = Instant::from_nanos(kill_at);
                 self.unheard = (self.heard < self.sent).then(clock::boot);
             }
-            News::State(_) => {}
+            ShimReport::State(_) => {}
         }
     }
 
@@ -346,9 +348,9 @@ impl Porter {
         self.wire = found.wire;
         (self.heard, self.unheard) = (self.sent, None);
         let text = self.settings.clone();
-        self.wire.queue(&Order::Settings { text });
+        self.wire.queue(&ShimOrder::Settings { text });
         let text = self.notes.clone();
-        self.wire.queue(&Order::Notes { text });
+        self.wire.queue(&ShimOrder::Notes { text });
         true
     }
 
@@ -356,7 +358,7 @@ impl Porter {
     ///
     /// Starts that have waited for [`STARTED_WITHIN`] have failed, so that the
     /// group can have another node start them.
-    async fn another(&self) -> Option<Found> {
+    async fn another(&self) -> Option<ConnectedShim> {
         let mut starting = std::pin::pin!(self.start());
         let mut patience = clock::boot().after(STARTED_WITHIN);
         while !self.ordered.is_quitting() {
@@ -373,9 +375,9 @@ impl Porter {
     }
 
     /// Tries until a steward is started.
-    async fn start(&self) -> Found {
+    async fn start(&self) -> ConnectedShim {
         loop {
-            match start(&self.directory, &self.door).await {
+            match start(&self.directory, &self.sockets).await {
                 Ok(found) => return found,
                 Err(error) => tracing::error!("expected to start a steward: {error}"),
             }

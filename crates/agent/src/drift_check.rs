@@ -14,28 +14,28 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::desk::Desk;
+use super::request_handler::RequestHandler;
 
 /// How many nodes are named.
 const NAMED_MAX: usize = 5;
 
 /// Compares the bound of this node, which has just joined, with those of the
 /// others, and warns if they differ.
-pub(super) async fn compare(desk: Arc<Desk>) {
-    let mut group_state = desk.manager.group_state();
+pub(super) async fn compare(handler: Arc<RequestHandler>) {
+    let mut group_state = handler.manager.group_state();
     if group_state.wait_for(|it| it.member).await.is_err() {
         return;
     }
     // Those who have just joined, too, tell theirs with the next beat.
-    tokio::time::sleep(desk.manager.config().interval * 2).await;
+    tokio::time::sleep(handler.manager.config().interval * 2).await;
     let seen = group_state.borrow().clone();
     let (Some(view), me) = (seen.view, seen.id) else {
         return;
     };
-    let ours = desk.manager.config().drift.ppm();
+    let ours = handler.manager.config().drift.ppm();
     let mut others = BTreeSet::new();
     for member in view.members.iter().filter(|member| member.id != me) {
-        let theirs = desk.status(member.id).await.drift_ppm;
+        let theirs = handler.status(member.id).await.drift_ppm;
         if let Some(theirs) = theirs.filter(|theirs| *theirs != ours) {
             others.insert(format!("{} on {}", percent(theirs), member.name));
         }

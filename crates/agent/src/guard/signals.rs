@@ -32,7 +32,7 @@ const ASKS: usize = 64;
 
 /// What a signal asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ask {
+pub enum SignalRequest {
     /// End CMD with its grace, resign, exit.
     Stop,
     /// The same without grace.
@@ -42,9 +42,9 @@ pub enum Ask {
 }
 
 /// The signals sent to this process, as they come.
-pub struct Asks(Receiver<Ask>);
+pub struct SignalRequests(Receiver<SignalRequest>);
 
-impl Asks {
+impl SignalRequests {
     /// Takes over the signals of this process.
     pub fn install() -> io::Result<Self> {
         let mut signals = Signals::new([
@@ -57,14 +57,20 @@ impl Asks {
             // Never dropped, however long it has to wait.
             let stop = |asked: &mut bool| {
                 let again = std::mem::replace(asked, true);
-                send.blocking_send(if again { Ask::Kill } else { Ask::Stop })
-                    .is_ok()
+                send.blocking_send(if again {
+                    SignalRequest::Kill
+                } else {
+                    SignalRequest::Stop
+                })
+                .is_ok()
             };
             for signal in signals.forever() {
                 let sent = match signal {
                     SIGINT | SIGTERM => stop(&mut asked),
                     SIGHUP if hangs_up => stop(&mut asked),
-                    other => send.try_send(Ask::Forward(other)).is_ok() || !send.is_closed(),
+                    other => {
+                        send.try_send(SignalRequest::Forward(other)).is_ok() || !send.is_closed()
+                    }
                 };
                 if !sent {
                     return;
@@ -79,11 +85,11 @@ impl Asks {
 
     /// Waits for one to stop, or to kill; others have nobody to go to.
     pub async fn stop(&mut self) {
-        while let Ask::Forward(_) = self.next().await {}
+        while let SignalRequest::Forward(_) = self.next().await {}
     }
 
     /// The next one. May be cancelled without loss.
-    pub async fn next(&mut self) -> Ask {
+    pub async fn next(&mut self) -> SignalRequest {
         match self.0.recv().await {
             Some(ask) => ask,
             // The relay ends only with this value.

@@ -45,11 +45,11 @@ use tokio::net::UnixListener;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-use super::place::{Door, STEWARD};
-use super::run::{Run, Said, Told};
+use super::messages::{Begin, Connection, Incarnation, ShimOrder, ShimReport, State};
+use super::output_log::OutputLogs;
 use super::spec::CONFIG;
-use super::spool::Spools;
-use super::wire::{Begin, News, Order, Origin, State, Wire};
+use super::state_directory::{SHIM, SocketDirectory};
+use super::workload_run::{InstanceReport, RunOutcome, WorkloadRun};
 use crate::guard::SLACK;
 
 /// The hidden subcommand that makes this process a steward.
@@ -142,51 +142,51 @@ fn run(directory: &Path) -> io::Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let door = Door::open(directory)?;
-        let listener = door.listen(STEWARD)?;
+        let sockets = SocketDirectory::open(directory)?;
+        let listener = sockets.listen(SHIM)?;
         io::stdout().write_all(b"ready\n")?;
         io::stdout().flush()?;
         // Whoever waits for the end of our output waits no longer.
         rustix::stdio::dup2_stdout(std::fs::File::options().write(true).open("/dev/null")?)?;
-        Steward::new(directory.to_owned(), listener).serve().await;
-        door.remove(STEWARD).await;
+        Shim::new(directory.to_owned(), listener).serve().await;
+        sockets.remove(SHIM).await;
         Ok(())
     })
 }
 
-struct Steward {
-    spools: Spools,
+struct Shim {
+    output_logs: OutputLogs,
     listener: UnixListener,
-    agent: Option<Wire>,
+    agent: Option<Connection>,
     /// Of the last beat, and what the agent wants to know again.
-    life: Option<Origin>,
+    incarnation: Option<Incarnation>,
     settings: String,
     notes: String,
-    runs: BTreeMap<u64, Run>,
-    tell: UnboundedSender<Told>,
-    told: UnboundedReceiver<Told>,
+    runs: BTreeMap<u64, WorkloadRun>,
+    tell: UnboundedSender<InstanceReport>,
+    told: UnboundedReceiver<InstanceReport>,
     /// Until when the first agent must come.
     awaits_until: Instant,
     quitting: bool,
 }
 
 /// What happened.
-enum Happened {
-    Arrived(Wire),
-    Ordered(Order),
+enum ShimEvent {
+    Arrived(Connection),
+    Ordered(ShimOrder),
     Left(Option<io::Error>),
-    Told(Told),
+    InstanceReport(InstanceReport),
     Time,
 }
 
-impl Steward {
+impl Shim {
     fn new(directory: PathBuf, listener: UnixListener) -> Self {
         let (tell, told) = unbounded_channel();
         Self {
-            spools: Spools::new(directory),
+            output_logs: OutputLogs::new(directory),
             listener,
             agent: None,
-            life: None,
+            incarnation: None,
             settings: String::new(),
             notes: String::new(),
             runs: BTreeMap::new(),
@@ -200,100 +200,102 @@ impl Steward {
     async fn serve(mut self) {
         while !self.is_done() {
             match self.next().await {
-                Happened::Arrived(agent) => self.greet(agent),
-                Happened::Ordered(order) => self.obey(order),
-                Happened::Left(why) => {
+                ShimEvent::Arrived(agent) => self.greet(agent),
+                ShimEvent::Ordered(order) => self.obey(order),
+                ShimEvent::Left(why) => {
                     if let Some(why) = why {
                         let _ = writeln!(io::stderr(), "tenure: steward: the agent: {why}");
                     }
                     self.agent = None;
                 }
-                Happened::Told((run, fate)) => {
-                    let said = self.runs.get_mut(&run).map(|it| it.hear(fate));
+                ShimEvent::InstanceReport((run, event)) => {
+                    let said = self.runs.get_mut(&run).map(|it| it.handle_event(event));
                     match said {
-                        Some(Said::Ended) => self.ended(run),
-                        Some(Said::Completed) => self.say(&News::Completed { run }),
-                        Some(Said::Nothing) | None => {}
+                        Some(RunOutcome::Ended) => self.ended(run),
+                        Some(RunOutcome::Completed) => self.say(&ShimReport::Completed { run }),
+                        Some(RunOutcome::Nothing) | None => {}
                     }
                 }
-                Happened::Time => self.look_at_clock(),
+                ShimEvent::Time => self.look_at_clock(),
             }
         }
         // The last words, if anybody listens.
         if let Some(agent) = &mut self.agent {
             let _ = tokio::time::timeout(SLACK, agent.flush()).await;
         }
-        let _ = tokio::time::timeout(SLACK, self.spools.finish()).await;
+        let _ = tokio::time::timeout(SLACK, self.output_logs.finish()).await;
     }
 
-    async fn next(&mut self) -> Happened {
+    async fn next(&mut self) -> ShimEvent {
         let at = self.deadline();
         let agent = &mut self.agent;
         let alone = agent.is_none();
         let ordered = async {
             match agent {
-                Some(agent) => agent.next::<Order>().await,
+                Some(agent) => agent.next::<ShimOrder>().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            Some(told) = self.told.recv() => Happened::Told(told),
+            Some(told) = self.told.recv() => ShimEvent::InstanceReport(told),
             ordered = ordered => match ordered {
-                Ok(Some(order)) => Happened::Ordered(order),
-                Ok(None) => Happened::Left(None),
-                Err(error) => Happened::Left(Some(error)),
+                Ok(Some(order)) => ShimEvent::Ordered(order),
+                Ok(None) => ShimEvent::Left(None),
+                Err(error) => ShimEvent::Left(Some(error)),
             },
             Ok((stream, _)) = self.listener.accept(), if alone => {
-                Happened::Arrived(Wire::new(stream))
+                ShimEvent::Arrived(Connection::new(stream))
             }
-            () = until(at) => Happened::Time,
+            () = until(at) => ShimEvent::Time,
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let ready = self.runs.values().filter_map(Run::ready_at);
+        let ready = self.runs.values().filter_map(WorkloadRun::ready_at);
         // Looked at after it has passed, not before.
         ready.chain(self.lingers_until()).min()
     }
 
     /// Until when an agent may come back; `None` while one is here.
     fn lingers_until(&self) -> Option<Instant> {
-        let life = self.life.as_ref();
-        let at = life.map_or(self.awaits_until, |life| life.times.grant().kill_at);
+        let incarnation = self.incarnation.as_ref();
+        let at = incarnation.map_or(self.awaits_until, |incarnation| {
+            incarnation.times.grant().kill_at
+        });
         (self.agent.is_none() && clock::boot() < at).then_some(at)
     }
 
     /// Nobody will come for what is here.
     fn is_done(&self) -> bool {
-        let empty = self.runs.values().all(Run::is_over);
+        let empty = self.runs.values().all(WorkloadRun::is_over);
         let left = self.agent.is_none() && self.lingers_until().is_none();
         empty && (self.quitting || left)
     }
 
-    fn say(&mut self, news: &News) {
+    fn say(&mut self, news: &ShimReport) {
         if let Some(agent) = &mut self.agent {
             agent.queue(news);
         }
     }
 
-    fn greet(&mut self, agent: Wire) {
+    fn greet(&mut self, agent: Connection) {
         self.agent = Some(agent);
         let state = State {
-            life: self.life.clone(),
+            incarnation: self.incarnation.clone(),
             settings: self.settings.clone(),
             notes: self.notes.clone(),
-            runs: self.runs.values().map(Run::state).collect(),
+            runs: self.runs.values().map(WorkloadRun::state).collect(),
         };
-        self.say(&News::State(state));
+        self.say(&ShimReport::State(state));
         let over: Vec<(u64, bool)> = self
             .runs
             .iter()
             .filter(|(_, run)| run.is_over())
-            .map(|(number, run)| (*number, run.is_hollow()))
+            .map(|(number, run)| (*number, run.awaits_undeploy()))
             .collect();
         for (run, hollow) in over {
             if hollow {
-                self.say(&News::Completed { run });
+                self.say(&ShimReport::Completed { run });
             } else {
                 self.ended(run);
             }
@@ -306,41 +308,41 @@ impl Steward {
             && let Some(ended) = self.runs.remove(&run)
         {
             let failed = ended.failed();
-            self.say(&News::Ended { run, failed });
+            self.say(&ShimReport::Ended { run, failed });
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: ShimOrder) {
         match order {
-            Order::Settings { text } => self.settings = text,
-            Order::Notes { text } => self.notes = text,
-            Order::Begin(begin) => self.begin(*begin),
-            Order::Extend { id, times } => {
+            ShimOrder::Settings { text } => self.settings = text,
+            ShimOrder::Notes { text } => self.notes = text,
+            ShimOrder::Begin(begin) => self.begin(*begin),
+            ShimOrder::Extend { id, times } => {
                 let grant = times.grant();
                 for run in self.runs.values_mut() {
                     run.extend(&id, grant.drain_at, grant.kill_at);
                 }
-                self.life = Some(Origin { id, times });
+                self.incarnation = Some(Incarnation { id, times });
                 if self.agent.as_ref().is_some_and(|it| it.backlog() < BACKLOG) {
                     let kill_at = grant.kill_at.as_nanos();
-                    self.say(&News::Heard { kill_at });
+                    self.say(&ShimReport::Heard { kill_at });
                 }
             }
-            Order::Stop { run } => {
-                if self.runs.get_mut(&run).is_some_and(Run::stop) {
+            ShimOrder::Stop { run } => {
+                if self.runs.get_mut(&run).is_some_and(WorkloadRun::stop) {
                     self.ended(run);
                 }
             }
-            Order::Kill { run } => {
-                if self.runs.get_mut(&run).is_some_and(Run::kill) {
+            ShimOrder::Kill { run } => {
+                if self.runs.get_mut(&run).is_some_and(WorkloadRun::kill) {
                     self.ended(run);
                 }
             }
-            Order::Quit => {
+            ShimOrder::Quit => {
                 self.quitting = true;
                 let runs: Vec<u64> = self.runs.keys().copied().collect();
                 for run in runs {
-                    self.obey(Order::Kill { run });
+                    self.obey(ShimOrder::Kill { run });
                 }
             }
         }
@@ -350,10 +352,10 @@ impl Steward {
         let run = begin.run;
         if self.runs.contains_key(&run) || self.quitting {
             let failed = Some(format!("expected a new run, found {run} once more"));
-            return self.say(&News::Ended { run, failed });
+            return self.say(&ShimReport::Ended { run, failed });
         }
-        self.spools.prune();
-        let begun = Run::new(&self.spools, begin, &self.tell);
+        self.output_logs.prune();
+        let begun = WorkloadRun::new(&self.output_logs, begin, &self.tell);
         self.runs.insert(run, begun);
     }
 
@@ -362,7 +364,7 @@ impl Steward {
         let ready = self.runs.iter_mut();
         let ready = ready.filter_map(|(run, it)| it.has_become_ready(now).then_some(*run));
         for run in ready.collect::<Vec<_>>() {
-            self.say(&News::Started { run });
+            self.say(&ShimReport::Started { run });
         }
     }
 }

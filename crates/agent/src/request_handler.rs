@@ -3,7 +3,7 @@
 //!
 //! Each answer is for one request, which has *landed* when a view has it.
 //! Until then a store that fails is asked again, for as long as the agent
-//! lives; who waits, and for how long, is not decided here (`errand.rs`).
+//! lives; who waits, and for how long, is not decided here (`control_server.rs`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,31 +14,33 @@ use tenure::ha::{AskError, Heartbeat, Keys, Manager, NodeId, Place, Refusal, Tar
 use tenure::store::Store;
 use tokio::sync::{Semaphore, watch};
 
-use super::book::{Book, Condition, Entry, Status};
-use super::control::{Ask, Deployed};
-use super::errand::Errand;
+use super::control::{AgentRequest, Deployed};
+use super::control_server::PendingRequest;
+use super::messages::RestartPolicy;
+use super::node_status::{Condition, NodeStatus, StatusTracker, WorkloadStatus};
+use super::pending_reason::pending_reason;
+use super::resolve_node::resolve_node;
 use super::spec::Workload;
-use super::wait::waits_for;
-use super::which::which;
-use super::wire::Restart;
 
 /// What answers need.
-pub(super) struct Desk {
+pub(super) struct RequestHandler {
     pub(super) manager: Arc<Manager>,
     pub(super) store: Arc<dyn Store>,
     pub(super) keys: Keys,
-    pub(super) book: Mutex<Book>,
+    pub(super) status_tracker: Mutex<StatusTracker>,
     /// The last id that this node gave up. The view may have it still.
     pub(super) former: Mutex<Option<NodeId>>,
-    pub(super) permits: Arc<Semaphore>,
+    pub(super) connection_permits: Arc<Semaphore>,
     /// What is asked and not yet in the view, or refused.
-    pub(super) errands: Arc<Semaphore>,
+    pub(super) pending_permits: Arc<Semaphore>,
     pub(super) trouble: watch::Sender<Option<Trouble>>,
 }
 
-impl Desk {
-    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+impl RequestHandler {
+    pub(super) fn status_tracker(&self) -> MutexGuard<'_, StatusTracker> {
+        self.status_tracker
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -50,17 +52,17 @@ pub(super) struct Trouble {
     pub(super) broken: bool,
 }
 
-pub(super) struct Wrong {
+pub(super) struct RequestFailure {
     pub(super) text: String,
     pub(super) usage: bool,
 }
 
-pub(super) fn wrong(text: impl Into<String>) -> Wrong {
+pub(super) fn failure(text: impl Into<String>) -> RequestFailure {
     let text = text.into();
-    Wrong { text, usage: false }
+    RequestFailure { text, usage: false }
 }
 
-impl From<AskError> for Wrong {
+impl From<AskError> for RequestFailure {
     fn from(error: AskError) -> Self {
         let usage = matches!(
             error,
@@ -71,18 +73,22 @@ impl From<AskError> for Wrong {
     }
 }
 
-pub(super) type Done = Result<(String, Value), Wrong>;
+pub(super) type RequestResult = Result<(String, Value), RequestFailure>;
 
-impl Desk {
-    pub(super) async fn answer(&self, asked: Ask, errand: &Errand) -> Done {
+impl RequestHandler {
+    pub(super) async fn answer(
+        &self,
+        asked: AgentRequest,
+        pending: &PendingRequest,
+    ) -> RequestResult {
         match asked {
-            Ask::Deploy { workload, wait } => self.deploy(&workload, wait, errand).await,
-            Ask::Await(deployed) => {
-                errand.lands();
-                self.comes_to_run(&deployed, errand).await
+            AgentRequest::Deploy { workload, wait } => self.deploy(&workload, wait, pending).await,
+            AgentRequest::Await(deployed) => {
+                pending.lands();
+                self.comes_to_run(&deployed, pending).await
             }
-            Ask::Undeploy { name } => self.undeploy(&name, errand).await,
-            Ask::Drain { node } => self.drain(node.as_deref(), errand).await,
+            AgentRequest::Undeploy { name } => self.undeploy(&name, pending).await,
+            AgentRequest::Drain { node } => self.drain(node.as_deref(), pending).await,
         }
     }
 
@@ -90,18 +96,23 @@ impl Desk {
         self.manager.group_state().borrow().view.clone()
     }
 
-    pub(super) async fn joined(&self, errand: &Errand) -> Result<NodeId, AskError> {
+    pub(super) async fn joined(&self, pending: &PendingRequest) -> Result<NodeId, AskError> {
         if !self.manager.group_state().borrow().member {
-            errand.note("waiting: the agent has not joined its group yet");
+            pending.note("waiting: the agent has not joined its group yet");
         }
         self.manager.joined().await
     }
 
-    async fn deploy(&self, workload: &Workload, wait: bool, errand: &Errand) -> Done {
-        let _ = self.joined(errand).await?;
+    async fn deploy(
+        &self,
+        workload: &Workload,
+        wait: bool,
+        pending: &PendingRequest,
+    ) -> RequestResult {
+        let _ = self.joined(pending).await?;
         let before = self.view().map_or(0, |view| view.epoch);
-        self.place(workload, errand).await?;
-        errand.lands();
+        self.place(workload, pending).await?;
+        pending.lands();
         let since = self.view().map_or(0, |view| view.epoch);
         let deployed = Deployed {
             name: workload.name.clone(),
@@ -119,23 +130,27 @@ impl Desk {
             let waits = waits.map_or_else(String::new, |it| format!(", and waits: {it}"));
             return Ok((format!("{name} is deployed{waits}"), object));
         }
-        self.comes_to_run(&deployed, errand).await
+        self.comes_to_run(&deployed, pending).await
     }
 
     /// What a workload waits for that has just been deployed, if it cannot
     /// be begun now.
     fn waits(&self, name: &str) -> Option<String> {
         let (view, name) = (self.view()?, Name::new(name).ok()?);
-        waits_for(&view, view.workloads.get(&name)?, |_| true)
+        pending_reason(&view, view.workloads.get(&name)?, |_| true)
     }
 
     /// Has a workload put into the view, however long that takes.
-    async fn place(&self, workload: &Workload, errand: &Errand) -> Result<(), Wrong> {
+    async fn place(
+        &self,
+        workload: &Workload,
+        pending: &PendingRequest,
+    ) -> Result<(), RequestFailure> {
         loop {
             let deployment = workload
                 .deployment()
-                .map_err(|text| Wrong { text, usage: true })?;
-            let me = self.joined(errand).await?;
+                .map_err(|text| RequestFailure { text, usage: true })?;
+            let me = self.joined(pending).await?;
             let on = match &workload.node {
                 Some(node) => Some(self.resolve(node)?.0),
                 None if workload.ha => None,
@@ -149,7 +164,7 @@ impl Desk {
                     if id == me && self.manager.id() != me => {}
                 // Nothing was asked yet.
                 Err(AskError::Store(error)) if !matches!(error, StoreError::Broken(_)) => {
-                    errand.note(&format!("waiting: {error}"));
+                    pending.note(&format!("waiting: {error}"));
                     tokio::time::sleep(self.manager.config().interval).await;
                 }
                 Err(error) => return Err(error.into()),
@@ -157,11 +172,11 @@ impl Desk {
         }
     }
 
-    async fn undeploy(&self, name: &str, errand: &Errand) -> Done {
-        let _ = self.joined(errand).await?;
+    async fn undeploy(&self, name: &str, pending: &PendingRequest) -> RequestResult {
+        let _ = self.joined(pending).await?;
         self.manager.release(name).await?;
-        errand.lands();
-        let key = Name::new(name).map_err(|error| wrong(error.to_string()))?;
+        pending.lands();
+        let key = Name::new(name).map_err(|error| failure(error.to_string()))?;
         let mut group_state = self.manager.group_state();
         loop {
             let view = group_state.borrow_and_update().view.clone();
@@ -178,8 +193,8 @@ impl Desk {
             };
             match it.filter(|(_, it)| ends(it.place)) {
                 Some((view, it)) => {
-                    let waits_for = waits_for(view, it, |_| true).unwrap_or_default();
-                    errand.note(&format!("{name}: waiting: {waits_for}"));
+                    let pending_reason = pending_reason(view, it, |_| true).unwrap_or_default();
+                    pending.note(&format!("{name}: waiting: {pending_reason}"));
                 }
                 // It is another one of its name that is there, if one is.
                 None => break,
@@ -194,13 +209,13 @@ impl Desk {
     }
 
     /// Waits until what was deployed runs, or has done so already.
-    async fn comes_to_run(&self, it: &Deployed, errand: &Errand) -> Done {
-        let name = Name::new(&it.name).map_err(|error| wrong(error.to_string()))?;
-        let ran = self.runs(&name, it, errand).await;
+    async fn comes_to_run(&self, it: &Deployed, pending: &PendingRequest) -> RequestResult {
+        let name = Name::new(&it.name).map_err(|error| failure(error.to_string()))?;
+        let ran = self.runs(&name, it, pending).await;
         let gone = self
             .view()
             .is_some_and(|view| !view.workloads.contains_key(&name));
-        if ran.is_err() && gone && it.restart != Restart::Always {
+        if ran.is_err() && gone && it.restart != RestartPolicy::Always {
             // It was quicker than we are.
             let object = json!({ "workload": name.as_str(), "gone": true });
             return Ok((format!("{name} has ended, and is undeployed"), object));
@@ -209,13 +224,13 @@ impl Desk {
     }
 
     /// Waits until a workload runs as it was deployed.
-    async fn runs(&self, name: &Name, it: &Deployed, errand: &Errand) -> Done {
+    async fn runs(&self, name: &Name, it: &Deployed, pending: &PendingRequest) -> RequestResult {
         let mut group_state = self.manager.group_state();
         let pause = self.manager.config().interval / 4;
         let mut told = String::new();
         loop {
             let view = group_state.borrow_and_update().view.clone();
-            let waits_for = match view {
+            let pending_reason = match view {
                 Some(view) if view.epoch >= it.since => match self.condition(name, &view).await? {
                     (Some((node, entry)), _) if entry.epoch > it.after => match entry.condition {
                         Condition::Running | Condition::Completed => {
@@ -224,14 +239,14 @@ impl Desk {
                         Condition::Failing => return Err(failing(name, &node, &entry)),
                         Condition::Starting | Condition::Stopped => format!("{node} starts it"),
                     },
-                    (_, waits_for) => waits_for,
+                    (_, pending_reason) => pending_reason,
                 },
                 // It may be another agent than the one that deployed it.
                 _ => "the group's view".to_owned(),
             };
-            if told != waits_for {
-                errand.tell(&format!("{name}: waiting: {waits_for}"));
-                told = waits_for;
+            if told != pending_reason {
+                pending.tell(&format!("{name}: waiting: {pending_reason}"));
+                told = pending_reason;
             }
             tokio::select! {
                 _ = group_state.changed() => {}
@@ -246,55 +261,55 @@ impl Desk {
         &self,
         name: &Name,
         view: &View,
-    ) -> Result<(Option<(String, Entry)>, String), Wrong> {
+    ) -> Result<(Option<(String, WorkloadStatus)>, String), RequestFailure> {
         let it = view
             .workloads
             .get(name)
-            .ok_or_else(|| wrong(format!("{name} was undeployed by somebody else")))?;
+            .ok_or_else(|| failure(format!("{name} was undeployed by somebody else")))?;
         // Who is silent is judged by the group; until then it counts as live.
-        let waits_for = waits_for(view, it, |_| true);
-        let (Place::Assigned(id), None) = (it.place, &waits_for) else {
-            return Ok((None, waits_for.unwrap_or_default()));
+        let pending_reason = pending_reason(view, it, |_| true);
+        let (Place::Assigned(id), None) = (it.place, &pending_reason) else {
+            return Ok((None, pending_reason.unwrap_or_default()));
         };
         let node = view
             .member(id)
             .map_or_else(|| id.to_string(), |it| it.name.to_string());
         let entry = if id == self.manager.id() {
-            self.book().entry(name).cloned()
+            self.status_tracker().entry(name).cloned()
         } else {
             self.status(id).await.workloads.remove(name.as_str())
         };
-        let waits_for = format!("{node} starts it");
-        Ok((entry.map(|entry| (node, entry)), waits_for))
+        let pending_reason = format!("{node} starts it");
+        Ok((entry.map(|entry| (node, entry)), pending_reason))
     }
 
     /// What another node says of itself.
-    pub(super) async fn status(&self, id: NodeId) -> Status {
+    pub(super) async fn status(&self, id: NodeId) -> NodeStatus {
         let (key, within) = (self.keys.heartbeat(id), self.manager.config().lease);
         let read = self.store.read(&key, within).await;
         let register = read.ok().and_then(|reading| reading.register);
         let beat = register.and_then(|it| Heartbeat::decode(&it.value).ok());
-        beat.map_or_else(Status::default, |beat| Status::parse(&beat.status))
+        beat.map_or_else(NodeStatus::default, |beat| NodeStatus::parse(&beat.status))
     }
 
     /// The node that somebody means by a name or an id.
-    pub(super) fn resolve(&self, node: &str) -> Result<(NodeId, String), Wrong> {
+    pub(super) fn resolve(&self, node: &str) -> Result<(NodeId, String), RequestFailure> {
         let view = self.view().ok_or(AskError::Stopped)?;
         let former = *self.former.lock().unwrap_or_else(PoisonError::into_inner);
-        let it = which(&view, former, node).map_err(wrong)?;
+        let it = resolve_node(&view, former, node).map_err(failure)?;
         Ok((it.id, it.name.to_string()))
     }
 }
 
-fn running(name: &Name, node: &str, entry: &Entry) -> (String, Value) {
+fn running(name: &Name, node: &str, entry: &WorkloadStatus) -> (String, Value) {
     let object = json!({ "workload": name.as_str(), "node": node, "fence": entry.epoch });
     let fence = entry.epoch;
     (format!("{name} runs on {node} with fence {fence}"), object)
 }
 
-fn failing(name: &Name, node: &str, entry: &Entry) -> Wrong {
+fn failing(name: &Name, node: &str, entry: &WorkloadStatus) -> RequestFailure {
     let why = entry.why.as_deref().unwrap_or("for a reason unknown");
-    wrong(format!(
+    failure(format!(
         "{name} would not start on {node}: {why}. It stays deployed and is tried again, there and \
          on other nodes; `tenure undeploy {name}` gives it up"
     ))

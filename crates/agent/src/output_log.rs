@@ -14,7 +14,7 @@
 //! Output is dropped, and a line says how much once there is room again,
 //!
 //! * if the disk is full;
-//! * if the disk has not moved for [`PATIENCE`](crate::movement::PATIENCE). A
+//! * if the disk has not moved for [`PATIENCE`](crate::stall::STALL_TIMEOUT). A
 //!   disk that hangs must not stop an instance that prints.
 //!
 //! These are threads and not tasks because files block, and a disk that hangs
@@ -32,9 +32,9 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-use super::place;
-use super::queue::Queue;
-use super::wire::LogLimits;
+use super::messages::LogLimits;
+use super::output_queue::OutputQueue;
+use super::state_directory;
 
 /// The most workloads whose output is kept after they have gone.
 const KEPT: usize = 256;
@@ -57,7 +57,7 @@ pub fn older(path: &Path, age: u32) -> PathBuf {
 
 /// Keeps the output of the workloads of a node. Clones are the same one.
 #[derive(Clone)]
-pub(super) struct Spools(Arc<Shared>);
+pub(super) struct OutputLogs(Arc<Shared>);
 
 struct Shared {
     /// The directory of the node.
@@ -81,7 +81,7 @@ struct Directories {
     dying: BTreeSet<PathBuf>,
 }
 
-impl Spools {
+impl OutputLogs {
     pub(super) fn new(directory: PathBuf) -> Self {
         Self(Arc::new(Shared {
             directory,
@@ -103,10 +103,10 @@ impl Spools {
         instance: u32,
         limits: LogLimits,
     ) -> io::Result<OwnedFd> {
-        let logs = place::logs(&self.0.directory, workload);
+        let logs = state_directory::logs(&self.0.directory, workload);
         let path = file(&logs, instance);
         let (read, write) = io::pipe()?;
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(OutputQueue::default());
         let reads = Arc::clone(&queue);
         let reader = std::thread::Builder::new().name("tenure-output".into());
         // It ends with the other end of the pipe.
@@ -115,18 +115,18 @@ impl Spools {
             let turn = Arc::clone(&self.0.turns).acquire_owned().await;
             let turn = turn.map_err(io::Error::other)?;
             let (tell, told) = oneshot::channel();
-            let live = Live::of(Arc::clone(&self.0), logs.clone());
+            let live = LiveDirectory::of(Arc::clone(&self.0), logs.clone());
             let thread = std::thread::Builder::new().name("tenure-log".into());
             thread.spawn(move || {
                 let opened = live.open(file(&live.logs, instance), limits);
                 drop(turn);
                 match opened {
                     // If the caller has given up, nothing was started.
-                    Ok(mut spool) => {
+                    Ok(mut rotating_log) => {
                         if tell.send(Ok(())).is_ok() {
                             while let Some((dropped, chunk)) = queue.next() {
-                                spool.lost += dropped;
-                                spool.keep(&chunk);
+                                rotating_log.lost += dropped;
+                                rotating_log.keep(&chunk);
                             }
                         }
                     }
@@ -244,29 +244,29 @@ impl Shared {
 }
 
 /// An instance writes into this directory.
-struct Live {
+struct LiveDirectory {
     shared: Arc<Shared>,
     logs: PathBuf,
 }
 
-impl Live {
+impl LiveDirectory {
     fn of(shared: Arc<Shared>, logs: PathBuf) -> Self {
         *shared.lock().live.entry(logs.clone()).or_default() += 1;
         Self { shared, logs }
     }
 
-    fn open(&self, path: PathBuf, limits: LogLimits) -> io::Result<Spool> {
+    fn open(&self, path: PathBuf, limits: LogLimits) -> io::Result<RotatingLog> {
         let (shared, dying) = (&self.shared, |it: &mut Directories| {
             it.dying.contains(&self.logs)
         });
         drop(shared.deleted.wait_while(shared.lock(), dying));
         let mut directory = fs::DirBuilder::new();
         directory.recursive(true).mode(0o700).create(&self.logs)?;
-        Spool::open(path, limits)
+        RotatingLog::open(path, limits)
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveDirectory {
     fn drop(&mut self) {
         let live = &mut self.shared.lock().live;
         if let Some(count) = live.get_mut(&self.logs) {
@@ -279,7 +279,7 @@ impl Drop for Live {
     }
 }
 
-struct Spool {
+struct RotatingLog {
     path: PathBuf,
     limits: LogLimits,
     file: File,
@@ -287,7 +287,7 @@ struct Spool {
     lost: u64,
 }
 
-impl Spool {
+impl RotatingLog {
     fn open(path: PathBuf, limits: LogLimits) -> io::Result<Self> {
         let file = Self::file(&path)?;
         let size = file.metadata()?.len();
@@ -360,7 +360,7 @@ impl Spool {
 mod tests {
     use std::io::Read as _;
 
-    use super::super::queue::{CHUNK, QUEUE_MAX};
+    use super::super::output_queue::{CHUNK, QUEUE_MAX};
     use super::*;
 
     const LIMITS: LogLimits = LogLimits {
@@ -371,12 +371,15 @@ mod tests {
     #[tokio::test]
     async fn what_is_written_is_kept_to_the_last_byte() {
         let directory = tempfile::tempdir().expect("a directory");
-        let spools = Spools::new(directory.path().to_owned());
-        let end = spools.begin("w", 0, LIMITS).await.expect("it is opened");
+        let output_logs = OutputLogs::new(directory.path().to_owned());
+        let end = output_logs
+            .begin("w", 0, LIMITS)
+            .await
+            .expect("it is opened");
         let text = "x".repeat(90_000);
         File::from(end).write_all(text.as_bytes()).expect("written");
-        spools.finish().await;
-        let logs = place::logs(directory.path(), "w");
+        output_logs.finish().await;
+        let logs = state_directory::logs(directory.path(), "w");
         assert!(fs::read_to_string(file(&logs, 0)).expect("kept") == text);
     }
 
@@ -386,14 +389,20 @@ mod tests {
     async fn a_log_that_cannot_be_opened_in_time_is_a_start_that_failed() {
         let directory = tempfile::tempdir().expect("a directory");
         let (logs, path) = fifo(directory.path());
-        let spools = Spools::new(directory.path().to_owned());
-        let failed = spools.begin("w", 0, LIMITS).await.expect_err("it hangs");
+        let output_logs = OutputLogs::new(directory.path().to_owned());
+        let failed = output_logs
+            .begin("w", 0, LIMITS)
+            .await
+            .expect_err("it hangs");
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut, "{failed}");
         assert!(failed.to_string().contains("0.log"), "{failed}");
-        assert!(spools.0.lock().live.contains_key(&logs), "its thread waits");
+        assert!(
+            output_logs.0.lock().live.contains_key(&logs),
+            "its thread waits"
+        );
         // It answers, and nothing of that start is left.
         let reader = File::open(path).expect("opened");
-        spools.finish().await;
+        output_logs.finish().await;
         drop(reader);
     }
 
@@ -404,8 +413,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let (_, path) = fifo(directory.path());
         let opening = std::thread::spawn(|| File::open(path).expect("opened"));
-        let spools = Spools::new(directory.path().to_owned());
-        let end = spools.begin(
+        let output_logs = OutputLogs::new(directory.path().to_owned());
+        let end = output_logs.begin(
             "w",
             0,
             LogLimits {
@@ -423,7 +432,7 @@ mod tests {
         // The disk answers again.
         let mut kept = String::new();
         reader.read_to_string(&mut kept).expect("read");
-        spools.finish().await;
+        output_logs.finish().await;
         let said = kept
             .split("tenure: ")
             .nth(1)
@@ -440,7 +449,7 @@ mod tests {
 
     /// A named pipe where the log of instance 0 of `w` is to be.
     fn fifo(directory: &Path) -> (PathBuf, PathBuf) {
-        let logs = place::logs(directory, "w");
+        let logs = state_directory::logs(directory, "w");
         fs::create_dir_all(&logs).expect("a directory");
         let path = file(&logs, 0);
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
@@ -457,9 +466,9 @@ mod tests {
                 files,
             };
             let path = file(directory.path(), 0);
-            let mut spool = Spool::open(path.clone(), limits).expect("a file");
+            let mut rotating_log = RotatingLog::open(path.clone(), limits).expect("a file");
             for line in 0..2_000 {
-                spool.keep(format!("line {line}\n").as_bytes());
+                rotating_log.keep(format!("line {line}\n").as_bytes());
             }
             let sizes = fs::read_dir(directory.path())
                 .expect("a directory")
@@ -477,8 +486,8 @@ mod tests {
                 assert_eq!(before.len(), 1_000);
             }
             // Whoever comes next goes on where this one ended.
-            let again = Spool::open(path, limits).expect("a file");
-            assert_eq!(again.size, spool.size);
+            let again = RotatingLog::open(path, limits).expect("a file");
+            assert_eq!(again.size, rotating_log.size);
         }
     }
 }

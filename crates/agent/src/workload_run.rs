@@ -28,13 +28,13 @@ use tenure::core::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::env_file;
-use super::spool::Spools;
-use super::wire::{Begin, Phase, Restart, RunState};
-use crate::guard::{Event, Guardian, SLACK, Start, Status};
+use super::messages::{Begin, RestartPolicy, RunPhase, RunState};
+use super::output_log::OutputLogs;
+use crate::guard::{Event, ExitStatus, Guardian, SLACK, Start};
 
 /// Between what an instance is told and told to stop at once.
 #[derive(Clone, Copy, Debug)]
-enum Word {
+enum InstanceOrder {
     Extend(Instant, Instant),
     Stop(Duration),
     Kill,
@@ -42,42 +42,46 @@ enum Word {
 
 /// What became of an instance.
 #[derive(Debug)]
-pub(super) enum Fate {
+pub(super) enum InstanceEvent {
     Started,
     /// It did not start.
     Failed(String),
-    Exited(Status, bool),
+    Exited(ExitStatus, bool),
     /// Nothing is left of it.
     Gone,
 }
 
 /// News of an instance of a run.
-pub(super) type Told = (u64, Fate);
+pub(super) type InstanceReport = (u64, InstanceEvent);
 
 /// What a run has to say.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Said {
+pub(super) enum RunOutcome {
     Nothing,
     Completed,
     Ended,
 }
 
-pub(super) struct Run {
+pub(super) struct WorkloadRun {
     begin: Arc<Begin>,
-    instances: Vec<UnboundedSender<Word>>,
+    instances: Vec<UnboundedSender<InstanceOrder>>,
     live: u32,
     started: u32,
     completed: u32,
     ready_at: Option<Instant>,
-    phase: Phase,
+    phase: RunPhase,
     /// The agent has asked for its end.
     asked: bool,
     failed: Option<String>,
 }
 
-impl Run {
+impl WorkloadRun {
     /// Starts all instances.
-    pub(super) fn new(spools: &Spools, begin: Begin, told: &UnboundedSender<Told>) -> Self {
+    pub(super) fn new(
+        output_logs: &OutputLogs,
+        begin: Begin,
+        told: &UnboundedSender<InstanceReport>,
+    ) -> Self {
         let grant = begin.times.grant();
         let mut run = Self {
             instances: Vec::new(),
@@ -85,27 +89,27 @@ impl Run {
             started: 0,
             completed: 0,
             ready_at: None,
-            phase: Phase::Starting,
+            phase: RunPhase::Starting,
             asked: false,
             failed: None,
             begin: Arc::new(begin),
         };
         for instance in 0..run.begin.instances {
-            let (words, heard) = unbounded_channel();
-            run.instances.push(words);
+            let (orders, heard) = unbounded_channel();
+            run.instances.push(orders);
             let start = Start {
                 drain_at: grant.drain_at,
                 kill_at: grant.kill_at,
                 argv: run.begin.argv.iter().map(Into::into).collect(),
                 env: run.env(instance),
             };
-            let kept = Kept {
+            let instance_task = InstanceTask {
                 instance,
-                spools: spools.clone(),
+                output_logs: output_logs.clone(),
                 begin: Arc::clone(&run.begin),
                 told: told.clone(),
             };
-            tokio::spawn(kept.keep(start, heard));
+            tokio::spawn(instance_task.supervise(start, heard));
         }
         run
     }
@@ -122,7 +126,7 @@ impl Run {
     }
 
     /// Whether nothing of it is left although nobody has asked for its end.
-    pub(super) fn is_hollow(&self) -> bool {
+    pub(super) fn awaits_undeploy(&self) -> bool {
         self.live == 0 && !self.asked && self.is_complete()
     }
 
@@ -151,14 +155,14 @@ impl Run {
     pub(super) fn extend(&mut self, id: &str, drain_at: Instant, kill_at: Instant) {
         // What another incarnation began keeps the times it has.
         if id == self.begin.id {
-            self.tell(Word::Extend(drain_at, kill_at));
+            self.tell(InstanceOrder::Extend(drain_at, kill_at));
         }
     }
 
     /// The agent wants its end; true if there is nothing to end.
     pub(super) fn stop(&mut self) -> bool {
         self.asked = true;
-        if matches!(self.phase, Phase::Stopping { .. }) {
+        if matches!(self.phase, RunPhase::Stopping { .. }) {
             return self.live == 0;
         }
         self.end();
@@ -169,26 +173,26 @@ impl Run {
     pub(super) fn kill(&mut self) -> bool {
         self.asked = true;
         self.stopping(Duration::ZERO);
-        self.tell(Word::Kill);
+        self.tell(InstanceOrder::Kill);
         self.live == 0
     }
 
     fn end(&mut self) {
         let grace = Duration::from_millis(self.begin.grace_ms);
         self.stopping(grace);
-        self.tell(Word::Stop(grace));
+        self.tell(InstanceOrder::Stop(grace));
     }
 
     fn stopping(&mut self, grace: Duration) {
         let kill_at = clock::boot().after(grace).as_nanos();
-        self.phase = Phase::Stopping { kill_at };
+        self.phase = RunPhase::Stopping { kill_at };
         self.ready_at = None;
     }
 
-    fn tell(&self, word: Word) {
+    fn tell(&self, order: InstanceOrder) {
         for instance in &self.instances {
             // Those that have ended hear nothing, and need not.
-            let _ = instance.send(word);
+            let _ = instance.send(order);
         }
     }
 
@@ -202,42 +206,42 @@ impl Run {
         let ready = self.ready_at.is_some_and(|at| now >= at);
         if ready {
             self.ready_at = None;
-            self.phase = Phase::Running;
+            self.phase = RunPhase::Running;
         }
         ready
     }
 
     /// Takes in what became of an instance.
-    pub(super) fn hear(&mut self, fate: Fate) -> Said {
-        match fate {
-            Fate::Started => {
+    pub(super) fn handle_event(&mut self, event: InstanceEvent) -> RunOutcome {
+        match event {
+            InstanceEvent::Started => {
                 self.started += 1;
-                if self.started == self.begin.instances && self.phase == Phase::Starting {
+                if self.started == self.begin.instances && self.phase == RunPhase::Starting {
                     let ready = Duration::from_millis(self.begin.ready_ms);
                     self.ready_at = Some(clock::boot().after(ready));
                 }
             }
-            Fate::Failed(why) => self.fails(why),
-            Fate::Exited(_, _) if self.asked => {}
-            Fate::Exited(_, true) => {
+            InstanceEvent::Failed(why) => self.fails(why),
+            InstanceEvent::Exited(_, _) if self.asked => {}
+            InstanceEvent::Exited(_, true) => {
                 self.fails("its node could not confirm in time that it lives".into());
             }
-            Fate::Exited(status, false) => self.exited(status),
-            Fate::Gone => {
+            InstanceEvent::Exited(status, false) => self.exited(status),
+            InstanceEvent::Gone => {
                 self.live = self.live.saturating_sub(1);
                 if self.live == 0 {
                     return self.over();
                 }
             }
         }
-        Said::Nothing
+        RunOutcome::Nothing
     }
 
-    fn exited(&mut self, status: Status) {
+    fn exited(&mut self, status: ExitStatus) {
         let complete = match self.begin.restart {
-            Restart::Always => false,
-            Restart::OnFailure => status == Status::Code(0),
-            Restart::Never => true,
+            RestartPolicy::Always => false,
+            RestartPolicy::OnFailure => status == ExitStatus::Code(0),
+            RestartPolicy::Never => true,
         };
         if complete {
             self.completed += 1;
@@ -249,51 +253,51 @@ impl Run {
     /// One instance has failed: the others end with it.
     fn fails(&mut self, why: String) {
         self.failed.get_or_insert(why);
-        if !matches!(self.phase, Phase::Stopping { .. }) {
+        if !matches!(self.phase, RunPhase::Stopping { .. }) {
             self.end();
         }
     }
 
-    fn over(&mut self) -> Said {
-        if self.is_hollow() {
-            (self.phase, self.ready_at) = (Phase::Running, None);
-            return Said::Completed;
+    fn over(&mut self) -> RunOutcome {
+        if self.awaits_undeploy() {
+            (self.phase, self.ready_at) = (RunPhase::Running, None);
+            return RunOutcome::Completed;
         }
         if !self.asked && self.failed.is_none() {
             // Some had completed when the last one was lost.
             self.failed = Some("its guardian has failed".into());
         }
-        Said::Ended
+        RunOutcome::Ended
     }
 }
 
 /// One instance of a run.
-struct Kept {
+struct InstanceTask {
     instance: u32,
-    spools: Spools,
+    output_logs: OutputLogs,
     begin: Arc<Begin>,
-    told: UnboundedSender<Told>,
+    told: UnboundedSender<InstanceReport>,
 }
 
-impl Kept {
+impl InstanceTask {
     async fn guardian(&self) -> std::io::Result<Guardian> {
         let (name, log) = (&self.begin.name, self.begin.log);
-        let output = self.spools.begin(name, self.instance, log).await?;
+        let output = self.output_logs.begin(name, self.instance, log).await?;
         let mut output = std::fs::File::from(output);
         // Fits into the empty pipe.
         let _ = writeln!(
             output,
             "tenure: {} instance {} starts with fence {}",
-            crate::words::timestamp(clock::wall()),
+            crate::format::timestamp(clock::wall()),
             self.instance,
             self.begin.fence
         );
         Guardian::stand_by_to(output.into(), name)
     }
 
-    fn tell(&self, fate: Fate) {
+    fn tell(&self, event: InstanceEvent) {
         // The steward hears as long as it lives.
-        let _ = self.told.send((self.begin.run, fate));
+        let _ = self.told.send((self.begin.run, event));
     }
 
     /// The variables of the file that the workload names, if it names one.
@@ -301,27 +305,27 @@ impl Kept {
         let Some(file) = &self.begin.env_file else {
             return Ok(Vec::new());
         };
-        let read = self.spools.look(Path::new(file), env_file::read).await;
+        let read = self.output_logs.look(Path::new(file), env_file::read).await;
         read.map_err(|why| format!("env-file {why}"))
     }
 
     /// Feeds the guardian until nothing of the instance is left.
-    async fn keep(self, mut start: Start, mut words: UnboundedReceiver<Word>) {
+    async fn supervise(self, mut start: Start, mut orders: UnboundedReceiver<InstanceOrder>) {
         match self.variables().await {
             // Before the others, which count for more.
             Ok(variables) => drop(start.env.splice(0..0, variables)),
             Err(why) => {
-                self.tell(Fate::Failed(why));
-                return self.tell(Fate::Gone);
+                self.tell(InstanceEvent::Failed(why));
+                return self.tell(InstanceEvent::Gone);
             }
         }
         let mut guardian = match self.guardian().await {
             Ok(guardian) => guardian,
             Err(error) => {
-                self.tell(Fate::Failed(format!(
+                self.tell(InstanceEvent::Failed(format!(
                     "no process could be started: {error}"
                 )));
-                return self.tell(Fate::Gone);
+                return self.tell(InstanceEvent::Gone);
             }
         };
         let mut kill_at = start.kill_at;
@@ -333,14 +337,14 @@ impl Kept {
             let event = tokio::select! {
                 biased;
                 event = guardian.event() => event,
-                Some(word) = words.recv() => {
-                    match word {
-                        Word::Extend(drain, kill) => {
+                Some(order) = orders.recv() => {
+                    match order {
+                        InstanceOrder::Extend(drain, kill) => {
                             kill_at = kill_at.max(kill);
                             guardian.extend(drain, kill);
                         }
-                        Word::Stop(grace) => guardian.stop(grace),
-                        Word::Kill => guardian.kill(),
+                        InstanceOrder::Stop(grace) => guardian.stop(grace),
+                        InstanceOrder::Kill => guardian.kill(),
                     }
                     continue;
                 }
@@ -348,28 +352,30 @@ impl Kept {
             let last = event.is_last();
             match event {
                 Event::Ready => {}
-                Event::Started { .. } => self.tell(Fate::Started),
-                Event::Refused { why } => self.tell(Fate::Failed(why.to_string())),
+                Event::Started { .. } => self.tell(InstanceEvent::Started),
+                Event::Refused { why } => self.tell(InstanceEvent::Failed(why.to_string())),
                 Event::Exited {
                     status,
                     asked: true,
                 } => told_to_end = Some(status),
-                Event::Exited { status, .. } => self.tell(Fate::Exited(status, false)),
-                Event::Lost { why } => self.tell(Fate::Failed(why)),
+                Event::Exited { status, .. } => self.tell(InstanceEvent::Exited(status, false)),
+                Event::Lost { why } => self.tell(InstanceEvent::Failed(why)),
                 Event::Gone => {
                     if let Some(status) = told_to_end {
-                        self.tell(Fate::Exited(status, true));
+                        self.tell(InstanceEvent::Exited(status, true));
                     }
                 }
-                Event::Blind => {
-                    self.tell(Fate::Failed("the keeper of its guardian has failed".into()));
+                Event::WatchdogLost => {
+                    self.tell(InstanceEvent::Failed(
+                        "the keeper of its guardian has failed".into(),
+                    ));
                     // The guardian hears that too, and has killed it by then.
                     let left = kill_at.after(SLACK).since(clock::boot());
                     tokio::time::sleep(left).await;
                 }
             }
             if last {
-                return self.tell(Fate::Gone);
+                return self.tell(InstanceEvent::Gone);
             }
         }
     }
