@@ -81,7 +81,7 @@ mod tests {
     type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
     impl CutStore {
-        fn passes(&self) -> Result<(), StoreError> {
+        fn check_link(&self) -> Result<(), StoreError> {
             if self.cut.load(Ordering::SeqCst) {
                 return Err(StoreError::unknown("the line is cut"));
             }
@@ -102,7 +102,7 @@ mod tests {
 
         fn read<'a>(&'a self, key: &'a Key, within: Duration) -> Answer<'a, Reading> {
             Box::pin(async move {
-                self.passes()?;
+                self.check_link()?;
                 self.store.read(key, within).await
             })
         }
@@ -114,7 +114,7 @@ mod tests {
                         self.lost.fetch_add(1, Ordering::SeqCst);
                     }
                 };
-                self.passes().inspect_err(lost)?;
+                self.check_link().inspect_err(lost)?;
                 self.store.compare_and_swap(write, within).await
             })
         }
@@ -126,7 +126,7 @@ mod tests {
             within: Duration,
         ) -> Answer<'a, ()> {
             Box::pin(async move {
-                self.passes()?;
+                self.check_link()?;
                 self.store.delete(key, expected, within).await
             })
         }
@@ -138,7 +138,7 @@ mod tests {
             within: Duration,
         ) -> Answer<'a, Page> {
             Box::pin(async move {
-                self.passes()?;
+                self.check_link()?;
                 self.store.list(prefix, after, within).await
             })
         }
@@ -159,7 +159,7 @@ mod tests {
         async fn undeploy(&mut self) {}
     }
 
-    async fn soon<T>(what: &str, it: impl Future<Output = T>) -> T {
+    async fn within_limit<T>(what: &str, it: impl Future<Output = T>) -> T {
         let ended = tokio::time::timeout(Duration::from_secs(20), it).await;
         ended.unwrap_or_else(|_| panic!("{what} takes too long"))
     }
@@ -180,25 +180,27 @@ mod tests {
             .start();
         let manager = Arc::new(manager.expect("a node"));
         let deployed = manager.deploy(Deployment::new("job", "job"));
-        soon("deploying", deployed).await.expect("it runs");
+        within_limit("deploying", deployed).await.expect("it runs");
         let mut group_state = manager.group_state();
         let seen = group_state.borrow_and_update().clone();
         let view = seen.view.expect("it is deployed");
         let (name, job) = view.workloads.iter().next().expect("the job");
         let (name, digest) = (name.clone(), job.digest.clone());
         cut_store.cut.store(true, Ordering::SeqCst);
-        let retiring = tokio::spawn(undeploy_completed(
+        let undeploying = tokio::spawn(undeploy_completed(
             Arc::clone(&manager),
             CompletedWorkload { name, digest },
         ));
         let another = group_state.wait_for(|group_state| group_state.id != seen.id);
-        soon("fencing", another).await.expect("it goes on");
+        within_limit("fencing", another).await.expect("it goes on");
         assert!(
             cut_store.lost.load(Ordering::SeqCst) > 0,
             "it was not asked for"
         );
         cut_store.cut.store(false, Ordering::SeqCst);
-        soon("retiring", retiring).await.expect("it returns");
+        within_limit("retiring", undeploying)
+            .await
+            .expect("it returns");
         let gone = group_state.wait_for(|group_state| group_state.member).await;
         let view = gone.expect("it goes on").view.clone();
         assert_eq!(view.map(|view| view.workloads.len()), Some(0));

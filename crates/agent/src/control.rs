@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 
 use super::messages::{Connection, RestartPolicy};
 use super::spec::Workload;
-use super::state_directory::{self, CONTROL, SocketDirectory};
+use super::state_directory::{self, CONTROL_SOCKET, SocketDirectory};
 
 /// How long an agent may take to greet.
 const GREETING: Duration = Duration::from_secs(3);
@@ -136,11 +136,11 @@ pub async fn send_request(
 ) -> Result<(String, Value), RequestError> {
     // Which of several would be drained is not for the alphabet to say.
     let alone = matches!(request, AgentRequest::Drain { node: None });
-    let mut wire = connect(root, group, via, (alone, within), &mut note).await?;
+    let mut connection = connect(root, group, via, (alone, within), &mut note).await?;
     let within_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
-    wire.queue(&RequestEnvelope { within_ms, request });
+    connection.queue(&RequestEnvelope { within_ms, request });
     loop {
-        match wire.next::<Answer>().await.map_err(Failure::from)? {
+        match connection.next::<Answer>().await.map_err(Failure::from)? {
             Some(Answer::Hello) => {}
             Some(Answer::Note { text }) => note(&text),
             Some(Answer::Done { text, object }) => return Ok((text, object)),
@@ -173,16 +173,16 @@ async fn connect(
     (alone, within): (bool, Duration),
     note: &mut impl FnMut(&str),
 ) -> Result<Connection, Failure> {
-    let directory = state_directory::of_group(root, group);
+    let directory = state_directory::group_directory(root, group);
     let (mut mute, mut found) = (Vec::new(), Vec::new());
     for (node, stream) in reached(root, group, via, within, note).await? {
-        let mut wire = Connection::new(UnixStream::from_std(stream)?);
-        let greeting = tokio::time::timeout(GREETING, wire.next::<Answer>()).await;
+        let mut connection = Connection::new(UnixStream::from_std(stream)?);
+        let greeting = tokio::time::timeout(GREETING, connection.next::<Answer>()).await;
         if matches!(greeting, Ok(Ok(Some(Answer::Hello)))) {
             if !alone {
-                return Ok(wire);
+                return Ok(connection);
             }
-            found.push((node, wire));
+            found.push((node, connection));
             continue;
         }
         mute.push(node.display().to_string());
@@ -199,8 +199,8 @@ async fn connect(
             names.join(", ")
         )));
     }
-    if let Some((_, wire)) = found.pop() {
-        return Ok(wire);
+    if let Some((_, connection)) = found.pop() {
+        return Ok(connection);
     }
     if !mute.is_empty() {
         let mute = mute.join(", ");
@@ -235,10 +235,13 @@ async fn reached(
     let look = move || {
         let nodes = state_directory::nodes(&below, &group, via.as_deref())?;
         let reach = |node: PathBuf| {
-            let stream = SocketDirectory::open(&node).ok()?.reach(CONTROL).ok()?;
+            let stream = SocketDirectory::open(&node)
+                .ok()?
+                .connect_blocking(CONTROL_SOCKET)
+                .ok()?;
             Some((node, stream))
         };
         Ok(nodes.into_iter().filter_map(reach).collect())
     };
-    state_directory::answered(root, within, slow, look).await
+    state_directory::run_on_thread(root, within, slow, look).await
 }

@@ -49,45 +49,45 @@ const UNANSWERED: &str = "no view has it yet: the store is slow to answer, or do
 pub(super) struct PendingRequest {
     notes: UnboundedSender<String>,
     noted: Mutex<BTreeSet<String>>,
-    landed: watch::Sender<bool>,
+    in_view: watch::Sender<bool>,
 }
 
 impl PendingRequest {
     fn new() -> (Self, UnboundedReceiver<String>) {
-        let (notes, heard) = unbounded_channel();
-        let (noted, landed) = (Mutex::default(), watch::Sender::new(false));
+        let (notes, receiver) = unbounded_channel();
+        let (noted, in_view) = (Mutex::default(), watch::Sender::new(false));
         let pending = Self {
             notes,
             noted,
-            landed,
+            in_view,
         };
-        (pending, heard)
+        (pending, receiver)
     }
 
     /// Tells whoever waits, each time.
-    pub(super) fn tell(&self, text: &str) {
+    pub(super) fn send_note(&self, text: &str) {
         // Perhaps nobody does.
         let _ = self.notes.send(text.to_owned());
     }
 
     /// Tells whoever waits, but not twice.
-    pub(super) fn note(&self, text: &str) {
+    pub(super) fn send_note_once(&self, text: &str) {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         if noted.len() < NOTES_MAX && noted.insert(text.to_owned()) {
-            self.tell(text);
+            self.send_note(text);
         }
     }
 
     /// The view has it.
-    pub(super) fn lands(&self) {
-        self.landed.send_replace(true);
+    pub(super) fn mark_in_view(&self) {
+        self.in_view.send_replace(true);
     }
 }
 
 /// Serves until this is dropped.
 pub(super) async fn serve(listener: UnixListener, handler: Arc<RequestHandler>) {
     loop {
-        let Ok(permit) = Arc::clone(&handler.connection_permits)
+        let Ok(connection_permit) = Arc::clone(&handler.connection_permits)
             .acquire_owned()
             .await
         else {
@@ -104,49 +104,53 @@ pub(super) async fn serve(listener: UnixListener, handler: Arc<RequestHandler>) 
         };
         let handler = Arc::clone(&handler);
         tokio::spawn(async move {
-            attend(Connection::new(stream), &handler, permit).await;
+            serve_connection(Connection::new(stream), &handler, connection_permit).await;
         });
     }
 }
 
-async fn attend(mut wire: Connection, handler: &RequestHandler, permit: OwnedSemaphorePermit) {
-    wire.queue(&Answer::Hello);
-    let RequestEnvelope { within_ms, request } = match wire.next().await {
+async fn serve_connection(
+    mut connection: Connection,
+    handler: &RequestHandler,
+    connection_permit: OwnedSemaphorePermit,
+) {
+    connection.queue(&Answer::Hello);
+    let RequestEnvelope { within_ms, request } = match connection.next().await {
         Ok(Some(request)) => request,
         Ok(None) => return,
         Err(error) => {
             let text = format!("expected a request that this version understands: {error}");
-            return refuse(wire, text, true).await;
+            return refuse(connection, text, true).await;
         }
     };
-    let Ok(turn) = Arc::clone(&handler.pending_permits).try_acquire_owned() else {
+    let Ok(pending_permit) = Arc::clone(&handler.pending_permits).try_acquire_owned() else {
         let text = format!(
             "expected at most {PENDING_MAX} requests at a time, found that so many wait for the \
              store; ask again when it answers"
         );
-        return refuse(wire, text, false).await;
+        return refuse(connection, text, false).await;
     };
     let asked = request.to_string();
     let within = within_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
     let (pending, mut notes) = PendingRequest::new();
     let mut work = std::pin::pin!(handler.answer(request, &pending));
     let last = {
-        let mut kept = std::pin::pin!(handler.is_kept(&pending, within));
+        let mut timed_out = std::pin::pin!(handler.wait_for_timeout(&pending, within));
         loop {
             tokio::select! {
-                answer = &mut work => break Some(last_word(answer)),
-                Some(text) = notes.recv() => wire.queue(&Answer::Note { text }),
-                RequestFailure { text, usage } = &mut kept => {
+                answer = &mut work => break Some(last_answer(answer)),
+                Some(text) = notes.recv() => connection.queue(&Answer::Note { text }),
+                RequestFailure { text, usage } = &mut timed_out => {
                     while let Ok(text) = notes.try_recv() {
-                        wire.queue(&Answer::Note { text });
+                        connection.queue(&Answer::Note { text });
                     }
                     let gave_up = true;
-                    wire.queue(&Answer::Failed { text, usage, gave_up });
-                    let _ = wire.flush().await;
+                    connection.queue(&Answer::Failed { text, usage, gave_up });
+                    let _ = connection.flush().await;
                     break None;
                 }
                 // It says nothing more; its end is the end of waiting.
-                more = wire.next::<RequestEnvelope>() => if !matches!(more, Ok(Some(_))) {
+                more = connection.next::<RequestEnvelope>() => if !matches!(more, Ok(Some(_))) {
                     break None;
                 },
             }
@@ -154,35 +158,35 @@ async fn attend(mut wire: Connection, handler: &RequestHandler, permit: OwnedSem
     };
     if let Some(last) = last {
         while let Ok(text) = notes.try_recv() {
-            wire.queue(&Answer::Note { text });
+            connection.queue(&Answer::Note { text });
         }
-        wire.queue(&last);
-        let _ = wire.flush().await;
+        connection.queue(&last);
+        let _ = connection.flush().await;
         return;
     }
-    drop((wire, permit, notes));
-    let mut landed = pending.landed.subscribe();
+    drop((connection, connection_permit, notes));
+    let mut in_view = pending.in_view.subscribe();
     tokio::select! {
         biased;
-        _ = landed.wait_for(|landed| *landed) => {}
+        _ = in_view.wait_for(|in_view| *in_view) => {}
         answer = work => if let Err(RequestFailure { text, .. }) = answer {
             tracing::warn!("`{asked}`, for which nobody waits any more, was not done: {text}");
         },
     }
-    drop(turn);
+    drop(pending_permit);
 }
 
-async fn refuse(mut wire: Connection, text: String, usage: bool) {
+async fn refuse(mut connection: Connection, text: String, usage: bool) {
     let gave_up = false;
-    wire.queue(&Answer::Failed {
+    connection.queue(&Answer::Failed {
         text,
         usage,
         gave_up,
     });
-    let _ = wire.flush().await;
+    let _ = connection.flush().await;
 }
 
-fn last_word(answer: RequestResult) -> Answer {
+fn last_answer(answer: RequestResult) -> Answer {
     match answer {
         Ok((text, object)) => Answer::Done { text, object },
         Err(RequestFailure { text, usage }) => Answer::Failed {
@@ -196,15 +200,15 @@ fn last_word(answer: RequestResult) -> Answer {
 impl RequestHandler {
     /// Tells what keeps the agent from its group; returns when that, or the
     /// landing of what was asked, has taken too long.
-    async fn is_kept(&self, pending: &PendingRequest, within: Duration) -> RequestFailure {
+    async fn wait_for_timeout(&self, pending: &PendingRequest, within: Duration) -> RequestFailure {
         let mut trouble = self.trouble.subscribe();
-        let mut landed = pending.landed.subscribe();
+        let mut in_view = pending.in_view.subscribe();
         let (mut since, mut slow) = (None, false);
         loop {
             let seen = trouble.borrow_and_update().clone();
-            let here = *landed.borrow_and_update();
+            let here = *in_view.borrow_and_update();
             if let Some(Trouble { why, .. }) = &seen {
-                pending.note(&format!("waiting: {why}"));
+                pending.send_note_once(&format!("waiting: {why}"));
             }
             since = if here && seen.is_none() {
                 None
@@ -222,11 +226,11 @@ impl RequestHandler {
             tokio::select! {
                 // The senders are held by the desk and the errand.
                 _ = trouble.changed() => {}
-                _ = landed.changed() => {}
+                _ = in_view.changed() => {}
                 () = tokio::time::sleep(SLOW), if !here && !slow => {
                     slow = true;
                     if self.manager.group_state().borrow().member && seen.is_none() {
-                        pending.note(&format!("waiting: {UNANSWERED}"));
+                        pending.send_note_once(&format!("waiting: {UNANSWERED}"));
                     }
                 }
                 () = over => return self.gave_up(seen, here, within),
@@ -234,7 +238,7 @@ impl RequestHandler {
         }
     }
 
-    fn gave_up(&self, trouble: Option<Trouble>, landed: bool, within: Duration) -> RequestFailure {
+    fn gave_up(&self, trouble: Option<Trouble>, in_view: bool, within: Duration) -> RequestFailure {
         let usage = trouble.as_ref().is_some_and(|it| it.broken);
         let member = self.manager.group_state().borrow().member;
         let found = match (trouble, member) {
@@ -242,7 +246,7 @@ impl RequestHandler {
             (None, false) => "the agent has not joined its group yet".to_owned(),
             (None, true) => UNANSWERED.to_owned(),
         };
-        let then = if landed {
+        let then = if in_view {
             "it is in the view; see `tenure ps`"
         } else {
             "it is not taken back: the agent does or refuses it when that is over, unless it \

@@ -22,7 +22,7 @@ use crate::format::counted;
 
 /// How a node went, as far as the view remembers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Gone {
+enum DepartureKind {
     Left,
     Died,
     /// The view does not say, or could not be seen any more.
@@ -60,20 +60,24 @@ impl RequestHandler {
             had: BTreeSet::new(),
         };
         for text in draining.warnings() {
-            pending.tell(&format!("warning: {text}"));
+            pending.send_note(&format!("warning: {text}"));
         }
         let began = clock::boot();
         self.manager.drain_node(id).await?;
-        pending.lands();
-        let after = self.leaves(&mut draining, pending).await;
+        pending.mark_in_view();
+        let after = self.wait_until_left(&mut draining, pending).await;
         let took = clock::boot().since(began).as_millis();
-        draining.told(after.as_deref(), u64::try_from(took).unwrap_or(u64::MAX))
+        draining.outcome(after.as_deref(), u64::try_from(took).unwrap_or(u64::MAX))
     }
 
     /// Waits until a node is not in the view; returns the first without it.
-    async fn leaves(&self, draining: &mut Draining, pending: &PendingRequest) -> Option<Arc<View>> {
+    async fn wait_until_left(
+        &self,
+        draining: &mut Draining,
+        pending: &PendingRequest,
+    ) -> Option<Arc<View>> {
         let mut group_state = self.manager.group_state();
-        let mut told = usize::MAX;
+        let mut last_count = usize::MAX;
         loop {
             // Whether it has stopped is looked at first: what is seen then is
             // the last that it saw.
@@ -87,10 +91,10 @@ impl RequestHandler {
                     .held_by(draining.id)
                     .map(|(name, _)| name.clone())
                     .collect();
-                if held.len() != told {
-                    told = held.len();
-                    let has = counted(told, "workload");
-                    pending.tell(&format!("{}: has {has} to hand on", draining.name));
+                if held.len() != last_count {
+                    last_count = held.len();
+                    let has = counted(last_count, "workload");
+                    pending.send_note(&format!("{}: has {has} to hand on", draining.name));
                 }
                 draining.had.extend(held);
             }
@@ -124,7 +128,7 @@ impl Draining {
         }
         view.workloads
             .retain(|_, it| it.place.holder() != Some(self.id));
-        let mut texts = said(&view, &self.waiting(&view), "will wait");
+        let mut texts = waiting_texts(&view, &self.waiting(&view), "will wait");
         let own = self.before.held_by(self.id).filter(|(_, it)| !it.ha);
         let own: Vec<&str> = own.map(|(name, _)| name.as_str()).collect();
         if !own.is_empty() {
@@ -156,32 +160,32 @@ impl Draining {
         waiting
     }
 
-    fn gone(&self, after: Option<&View>) -> Gone {
+    fn departure_kind(&self, after: Option<&View>) -> DepartureKind {
         let departures = after.iter().flat_map(|view| &view.departures);
         match departures.clone().find(|gone| gone.id == self.id) {
-            Some(gone) if gone.died => Gone::Died,
-            Some(_) => Gone::Left,
-            None => Gone::Unknown,
+            Some(gone) if gone.died => DepartureKind::Died,
+            Some(_) => DepartureKind::Left,
+            None => DepartureKind::Unknown,
         }
     }
 
     /// Under which id it has come back, if it has.
-    fn back(&self, after: Option<&View>) -> Option<NodeId> {
+    fn rejoined_as(&self, after: Option<&View>) -> Option<NodeId> {
         let members = after.iter().flat_map(|view| &view.members);
         let mut back = members.filter(|it| it.name.as_str() == self.name);
         let back = back.find(|it| self.before.member(it.id).is_none());
         back.map(|it| it.id)
     }
 
-    fn told(&self, after: Option<&View>, took_ms: u64) -> RequestResult {
-        let (name, back) = (&self.name, self.back(after));
+    fn outcome(&self, after: Option<&View>, took_ms: u64) -> RequestResult {
+        let (name, back) = (&self.name, self.rejoined_as(after));
         let again = back.map_or_else(String::new, |id| {
             format!("; it is back as {id}, which is not drained")
         });
-        match self.gone(after) {
-            Gone::Left => {}
-            Gone::Died => return Err(self.died(after, &again)),
-            Gone::Unknown => {
+        match self.departure_kind(after) {
+            DepartureKind::Left => {}
+            DepartureKind::Died => return Err(self.died(after, &again)),
+            DepartureKind::Unknown => {
                 return Err(failure(format!(
                     "expected {name} ({}) to leave, found that it is not known whether it has \
                      left or died{again}; see `tenure ps`",
@@ -193,7 +197,7 @@ impl Draining {
             return Err(failure("expected a view of the group"));
         };
         let waiting = self.waiting(view);
-        let texts = said(view, &waiting, "waits");
+        let texts = waiting_texts(view, &waiting, "waits");
         let mut text = format!("{name} has handed on what it had and left, in {took_ms} ms");
         if !texts.is_empty() {
             text = format!("{name} has left, in {took_ms} ms, but {}", texts.join("; "));
@@ -230,7 +234,7 @@ impl Draining {
 }
 
 /// What waits, in words.
-fn said(view: &View, waiting: &BTreeMap<String, Vec<Name>>, how: &str) -> Vec<String> {
+fn waiting_texts(view: &View, waiting: &BTreeMap<String, Vec<Name>>, how: &str) -> Vec<String> {
     let one = |(why, names): (&String, &Vec<Name>)| {
         let list: Vec<&str> = names.iter().map(Name::as_str).collect();
         let how = match (how, names.len()) {
@@ -294,7 +298,7 @@ mod tests {
         view
     }
 
-    fn told(after: Option<View>) -> Result<(String, Value), String> {
+    fn outcome_of(after: Option<View>) -> Result<(String, Value), String> {
         let draining = Draining {
             id: NodeId::from_u128(1),
             name: "one".into(),
@@ -302,7 +306,7 @@ mod tests {
             had: BTreeSet::new(),
         };
         draining
-            .told(after.as_ref(), 7)
+            .outcome(after.as_ref(), 7)
             .map_err(|failure| failure.text)
     }
 
@@ -317,18 +321,18 @@ mod tests {
             view.departures.extend(went.map(departed));
             Some(view)
         };
-        let (text, object) = told(without(Some(false), &[])).expect("it left");
+        let (text, object) = outcome_of(without(Some(false), &[])).expect("it left");
         assert!(text.contains("one has handed on"), "{text}");
         assert_eq!(object["back"], Value::Null);
-        let (text, object) = told(without(Some(false), &[2])).expect("it left");
+        let (text, object) = outcome_of(without(Some(false), &[2])).expect("it left");
         let id = NodeId::from_u128(2).to_string();
         assert!(text.contains(&format!("it is back as {id}")), "{text}");
         assert_eq!(object["back"], id);
-        let why = told(without(Some(true), &[2])).expect_err("it died");
+        let why = outcome_of(without(Some(true), &[2])).expect_err("it died");
         assert!(why.contains("died") && why.contains(&id), "{why}");
         // Others have gone since, and nothing says how this one did.
         for unknown in [None, without(None, &[])] {
-            let why = told(unknown).expect_err("nobody knows");
+            let why = outcome_of(unknown).expect_err("nobody knows");
             assert!(why.contains("not known whether"), "{why}");
         }
     }

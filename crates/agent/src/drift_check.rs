@@ -21,7 +21,7 @@ const NAMED_MAX: usize = 5;
 
 /// Compares the bound of this node, which has just joined, with those of the
 /// others, and warns if they differ.
-pub(super) async fn compare(handler: Arc<RequestHandler>) {
+pub(super) async fn warn_if_different(handler: Arc<RequestHandler>) {
     let mut group_state = handler.manager.group_state();
     if group_state.wait_for(|it| it.member).await.is_err() {
         return;

@@ -80,7 +80,7 @@ impl LeaseTimes {
 
 /// What the steward is to start.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Begin {
+pub(super) struct RunSpec {
     pub(super) run: u64,
     /// The incarnation of the node that wants it.
     pub(super) id: String,
@@ -119,7 +119,7 @@ pub(super) enum ShimOrder {
     /// Whatever the agent wants to know after a restart.
     Notes { text: String },
     /// Start this.
-    Begin(Box<Begin>),
+    Begin(Box<RunSpec>),
     /// A beat was confirmed.
     Extend { id: String, times: LeaseTimes },
     /// Stop it, in its grace.

@@ -18,7 +18,7 @@ use super::request_handler::RequestHandler;
 
 const CONNECTIONS_MAX: usize = 16;
 /// How long a client may take to ask, and to read the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest beginning of a request that is looked at, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
 
@@ -60,13 +60,13 @@ pub(super) async fn serve(listener: TcpListener, handler: Arc<RequestHandler>) {
         };
         let handler = Arc::clone(&handler);
         tokio::spawn(async move {
-            let _ = tokio::time::timeout(PATIENCE, attend(&stream, &handler)).await;
+            let _ = tokio::time::timeout(CLIENT_TIMEOUT, serve_connection(&stream, &handler)).await;
             drop(permit);
         });
     }
 }
 
-async fn attend(stream: &TcpStream, handler: &RequestHandler) -> std::io::Result<()> {
+async fn serve_connection(stream: &TcpStream, handler: &RequestHandler) -> std::io::Result<()> {
     let mut request = Vec::new();
     while !request.windows(4).any(|four| four == b"\r\n\r\n") {
         stream.readable().await?;
@@ -82,7 +82,7 @@ async fn attend(stream: &TcpStream, handler: &RequestHandler) -> std::io::Result
         }
     }
     let (status, body) = if request.starts_with(b"GET /metrics ") {
-        ("200 OK", page(handler))
+        ("200 OK", render(handler))
     } else {
         ("404 Not Found", "expected GET /metrics\n".to_owned())
     };
@@ -106,9 +106,9 @@ async fn attend(stream: &TcpStream, handler: &RequestHandler) -> std::io::Result
 /// A number: its name, what it means, how much it is.
 type Row = (&'static str, &'static str, u64);
 
-fn page(handler: &RequestHandler) -> String {
+fn render(handler: &RequestHandler) -> String {
     let gauges = gauges(handler).map(|(name, help, value)| ("gauge", "", name, help, value));
-    let counters = counters(handler.status_tracker().counts());
+    let counters = counters(handler.tracker().counts());
     let counters = counters.map(|(name, help, value)| ("counter", "_total", name, help, value));
     let mut text = String::new();
     for (kind, end, name, help, value) in gauges.into_iter().chain(counters) {
@@ -128,9 +128,9 @@ fn gauges(handler: &RequestHandler) -> [Row; 6] {
     let (epoch, nodes, quorum) = view.map_or((0, 0, 0), |view| {
         (view.epoch, view.voters() as u64, u64::from(view.quorum))
     });
-    let status_tracker = handler.status_tracker();
+    let tracker = handler.tracker();
     let count = |condition| {
-        let all = status_tracker
+        let all = tracker
             .entries()
             .filter(|entry| entry.condition == condition);
         all.count() as u64
@@ -161,7 +161,7 @@ fn counters(counts: Counts) -> [Row; 9] {
         (
             "failures",
             "Starts that failed, and runs that ended by themselves.",
-            counts.failures,
+            counts.start_failures,
         ),
         (
             "fenced",
@@ -172,22 +172,22 @@ fn counters(counts: Counts) -> [Row; 9] {
         (
             "failovers_begun",
             "Take-overs that this node has begun.",
-            counts.begun,
+            counts.failovers_begun,
         ),
         (
             "failovers_completed",
             "Take-overs that this node has completed.",
-            counts.completed,
+            counts.failovers_completed,
         ),
         (
             "failovers_failed",
             "Workloads taken over that would not start.",
-            counts.failed,
+            counts.failovers_failed,
         ),
         (
             "store_failures",
             "Calls of the store that failed.",
-            counts.troubles,
+            counts.store_failures,
         ),
         (
             "stewards_lost",

@@ -3,7 +3,7 @@
 //! It takes the lock of its directory, finds the steward of a former life or
 //! starts one, joins, and then only listens: to the node, to the steward, to
 //! commands, to signals. The first TERM or INT drains the node, so that its
-//! work is elsewhere before it ends; a second one, later than [`ECHO`], ends
+//! work is elsewhere before it ends; a second one, later than [`SIGNAL_ECHO`], ends
 //! everything at once and lets the others find out.
 
 use std::collections::BTreeSet;
@@ -37,17 +37,17 @@ use super::request_handler::{RequestHandler, Trouble};
 use super::shim_client::{self, ShimHandle};
 use super::shim_discovery::{self, CompletedWorkload, ConnectedShim};
 use super::spec::{KIND, WorkloadDefaults};
-use super::state_directory::{AgentLock, CONTROL, SocketDirectory};
+use super::state_directory::{AgentLock, CONTROL_SOCKET, SocketDirectory};
 use super::{metrics, quorum_advice, state_directory};
 use crate::format::{counted, quorum_of};
 use crate::guard::{MARGIN_MIN, SLACK};
 
 /// How long commands may take to hear the last word of an agent that ends.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
 /// Within what time two requests to stop are one: `timeout` and others signal
 /// both a process and its group.
-const ECHO: Duration = Duration::from_millis(500);
+const SIGNAL_ECHO: Duration = Duration::from_millis(500);
 
 /// How many different things are said of one trouble with the store.
 const TROUBLES_MAX: usize = 8;
@@ -83,13 +83,13 @@ pub async fn run(
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
     ];
-    let config = checked(&options.builder)?;
+    let config = check_config(&options.builder)?;
     let (group, name) = (config.group.as_str(), config.name.as_str());
-    let Some((directory, lock)) = take(&options.root, group, name, &mut stop).await? else {
+    let Some((directory, lock)) = take_lock(&options.root, group, name, &mut stop).await? else {
         return Ok(ExitCode::SUCCESS);
     };
     tokio::spawn(Arc::clone(&lock).watch(config.lease));
-    let metered = match &options.metrics {
+    let metrics_port = match &options.metrics {
         Some(address) => Some(metrics::listen(address).await?),
         None => None,
     };
@@ -98,39 +98,40 @@ pub async fn run(
     let clock = clock::id();
     let settings = shim_discovery::settings(&options.url, &config, clock);
     let mut found = shim_discovery::find(&directory, config.lease, clock).await?;
-    let past = found.past(&settings, clock);
-    let resumes = past.is_some();
-    let bound = metered.as_ref().and_then(|it| it.local_addr().ok());
-    let mut status_tracker = StatusTracker::new(head(&config, bound), &found.state.notes);
-    if let Some(past) = &past {
-        status_tracker.resume(&past.jobs, clock::wall());
+    let resume_state = found.resume_state(&settings, clock);
+    let resumes = resume_state.is_some();
+    let bound = metrics_port.as_ref().and_then(|it| it.local_addr().ok());
+    let mut tracker = StatusTracker::new(own_status(&config, bound), &found.state.notes);
+    if let Some(resume_state) = &resume_state {
+        tracker.resume(&resume_state.jobs, clock::wall());
     }
     let former = found.former();
-    let (builder, done) = before(options.builder, &mut found, past, &directory).await?;
+    let (builder, completed) =
+        resume_or_end(options.builder, &mut found, resume_state, &directory).await?;
     let defaults = WorkloadDefaults {
         group: group.to_owned(),
         node: name.to_owned(),
         grace_ms: u64::try_from(config.grace.as_millis()).unwrap_or(u64::MAX),
         log: options.log,
     };
-    let (link, shim) = shim_client::connect(found, defaults, settings, directory.clone())?;
-    let manager = builder.host(KIND, link).start();
+    let (host, shim) = shim_client::connect(found, defaults, settings, directory.clone())?;
+    let manager = builder.host(KIND, host).start();
     let manager = Arc::new(manager.map_err(|error| usage(error.to_string()))?);
     let events = manager.events();
     let handler = Arc::new(RequestHandler {
         manager,
         store: options.store,
         keys: Keys::of(config.group.clone()),
-        status_tracker: Mutex::new(status_tracker),
+        tracker: Mutex::new(tracker),
         former: Mutex::new(former.filter(|_| !resumes)),
         connection_permits: Arc::new(Semaphore::new(control_server::CONNECTIONS_MAX)),
         pending_permits: Arc::new(Semaphore::new(control_server::PENDING_MAX)),
         trouble: watch::Sender::new(None),
     });
     let sockets = SocketDirectory::open(&directory)?;
-    let listener = sockets.listen(CONTROL)?;
+    let listener = sockets.listen(CONTROL_SOCKET)?;
     tokio::spawn(control_server::serve(listener, Arc::clone(&handler)));
-    if let Some(listener) = metered {
+    if let Some(listener) = metrics_port {
         tokio::spawn(metrics::serve(listener, Arc::clone(&handler)));
     }
     announce(
@@ -141,24 +142,27 @@ pub async fn run(
         &json!({ "node": name, "group": group, "directory": directory }),
     );
     let agent = Agent::new(handler, events, shim, (config.quorum, resumes));
-    for done in done {
-        agent.complete(done);
+    for completed in completed {
+        agent.complete(completed);
     }
-    let ended = agent.live(&mut stop).await;
-    sockets.remove(CONTROL).await;
+    let ended = agent.serve(&mut stop).await;
+    sockets.remove(CONTROL_SOCKET).await;
     drop(lock);
     ended
 }
 
 /// Takes the directory of this node, whenever its file system answers; `None`
 /// if it is asked to stop before.
-async fn take(
+async fn take_lock(
     root: &Path,
     group: &str,
     name: &str,
     [terminate, interrupt]: &mut [Signal; 2],
 ) -> Result<Option<(PathBuf, Arc<AgentLock>)>, Failure> {
-    let (below, directory) = (root.to_owned(), state_directory::of_node(root, group, name));
+    let (below, directory) = (
+        root.to_owned(),
+        state_directory::node_directory(root, group, name),
+    );
     let slow = || {
         tracing::warn!(
             "{} has not answered: its file system is slow or hangs; this agent begins when it does",
@@ -166,13 +170,13 @@ async fn take(
         );
     };
     let look = move || {
-        state_directory::private(&below)?;
-        state_directory::private(&directory)?;
+        state_directory::create_private(&below)?;
+        state_directory::create_private(&directory)?;
         let lock = AgentLock::take(&directory)?;
         Ok(Some((directory, Arc::new(lock))))
     };
     tokio::select! {
-        taken = state_directory::answered(root, Duration::MAX, slow, look) => return taken,
+        taken = state_directory::run_on_thread(root, Duration::MAX, slow, look) => return taken,
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
@@ -182,7 +186,7 @@ async fn take(
 
 /// Settings that hold, also for guardians: one that hangs takes up a part of
 /// the kill margin.
-fn checked(builder: &Builder) -> Result<Config, Failure> {
+fn check_config(builder: &Builder) -> Result<Config, Failure> {
     let config = builder.config().map_err(|error| usage(error.to_string()))?;
     let (margin, least) = (config.kill_margin, MARGIN_MIN);
     if margin < least {
@@ -203,38 +207,38 @@ fn checked(builder: &Builder) -> Result<Config, Failure> {
 
 /// Goes on from a former life, or makes sure that nothing of it is left; says
 /// what of it had been done.
-async fn before(
+async fn resume_or_end(
     builder: Builder,
     found: &mut ConnectedShim,
-    past: Option<ResumeState>,
+    resume_state: Option<ResumeState>,
     directory: &Path,
 ) -> Result<(Builder, Vec<CompletedWorkload>), Failure> {
-    if let Some(past) = past {
+    if let Some(resume_state) = resume_state {
         tracing::info!(
             "going on as {}, with {} kept running",
-            past.id,
-            counted(past.jobs.len(), "workload")
+            resume_state.id,
+            counted(resume_state.jobs.len(), "workload")
         );
-        return Ok((builder.resume(past), Vec::new()));
+        return Ok((builder.resume(resume_state), Vec::new()));
     }
-    let (former, mut done) = (found.former(), Vec::new());
+    let (former, mut completed) = (found.former(), Vec::new());
     if !found.state.runs.is_empty() {
         tracing::info!(
             "ending {} of a former life with other settings, on a clock that cannot be told to be \
              this one, or too long ago",
             counted(found.state.runs.len(), "workload")
         );
-        done = found.end_all(directory).await?;
+        completed = found.end_all(directory).await?;
     }
-    found.on_one_clock(directory).await?;
+    found.ensure_same_clock(directory).await?;
     let builder = match former {
         Some(former) => builder.former(former),
         None => builder,
     };
-    Ok((builder, done))
+    Ok((builder, completed))
 }
 
-fn head(config: &Config, metrics: Option<SocketAddr>) -> NodeStatus {
+fn own_status(config: &Config, metrics: Option<SocketAddr>) -> NodeStatus {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     NodeStatus {
         host: host.trim().to_owned(),
@@ -248,7 +252,7 @@ fn head(config: &Config, metrics: Option<SocketAddr>) -> NodeStatus {
 }
 
 /// What has ended for good because its node has died, by node: it was not HA.
-fn died_along(before: &View, view: &View) -> Vec<(String, String)> {
+fn ended_with_node(before: &View, view: &View) -> Vec<(String, String)> {
     let dead = before.members.iter().filter(|member| {
         let gone = view.departures.iter().find(|gone| gone.id == member.id);
         view.member(member.id).is_none() && gone.is_none_or(|gone| gone.died)
@@ -270,9 +274,9 @@ struct Agent {
     seen: GroupState,
     quorum: u32,
     /// It is, or was, in the view: something may be assigned to it.
-    belongs: bool,
+    has_joined: bool,
     /// The id under which it is, or was last, in the view.
-    joined: Option<NodeId>,
+    joined_as: Option<NodeId>,
     /// When it was first asked to stop.
     asked_at: Option<Instant>,
     /// What was told of the trouble that lasts: it may alternate between two
@@ -283,8 +287,8 @@ struct Agent {
 
 /// What happened.
 enum AgentEvent {
-    Told(Option<Event>),
-    Looked,
+    Node(Option<Event>),
+    ViewChanged,
     Completed(CompletedWorkload),
     ShimLost,
     Stop,
@@ -295,7 +299,7 @@ impl Agent {
         handler: Arc<RequestHandler>,
         events: Events,
         shim: ShimHandle,
-        (quorum, belongs): (u32, bool),
+        (quorum, has_joined): (u32, bool),
     ) -> Self {
         let mut group_state = handler.manager.group_state();
         let seen = group_state.borrow_and_update().clone();
@@ -305,8 +309,8 @@ impl Agent {
             shim,
             group_state,
             quorum,
-            belongs,
-            joined: belongs.then_some(seen.id),
+            has_joined,
+            joined_as: has_joined.then_some(seen.id),
             asked_at: None,
             troubles: BTreeSet::new(),
             excluded: None,
@@ -314,33 +318,33 @@ impl Agent {
         }
     }
 
-    async fn live(mut self, stop: &mut [Signal; 2]) -> Result<ExitCode, Failure> {
+    async fn serve(mut self, stop: &mut [Signal; 2]) -> Result<ExitCode, Failure> {
         loop {
             let [terminate, interrupt] = stop;
             let happened = tokio::select! {
                 biased;
                 _ = terminate.recv() => AgentEvent::Stop,
                 _ = interrupt.recv() => AgentEvent::Stop,
-                Ok(()) = self.group_state.changed() => AgentEvent::Looked,
-                event = self.events.next() => AgentEvent::Told(event),
-                Some(done) = self.shim.completed.recv() => AgentEvent::Completed(done),
+                Ok(()) = self.group_state.changed() => AgentEvent::ViewChanged,
+                event = self.events.next() => AgentEvent::Node(event),
+                Some(completed) = self.shim.completed.recv() => AgentEvent::Completed(completed),
                 Ok(()) = self.shim.lost.changed() => AgentEvent::ShimLost,
             };
             match happened {
-                AgentEvent::Looked => self.look(),
-                AgentEvent::Told(None | Some(Event::Stopped)) => break,
-                AgentEvent::Told(Some(event)) => self.hear(event),
-                AgentEvent::Completed(done) => self.complete(done),
-                AgentEvent::ShimLost => self.handler.status_tracker().count_lost_shim(),
+                AgentEvent::ViewChanged => self.handle_view(),
+                AgentEvent::Node(None | Some(Event::Stopped)) => break,
+                AgentEvent::Node(Some(event)) => self.handle_event(event),
+                AgentEvent::Completed(completed) => self.complete(completed),
+                AgentEvent::ShimLost => self.handler.tracker().count_lost_shim(),
                 AgentEvent::Stop => match self.asked_at {
                     None => self.stop(),
-                    Some(at) if clock::boot().since(at) < ECHO => {
+                    Some(at) if clock::boot().since(at) < SIGNAL_ECHO => {
                         tracing::debug!("asked to stop once more, at the same time");
                     }
                     Some(_) => {
                         tracing::warn!("asked twice: ending everything at once");
                         self.shim.quit().await;
-                        return Err(Failure::Other(anyhow::anyhow!(if self.belongs {
+                        return Err(Failure::Other(anyhow::anyhow!(if self.has_joined {
                             "ended without leaving: the others take over when the lease is over"
                         } else {
                             "ended before it had joined: nothing ran here"
@@ -352,9 +356,9 @@ impl Agent {
         }
         let all = u32::try_from(control_server::CONNECTIONS_MAX - 1).unwrap_or(u32::MAX);
         let served = self.handler.connection_permits.acquire_many(all);
-        let _ = tokio::time::timeout(LAST_WORDS, served).await;
+        let _ = tokio::time::timeout(FLUSH_WITHIN, served).await;
         if self.excluded.is_none() {
-            self.farewell();
+            self.log_end();
         }
         self.shim.quit().await;
         match self.excluded {
@@ -369,14 +373,14 @@ impl Agent {
     /// Hands everything on, and leaves.
     fn stop(&mut self) {
         self.asked_at = Some(clock::boot());
-        let (manager, belongs) = (Arc::clone(&self.handler.manager), self.belongs);
-        if belongs {
+        let (manager, has_joined) = (Arc::clone(&self.handler.manager), self.has_joined);
+        if has_joined {
             tracing::info!("asked to stop: handing everything on first");
         } else {
             tracing::info!("asked to stop before it had joined: nothing is to be handed on");
         }
         tokio::spawn(async move {
-            if belongs {
+            if has_joined {
                 manager.drain().await;
             } else {
                 manager.leave().await;
@@ -385,10 +389,10 @@ impl Agent {
     }
 
     /// The last word of a log.
-    fn farewell(&self) {
+    fn log_end(&self) {
         let group_state = self.group_state.borrow();
         let view = group_state.view.as_ref();
-        if !self.belongs {
+        if !self.has_joined {
             tracing::info!("ended; it had not joined");
         } else if view.is_some_and(|view| view.member(group_state.id).is_some()) {
             tracing::warn!("ended without leaving: the others take over when the lease is over");
@@ -399,50 +403,56 @@ impl Agent {
 
     /// Tells the others and a next life what has changed.
     fn publish(&self) {
-        let status_tracker = self.handler.status_tracker();
-        let (status, notes) = (status_tracker.status(), status_tracker.notes());
-        drop(status_tracker);
+        let tracker = self.handler.tracker();
+        let (status, notes) = (tracker.status(), tracker.notes());
+        drop(tracker);
         self.handler.manager.tell(&status);
         self.shim.note(notes);
     }
 
-    fn look(&mut self) {
+    fn handle_view(&mut self) {
         let group_state = self.group_state.borrow_and_update().clone();
-        self.belongs |= group_state.member;
+        self.has_joined |= group_state.member;
         if let Some(view) = &group_state.view {
             let before = self.seen.view.as_deref();
-            for (node, names) in before.map_or_else(Vec::new, |it| died_along(it, view)) {
+            for (node, names) in before.map_or_else(Vec::new, |it| ended_with_node(it, view)) {
                 tracing::warn!(
                     "{node} has died, and with it what was deployed with --no-ha: {names}; \
                      deploy it again, or without --no-ha, so that another node takes it over"
                 );
             }
-            let mut status_tracker = self.handler.status_tracker();
-            status_tracker.look(before, view, group_state.id, clock::wall());
+            let mut tracker = self.handler.tracker();
+            tracker.handle_view(before, view, group_state.id, clock::wall());
         }
         self.seen = group_state;
     }
 
-    fn complete(&self, done: CompletedWorkload) {
-        tracing::info!("{} has ended as it should, and is undeployed", done.name);
+    fn complete(&self, completed: CompletedWorkload) {
+        tracing::info!(
+            "{} has ended as it should, and is undeployed",
+            completed.name
+        );
         self.handler
-            .status_tracker()
-            .complete(&done.name, clock::wall());
-        tokio::spawn(undeploy_completed(Arc::clone(&self.handler.manager), done));
+            .tracker()
+            .set_completed(&completed.name, clock::wall());
+        tokio::spawn(undeploy_completed(
+            Arc::clone(&self.handler.manager),
+            completed,
+        ));
     }
 
-    fn hear(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         if let Event::Fenced { id, why } = event
-            && self.joined != Some(id)
+            && self.joined_as != Some(id)
         {
             // Nothing was ever assigned to it, so nothing is ended.
             return tracing::info!("{why} before {id} had joined: joining under another id");
         }
-        self.handler.status_tracker().hear(&event, clock::wall());
+        self.handler.tracker().handle_event(&event, clock::wall());
         match event {
             Event::Joined { id, namesake } => {
                 tracing::info!("joined as {id}");
-                self.joined = Some(id);
+                self.joined_as = Some(id);
                 if namesake {
                     tracing::warn!(
                         "another node has this name: name nodes by their ids, or give one of \
@@ -451,7 +461,7 @@ impl Agent {
                     );
                 }
                 self.warn_of_quorum();
-                tokio::spawn(drift_check::compare(Arc::clone(&self.handler)));
+                tokio::spawn(drift_check::warn_if_different(Arc::clone(&self.handler)));
             }
             Event::Fenced { id, why } => {
                 let former = &self.handler.former;
@@ -494,7 +504,7 @@ impl Agent {
             Event::Excluded { why } => self.excluded = Some(why),
             Event::Trouble { failure, in_a_row } => {
                 let broken = failure.class == FailureClass::Broken;
-                self.struggle(failure.why.to_string(), broken, in_a_row);
+                self.report_trouble(failure.why.to_string(), broken, in_a_row);
             }
             Event::Recovered => {
                 self.troubles.clear();
@@ -506,7 +516,7 @@ impl Agent {
     }
 
     /// Says once what is wrong with the store, until it answers again.
-    fn struggle(&mut self, why: String, broken: bool, in_a_row: u32) {
+    fn report_trouble(&mut self, why: String, broken: bool, in_a_row: u32) {
         // Some stores say who they are, others only what happened.
         let store = self.handler.store.to_string();
         let why = if why.contains(&store) {

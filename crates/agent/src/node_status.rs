@@ -139,7 +139,7 @@ impl NodeStatus {
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct StatusTracker {
-    head: NodeStatus,
+    own: NodeStatus,
     entries: BTreeMap<Name, WorkloadStatus>,
     counts: Counts,
     epoch: u64,
@@ -150,18 +150,18 @@ pub(super) struct StatusTracker {
 pub(super) struct Counts {
     pub(super) fenced: u64,
     pub(super) deaths: u64,
-    pub(super) begun: u64,
-    pub(super) completed: u64,
-    pub(super) failed: u64,
+    pub(super) failovers_begun: u64,
+    pub(super) failovers_completed: u64,
+    pub(super) failovers_failed: u64,
     pub(super) starts: u64,
-    pub(super) failures: u64,
-    pub(super) troubles: u64,
+    pub(super) start_failures: u64,
+    pub(super) store_failures: u64,
     pub(super) shims_lost: u64,
 }
 
 impl StatusTracker {
     /// An empty one, or what a former life has noted.
-    pub(super) fn new(head: NodeStatus, notes: &str) -> Self {
+    pub(super) fn new(own: NodeStatus, notes: &str) -> Self {
         let noted: BTreeMap<String, WorkloadStatus> =
             serde_json::from_str(notes).unwrap_or_default();
         let entry = |(name, entry): (String, WorkloadStatus)| {
@@ -169,7 +169,7 @@ impl StatusTracker {
             Some((Name::new(&name).ok()?, WorkloadStatus { ran, ..entry }))
         };
         Self {
-            head,
+            own,
             entries: noted.into_iter().filter_map(entry).collect(),
             ..Self::default()
         }
@@ -188,10 +188,10 @@ impl StatusTracker {
             let noted = noted.map(|entry| (entry.condition, entry.epoch));
             match job.phase {
                 Phase::Starting if noted.is_some_and(|(it, _)| it == Condition::Running) => {
-                    self.turn(name, Condition::Starting, now);
+                    self.set_condition(name, Condition::Starting, now);
                 }
                 Phase::Running if noted != Some((Condition::Running, job.fence)) => {
-                    self.runs(name, job.fence, now);
+                    self.set_running(name, job.fence, now);
                 }
                 Phase::Starting | Phase::Running | Phase::Stopping { .. } => {}
             }
@@ -223,13 +223,19 @@ impl StatusTracker {
     pub(super) fn status(&self) -> Vec<u8> {
         let entries = self.entries.iter();
         let workloads = entries.map(|(name, entry)| (name.to_string(), entry.clone()));
-        let mut status = self.head.clone();
+        let mut status = self.own.clone();
         status.workloads = workloads.collect();
         status.encode()
     }
 
     /// There is another view, after `before`, for the node known as `me`.
-    pub(super) fn look(&mut self, before: Option<&View>, view: &View, me: NodeId, now: WallTime) {
+    pub(super) fn handle_view(
+        &mut self,
+        before: Option<&View>,
+        view: &View,
+        me: NodeId,
+        now: WallTime,
+    ) {
         self.epoch = view.epoch;
         let mine = |name: &Name| {
             let it = view.workloads.get(name);
@@ -251,32 +257,32 @@ impl StatusTracker {
     }
 
     /// Takes in what the node tells.
-    pub(super) fn hear(&mut self, event: &Event, now: WallTime) {
+    pub(super) fn handle_event(&mut self, event: &Event, now: WallTime) {
         let counts = &mut self.counts;
         match event {
             Event::Fenced { .. } => counts.fenced += 1,
             Event::NodeDied { .. } => counts.deaths += 1,
-            Event::FailoverBegun { .. } => counts.begun += 1,
-            Event::FailoverCompleted { .. } => counts.completed += 1,
-            Event::FailoverFailed { .. } => counts.failed += 1,
-            Event::Trouble { .. } => counts.troubles += 1,
+            Event::FailoverBegun { .. } => counts.failovers_begun += 1,
+            Event::FailoverCompleted { .. } => counts.failovers_completed += 1,
+            Event::FailoverFailed { .. } => counts.failovers_failed += 1,
+            Event::Trouble { .. } => counts.store_failures += 1,
             Event::Deployed { name, fence } => {
                 counts.starts += 1;
-                self.runs(name, *fence, now);
+                self.set_running(name, *fence, now);
             }
             Event::StartFailed { name, why, .. } => {
-                counts.failures += 1;
+                counts.start_failures += 1;
                 let epoch = self.epoch;
                 let entry = self.entries.entry(name.clone()).or_default();
                 if entry.condition != Condition::Running {
                     entry.failed += 1;
                 }
-                let entry = self.turn(name, Condition::Failing, now);
+                let entry = self.set_condition(name, Condition::Failing, now);
                 entry.epoch = epoch;
-                entry.why = Some(cut(why));
+                entry.why = Some(truncate(why));
             }
             Event::Undeployed { name } => {
-                self.turn(name, Condition::Stopped, now);
+                self.set_condition(name, Condition::Stopped, now);
             }
             _ => {}
         }
@@ -288,26 +294,31 @@ impl StatusTracker {
     }
 
     /// It ended as it should.
-    pub(super) fn complete(&mut self, name: &Name, now: WallTime) {
-        self.turn(name, Condition::Completed, now);
+    pub(super) fn set_completed(&mut self, name: &Name, now: WallTime) {
+        self.set_condition(name, Condition::Completed, now);
     }
 
-    fn runs(&mut self, name: &Name, fence: u64, now: WallTime) {
-        let entry = self.turn(name, Condition::Running, now);
+    fn set_running(&mut self, name: &Name, fence: u64, now: WallTime) {
+        let entry = self.set_condition(name, Condition::Running, now);
         entry.epoch = fence;
         if std::mem::replace(&mut entry.ran, true) {
             entry.restarts += 1;
         }
     }
 
-    fn turn(&mut self, name: &Name, condition: Condition, now: WallTime) -> &mut WorkloadStatus {
+    fn set_condition(
+        &mut self,
+        name: &Name,
+        condition: Condition,
+        now: WallTime,
+    ) -> &mut WorkloadStatus {
         let entry = self.entries.entry(name.clone()).or_default();
         (entry.condition, entry.since) = (condition, now.as_millis());
         entry
     }
 }
 
-fn cut(why: &str) -> String {
+fn truncate(why: &str) -> String {
     let mut end = why.len().min(WHY_MAX);
     while !why.is_char_boundary(end) {
         end -= 1;
@@ -351,7 +362,7 @@ mod tests {
 
     #[test]
     fn restarts_and_failed_starts_are_told_apart() {
-        let mut status_tracker = StatusTracker::default();
+        let mut tracker = StatusTracker::default();
         let now = WallTime::from_millis(5);
         let events = [
             failed("w"),
@@ -361,11 +372,11 @@ mod tests {
             deployed("w"),
         ];
         for event in events {
-            status_tracker.hear(&event, now);
+            tracker.handle_event(&event, now);
         }
-        let entry = status_tracker.entry(&name("w")).expect("one").clone();
+        let entry = tracker.entry(&name("w")).expect("one").clone();
         assert_eq!((entry.failed, entry.restarts, entry.epoch), (2, 1, 7));
-        let again = StatusTracker::new(NodeStatus::default(), &status_tracker.notes());
+        let again = StatusTracker::new(NodeStatus::default(), &tracker.notes());
         assert_eq!(again.entry(&name("w")), Some(&entry), "a next life knows");
     }
 
@@ -379,11 +390,11 @@ mod tests {
             phase,
         };
         let now = WallTime::from_millis(5);
-        let mut status_tracker = StatusTracker::default();
+        let mut tracker = StatusTracker::default();
         for noted in ["same", "again", "lost", "starts"] {
-            status_tracker.hear(&deployed(noted), now);
+            tracker.handle_event(&deployed(noted), now);
         }
-        status_tracker.hear(&failed("ready"), now);
+        tracker.handle_event(&failed("ready"), now);
         let runs = [
             ("same", job(7, Phase::Running)),
             ("again", job(8, Phase::Running)),
@@ -392,7 +403,7 @@ mod tests {
             ("unheard", job(7, Phase::Running)),
         ];
         let runs = runs.map(|(of, job)| (name(of), job)).into();
-        let mut next = StatusTracker::new(NodeStatus::default(), &status_tracker.notes());
+        let mut next = StatusTracker::new(NodeStatus::default(), &tracker.notes());
         next.resume(&runs, WallTime::from_millis(6));
         let told = |of| {
             let entry = next.entry(&name(of)).expect("one");
@@ -408,13 +419,13 @@ mod tests {
 
     #[test]
     fn a_status_that_is_too_long_leaves_out_what_simply_runs() {
-        let mut status_tracker = StatusTracker::default();
+        let mut tracker = StatusTracker::default();
         let now = WallTime::from_millis(1_763_705_412_345);
         for number in 0..500 {
-            status_tracker.hear(&deployed(&format!("workload-{number:03}")), now);
+            tracker.handle_event(&deployed(&format!("workload-{number:03}")), now);
         }
-        status_tracker.hear(&failed("workload-499"), now);
-        let bytes = status_tracker.status();
+        tracker.handle_event(&failed("workload-499"), now);
+        let bytes = tracker.status();
         assert!(bytes.len() <= STATUS_BYTES_MAX);
         let status = NodeStatus::parse(&bytes);
         let listed = u32::try_from(status.workloads.len()).expect("few");

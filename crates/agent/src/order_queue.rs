@@ -32,12 +32,12 @@ pub(super) type EndedUnstarted = (u64, Option<String>);
 #[derive(Default)]
 pub(super) struct OrderQueue {
     queue: Mutex<VecDeque<ShimOrder>>,
-    news: Notify,
+    changed: Notify,
 }
 
 impl OrderQueue {
     /// Leaves an order; says if a run has ended by that.
-    pub(super) fn put(&self, order: ShimOrder) -> Option<EndedUnstarted> {
+    pub(super) fn push(&self, order: ShimOrder) -> Option<EndedUnstarted> {
         let mut queue = self.lock();
         match &order {
             ShimOrder::Settings { .. } => {
@@ -72,18 +72,18 @@ impl OrderQueue {
         }
         queue.push_back(order);
         drop(queue);
-        self.news.notify_one();
+        self.changed.notify_one();
         None
     }
 
     /// The next one. Cancelling this loses nothing.
     pub(super) async fn next(&self) -> ShimOrder {
         loop {
-            let news = self.news.notified();
+            let changed = self.changed.notified();
             if let Some(order) = self.lock().pop_front() {
                 return order;
             }
-            news.await;
+            changed.await;
         }
     }
 
@@ -116,7 +116,7 @@ mod tests {
     use tenure::core::time::Instant;
 
     use super::*;
-    use crate::messages::{Begin, LogLimits, RestartPolicy};
+    use crate::messages::{LogLimits, RestartPolicy, RunSpec};
 
     fn grant(at: u64) -> Grant {
         let at = Instant::from_nanos(at);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     fn begin(run: u64) -> ShimOrder {
-        ShimOrder::Begin(Box::new(Begin {
+        ShimOrder::Begin(Box::new(RunSpec {
             run,
             id: String::new(),
             name: String::new(),
@@ -153,22 +153,22 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_steward_that_is_gone_does_not_grow() {
+    fn what_waits_for_a_shim_that_is_gone_does_not_grow() {
         let orders = OrderQueue::default();
         // What a steward was given before.
         for run in 0..10 {
-            assert_eq!(orders.put(ShimOrder::Stop { run }), None);
+            assert_eq!(orders.push(ShimOrder::Stop { run }), None);
         }
         for n in 0..10_000 {
-            assert_eq!(orders.put(extend(n)), None);
+            assert_eq!(orders.push(extend(n)), None);
             let text = n.to_string();
-            assert_eq!(orders.put(ShimOrder::Notes { text }), None);
+            assert_eq!(orders.push(ShimOrder::Notes { text }), None);
             // Deployed and undeployed, over and over.
             let run = 10 + n;
-            assert_eq!(orders.put(begin(run)), None);
-            assert_eq!(orders.put(ShimOrder::Stop { run }), Some((run, None)));
-            assert_eq!(orders.put(ShimOrder::Stop { run: n % 10 }), None);
-            assert_eq!(orders.put(ShimOrder::Kill { run: n % 10 }), None);
+            assert_eq!(orders.push(begin(run)), None);
+            assert_eq!(orders.push(ShimOrder::Stop { run }), Some((run, None)));
+            assert_eq!(orders.push(ShimOrder::Stop { run: n % 10 }), None);
+            assert_eq!(orders.push(ShimOrder::Kill { run: n % 10 }), None);
         }
         let queue: Vec<ShimOrder> = orders.lock().iter().cloned().collect();
         assert_eq!(queue.len(), 12, "{queue:?}");
@@ -180,9 +180,9 @@ mod tests {
     fn starts_that_wait_have_a_limit() {
         let orders = OrderQueue::default();
         for run in 0..STARTS_MAX as u64 {
-            assert_eq!(orders.put(begin(run)), None);
+            assert_eq!(orders.push(begin(run)), None);
         }
-        let (run, why) = orders.put(begin(5_000)).expect("one too many");
+        let (run, why) = orders.push(begin(5_000)).expect("one too many");
         assert_eq!(run, 5_000);
         assert!(why.expect("a reason").contains("1024 starts"));
         assert_eq!(orders.lock().len(), STARTS_MAX);
@@ -191,10 +191,10 @@ mod tests {
     #[tokio::test]
     async fn orders_keep_their_order() {
         let orders = OrderQueue::default();
-        orders.put(extend(1));
-        orders.put(begin(7));
-        orders.put(extend(2));
-        orders.put(ShimOrder::Quit);
+        orders.push(extend(1));
+        orders.push(begin(7));
+        orders.push(extend(2));
+        orders.push(ShimOrder::Quit);
         assert!(orders.is_quitting());
         assert_eq!(orders.next().await, begin(7));
         assert_eq!(orders.next().await, extend(2));

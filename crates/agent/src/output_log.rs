@@ -37,7 +37,7 @@ use super::output_queue::OutputQueue;
 use super::state_directory;
 
 /// The most workloads whose output is kept after they have gone.
-const KEPT: usize = 256;
+const ENDED_WORKLOADS_MAX: usize = 256;
 /// How many logs may be opened at a time. More wait for their turn.
 const OPENINGS_MAX: usize = 64;
 /// How long it may take until the log of an instance is open.
@@ -65,12 +65,12 @@ struct Shared {
     /// A thread that works on the files of the node, but for writing output,
     /// has one of these until that is done: a disk that hangs takes no more
     /// threads.
-    turns: Arc<Semaphore>,
+    file_permits: Arc<Semaphore>,
     directories: Mutex<Directories>,
     /// One has been deleted.
     deleted: Condvar,
     /// An instance writes no more.
-    over: Notify,
+    writer_ended: Notify,
 }
 
 #[derive(Default)]
@@ -78,17 +78,17 @@ struct Directories {
     /// Those that instances write into, and how many of each.
     live: BTreeMap<PathBuf, usize>,
     /// Those that are being deleted. None of them is made again until then.
-    dying: BTreeSet<PathBuf>,
+    deleting: BTreeSet<PathBuf>,
 }
 
 impl OutputLogs {
     pub(super) fn new(directory: PathBuf) -> Self {
         Self(Arc::new(Shared {
             directory,
-            turns: Arc::new(Semaphore::new(OPENINGS_MAX)),
+            file_permits: Arc::new(Semaphore::new(OPENINGS_MAX)),
             directories: Mutex::default(),
             deleted: Condvar::new(),
-            over: Notify::new(),
+            writer_ended: Notify::new(),
         }))
     }
 
@@ -97,7 +97,7 @@ impl OutputLogs {
     /// # Errors
     /// Why its log cannot be opened; also if that takes longer than
     /// [`OPENED_WITHIN`].
-    pub(super) async fn begin(
+    pub(super) async fn open(
         &self,
         workload: &str,
         instance: u32,
@@ -112,28 +112,28 @@ impl OutputLogs {
         // It ends with the other end of the pipe.
         reader.spawn(move || reads.read(read))?;
         let opened = async {
-            let turn = Arc::clone(&self.0.turns).acquire_owned().await;
-            let turn = turn.map_err(io::Error::other)?;
-            let (tell, told) = oneshot::channel();
+            let permit = Arc::clone(&self.0.file_permits).acquire_owned().await;
+            let permit = permit.map_err(io::Error::other)?;
+            let (sender, receiver) = oneshot::channel();
             let live = LiveDirectory::of(Arc::clone(&self.0), logs.clone());
             let thread = std::thread::Builder::new().name("tenure-log".into());
             thread.spawn(move || {
                 let opened = live.open(file(&live.logs, instance), limits);
-                drop(turn);
+                drop(permit);
                 match opened {
                     // If the caller has given up, nothing was started.
                     Ok(mut rotating_log) => {
-                        if tell.send(Ok(())).is_ok() {
+                        if sender.send(Ok(())).is_ok() {
                             while let Some((dropped, chunk)) = queue.next() {
-                                rotating_log.lost += dropped;
-                                rotating_log.keep(&chunk);
+                                rotating_log.lost_bytes += dropped;
+                                rotating_log.append(&chunk);
                             }
                         }
                     }
-                    Err(error) => drop(tell.send(Err(error))),
+                    Err(error) => drop(sender.send(Err(error))),
                 }
             })?;
-            told.await.map_err(io::Error::other)?
+            receiver.await.map_err(io::Error::other)?
         };
         match tokio::time::timeout(OPENED_WITHIN, opened).await {
             Ok(opened) => opened.map(|()| write.into()),
@@ -153,24 +153,24 @@ impl OutputLogs {
     ///
     /// # Errors
     /// Those of `look`, and that it takes longer than [`OPENED_WITHIN`].
-    pub(super) async fn look<T: Send + 'static>(
+    pub(super) async fn read_file<T: Send + 'static>(
         &self,
         path: &Path,
         look: impl FnOnce(&Path) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
         let file = path.to_owned();
         let looked = async {
-            let turn = Arc::clone(&self.0.turns).acquire_owned().await;
-            let turn = turn.map_err(|error| error.to_string())?;
-            let (tell, told) = oneshot::channel();
+            let permit = Arc::clone(&self.0.file_permits).acquire_owned().await;
+            let permit = permit.map_err(|error| error.to_string())?;
+            let (sender, receiver) = oneshot::channel();
             let thread = std::thread::Builder::new().name("tenure-files".into());
             let begun = thread.spawn(move || {
                 let found = look(&file);
-                drop(turn);
-                drop(tell.send(found));
+                drop(permit);
+                drop(sender.send(found));
             });
             begun.map_err(|error| error.to_string())?;
-            told.await.map_err(|error| error.to_string())?
+            receiver.await.map_err(|error| error.to_string())?
         };
         let looked = tokio::time::timeout(OPENED_WITHIN, looked).await;
         looked.unwrap_or_else(|_| {
@@ -185,18 +185,18 @@ impl OutputLogs {
     /// Waits until all output of instances that have ended is written.
     pub(super) async fn finish(&self) {
         loop {
-            let over = self.0.over.notified();
+            let writer_ended = self.0.writer_ended.notified();
             if self.0.lock().live.is_empty() {
                 return;
             }
-            over.await;
+            writer_ended.await;
         }
     }
 
     /// Deletes the output of workloads that ended longest ago, beyond
-    /// [`KEPT`], on a thread of its own.
+    /// [`ENDED_WORKLOADS_MAX`], on a thread of its own.
     pub(super) fn prune(&self) {
-        let Ok(turn) = Arc::clone(&self.0.turns).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.0.file_permits).try_acquire_owned() else {
             return;
         };
         let shared = Arc::clone(&self.0);
@@ -204,7 +204,7 @@ impl OutputLogs {
         // Without a thread it is done at the next start.
         let _ = thread.spawn(move || {
             shared.prune();
-            drop(turn);
+            drop(permit);
         });
     }
 }
@@ -229,15 +229,15 @@ impl Shared {
             })
             .collect();
         old.sort();
-        let surplus = old.len().saturating_sub(KEPT);
+        let surplus = old.len().saturating_sub(ENDED_WORKLOADS_MAX);
         for (_, path) in old.drain(..surplus) {
             let mut directories = self.lock();
-            if directories.live.contains_key(&path) || !directories.dying.insert(path.clone()) {
+            if directories.live.contains_key(&path) || !directories.deleting.insert(path.clone()) {
                 continue;
             }
             drop(directories);
             let _ = fs::remove_dir_all(&path);
-            self.lock().dying.remove(&path);
+            self.lock().deleting.remove(&path);
             self.deleted.notify_all();
         }
     }
@@ -256,10 +256,10 @@ impl LiveDirectory {
     }
 
     fn open(&self, path: PathBuf, limits: LogLimits) -> io::Result<RotatingLog> {
-        let (shared, dying) = (&self.shared, |it: &mut Directories| {
-            it.dying.contains(&self.logs)
+        let (shared, deleting) = (&self.shared, |it: &mut Directories| {
+            it.deleting.contains(&self.logs)
         });
-        drop(shared.deleted.wait_while(shared.lock(), dying));
+        drop(shared.deleted.wait_while(shared.lock(), deleting));
         let mut directory = fs::DirBuilder::new();
         directory.recursive(true).mode(0o700).create(&self.logs)?;
         RotatingLog::open(path, limits)
@@ -275,7 +275,7 @@ impl Drop for LiveDirectory {
                 live.remove(&self.logs);
             }
         }
-        self.shared.over.notify_one();
+        self.shared.writer_ended.notify_one();
     }
 }
 
@@ -284,7 +284,7 @@ struct RotatingLog {
     limits: LogLimits,
     file: File,
     size: u64,
-    lost: u64,
+    lost_bytes: u64,
 }
 
 impl RotatingLog {
@@ -296,7 +296,7 @@ impl RotatingLog {
             limits,
             file,
             size,
-            lost: 0,
+            lost_bytes: 0,
         })
     }
 
@@ -305,15 +305,15 @@ impl RotatingLog {
         options.append(true).create(true).mode(0o600).open(path)
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
-        if self.lost > 0 {
-            let note = format!("\ntenure: {} bytes of output were lost\n", self.lost);
+    fn append(&mut self, bytes: &[u8]) {
+        if self.lost_bytes > 0 {
+            let note = format!("\ntenure: {} bytes of output were lost\n", self.lost_bytes);
             if self.write(note.as_bytes()).is_ok() {
-                self.lost = 0;
+                self.lost_bytes = 0;
             }
         }
         if self.write(bytes).is_err() {
-            self.lost += bytes.len() as u64;
+            self.lost_bytes += bytes.len() as u64;
         }
     }
 
@@ -373,7 +373,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let output_logs = OutputLogs::new(directory.path().to_owned());
         let end = output_logs
-            .begin("w", 0, LIMITS)
+            .open("w", 0, LIMITS)
             .await
             .expect("it is opened");
         let text = "x".repeat(90_000);
@@ -391,7 +391,7 @@ mod tests {
         let (logs, path) = fifo(directory.path());
         let output_logs = OutputLogs::new(directory.path().to_owned());
         let failed = output_logs
-            .begin("w", 0, LIMITS)
+            .open("w", 0, LIMITS)
             .await
             .expect_err("it hangs");
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut, "{failed}");
@@ -414,7 +414,7 @@ mod tests {
         let (_, path) = fifo(directory.path());
         let opening = std::thread::spawn(|| File::open(path).expect("opened"));
         let output_logs = OutputLogs::new(directory.path().to_owned());
-        let end = output_logs.begin(
+        let end = output_logs.open(
             "w",
             0,
             LogLimits {
@@ -425,9 +425,9 @@ mod tests {
         let mut end = File::from(end.await.expect("it is opened"));
         let mut reader = opening.join().expect("it is read");
         let all = 64 * CHUNK;
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || tell.send(end.write_all(&vec![b'x'; all])));
-        let written = told.recv_timeout(Duration::from_secs(60));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(end.write_all(&vec![b'x'; all])));
+        let written = receiver.recv_timeout(Duration::from_secs(60));
         written.expect("it goes on").expect("written");
         // The disk answers again.
         let mut kept = String::new();
@@ -468,7 +468,7 @@ mod tests {
             let path = file(directory.path(), 0);
             let mut rotating_log = RotatingLog::open(path.clone(), limits).expect("a file");
             for line in 0..2_000 {
-                rotating_log.keep(format!("line {line}\n").as_bytes());
+                rotating_log.append(format!("line {line}\n").as_bytes());
             }
             let sizes = fs::read_dir(directory.path())
                 .expect("a directory")

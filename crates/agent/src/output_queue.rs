@@ -15,19 +15,19 @@ pub(super) const CHUNK: usize = 64 << 10;
 /// How many bytes of an instance may wait for the disk.
 pub(super) const QUEUE_MAX: usize = 4 * CHUNK;
 /// How often the thread that reads looks whether the disk still moves.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What an instance has written and the disk has not taken yet.
 #[derive(Default)]
 pub(super) struct OutputQueue {
-    state: Mutex<Waiting>,
+    state: Mutex<QueueState>,
     /// There is something to write, or nothing more comes.
-    news: Condvar,
+    not_empty: Condvar,
     /// Something has been written.
-    room: Condvar,
+    not_full: Condvar,
 }
 
-struct Waiting {
+struct QueueState {
     /// Each with how many bytes were dropped before it.
     chunks: VecDeque<(u64, Vec<u8>)>,
     /// Of the chunks above, and of the one that is being written.
@@ -39,7 +39,7 @@ struct Waiting {
     ended: bool,
 }
 
-impl Default for Waiting {
+impl Default for QueueState {
     fn default() -> Self {
         Self {
             chunks: VecDeque::new(),
@@ -52,7 +52,7 @@ impl Default for Waiting {
     }
 }
 
-impl Waiting {
+impl QueueState {
     fn push(&mut self, chunk: &[u8]) {
         if self.bytes == 0 {
             self.stall = StallDetector::at(clock::boot(), None);
@@ -71,7 +71,7 @@ impl Waiting {
 }
 
 impl OutputQueue {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -81,7 +81,7 @@ impl OutputQueue {
         loop {
             match from.read(&mut bytes) {
                 Ok(0) => break,
-                Ok(count) => self.put(&bytes[..count]),
+                Ok(count) => self.push(&bytes[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
@@ -92,22 +92,22 @@ impl OutputQueue {
             state.push(&[]);
         }
         state.ended = true;
-        self.news.notify_one();
+        self.not_empty.notify_one();
     }
 
     /// Waits for room while the disk moves.
-    fn put(&self, chunk: &[u8]) {
+    fn push(&self, chunk: &[u8]) {
         let mut state = self.lock();
         while state.bytes > 0 && state.bytes + chunk.len() > QUEUE_MAX {
             if state.stall.is_stalled(clock::boot(), || None) {
                 state.dropped += chunk.len() as u64;
                 return;
             }
-            let waited = self.room.wait_timeout(state, LOOK);
+            let waited = self.not_full.wait_timeout(state, POLL_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         state.push(chunk);
-        self.news.notify_one();
+        self.not_empty.notify_one();
     }
 
     /// The next piece to write, and how many bytes were dropped before it.
@@ -117,7 +117,7 @@ impl OutputQueue {
         if state.writing > 0 {
             state.bytes -= std::mem::take(&mut state.writing);
             state.stall = StallDetector::at(clock::boot(), None);
-            self.room.notify_one();
+            self.not_full.notify_one();
         }
         loop {
             if let Some((dropped, chunk)) = state.chunks.pop_front() {
@@ -127,7 +127,7 @@ impl OutputQueue {
             if state.ended {
                 return None;
             }
-            let waited = self.news.wait(state);
+            let waited = self.not_empty.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_comes_in_small_pieces_is_put_together() {
-        let mut waiting = Waiting::default();
+        let mut waiting = QueueState::default();
         for _ in 0..CHUNK {
             waiting.push(b"x");
         }

@@ -27,7 +27,7 @@ pub(super) struct RequestHandler {
     pub(super) manager: Arc<Manager>,
     pub(super) store: Arc<dyn Store>,
     pub(super) keys: Keys,
-    pub(super) status_tracker: Mutex<StatusTracker>,
+    pub(super) tracker: Mutex<StatusTracker>,
     /// The last id that this node gave up. The view may have it still.
     pub(super) former: Mutex<Option<NodeId>>,
     pub(super) connection_permits: Arc<Semaphore>,
@@ -37,10 +37,8 @@ pub(super) struct RequestHandler {
 }
 
 impl RequestHandler {
-    pub(super) fn status_tracker(&self) -> MutexGuard<'_, StatusTracker> {
-        self.status_tracker
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn tracker(&self) -> MutexGuard<'_, StatusTracker> {
+        self.tracker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -78,14 +76,14 @@ pub(super) type RequestResult = Result<(String, Value), RequestFailure>;
 impl RequestHandler {
     pub(super) async fn answer(
         &self,
-        asked: AgentRequest,
+        request: AgentRequest,
         pending: &PendingRequest,
     ) -> RequestResult {
-        match asked {
+        match request {
             AgentRequest::Deploy { workload, wait } => self.deploy(&workload, wait, pending).await,
             AgentRequest::Await(deployed) => {
-                pending.lands();
-                self.comes_to_run(&deployed, pending).await
+                pending.mark_in_view();
+                self.wait_for_deployed(&deployed, pending).await
             }
             AgentRequest::Undeploy { name } => self.undeploy(&name, pending).await,
             AgentRequest::Drain { node } => self.drain(node.as_deref(), pending).await,
@@ -98,7 +96,7 @@ impl RequestHandler {
 
     pub(super) async fn joined(&self, pending: &PendingRequest) -> Result<NodeId, AskError> {
         if !self.manager.group_state().borrow().member {
-            pending.note("waiting: the agent has not joined its group yet");
+            pending.send_note_once("waiting: the agent has not joined its group yet");
         }
         self.manager.joined().await
     }
@@ -111,8 +109,8 @@ impl RequestHandler {
     ) -> RequestResult {
         let _ = self.joined(pending).await?;
         let before = self.view().map_or(0, |view| view.epoch);
-        self.place(workload, pending).await?;
-        pending.lands();
+        self.write_to_view(workload, pending).await?;
+        pending.mark_in_view();
         let since = self.view().map_or(0, |view| view.epoch);
         let deployed = Deployed {
             name: workload.name.clone(),
@@ -122,7 +120,7 @@ impl RequestHandler {
         };
         if !wait {
             let name = &deployed.name;
-            let waits = self.waits(name);
+            let waits = self.pending_reason_of(name);
             let object = json!({
                 "workload": name, "deployed": true, "after": before, "epoch": since,
                 "waits_for": waits,
@@ -130,18 +128,18 @@ impl RequestHandler {
             let waits = waits.map_or_else(String::new, |it| format!(", and waits: {it}"));
             return Ok((format!("{name} is deployed{waits}"), object));
         }
-        self.comes_to_run(&deployed, pending).await
+        self.wait_for_deployed(&deployed, pending).await
     }
 
     /// What a workload waits for that has just been deployed, if it cannot
     /// be begun now.
-    fn waits(&self, name: &str) -> Option<String> {
+    fn pending_reason_of(&self, name: &str) -> Option<String> {
         let (view, name) = (self.view()?, Name::new(name).ok()?);
         pending_reason(&view, view.workloads.get(&name)?, |_| true)
     }
 
     /// Has a workload put into the view, however long that takes.
-    async fn place(
+    async fn write_to_view(
         &self,
         workload: &Workload,
         pending: &PendingRequest,
@@ -164,7 +162,7 @@ impl RequestHandler {
                     if id == me && self.manager.id() != me => {}
                 // Nothing was asked yet.
                 Err(AskError::Store(error)) if !matches!(error, StoreError::Broken(_)) => {
-                    pending.note(&format!("waiting: {error}"));
+                    pending.send_note_once(&format!("waiting: {error}"));
                     tokio::time::sleep(self.manager.config().interval).await;
                 }
                 Err(error) => return Err(error.into()),
@@ -175,7 +173,7 @@ impl RequestHandler {
     async fn undeploy(&self, name: &str, pending: &PendingRequest) -> RequestResult {
         let _ = self.joined(pending).await?;
         self.manager.release(name).await?;
-        pending.lands();
+        pending.mark_in_view();
         let key = Name::new(name).map_err(|error| failure(error.to_string()))?;
         let mut group_state = self.manager.group_state();
         loop {
@@ -194,7 +192,7 @@ impl RequestHandler {
             match it.filter(|(_, it)| ends(it.place)) {
                 Some((view, it)) => {
                     let pending_reason = pending_reason(view, it, |_| true).unwrap_or_default();
-                    pending.note(&format!("{name}: waiting: {pending_reason}"));
+                    pending.send_note_once(&format!("{name}: waiting: {pending_reason}"));
                 }
                 // It is another one of its name that is there, if one is.
                 None => break,
@@ -209,9 +207,9 @@ impl RequestHandler {
     }
 
     /// Waits until what was deployed runs, or has done so already.
-    async fn comes_to_run(&self, it: &Deployed, pending: &PendingRequest) -> RequestResult {
+    async fn wait_for_deployed(&self, it: &Deployed, pending: &PendingRequest) -> RequestResult {
         let name = Name::new(&it.name).map_err(|error| failure(error.to_string()))?;
-        let ran = self.runs(&name, it, pending).await;
+        let ran = self.wait_until_running(&name, it, pending).await;
         let gone = self
             .view()
             .is_some_and(|view| !view.workloads.contains_key(&name));
@@ -224,10 +222,15 @@ impl RequestHandler {
     }
 
     /// Waits until a workload runs as it was deployed.
-    async fn runs(&self, name: &Name, it: &Deployed, pending: &PendingRequest) -> RequestResult {
+    async fn wait_until_running(
+        &self,
+        name: &Name,
+        it: &Deployed,
+        pending: &PendingRequest,
+    ) -> RequestResult {
         let mut group_state = self.manager.group_state();
         let pause = self.manager.config().interval / 4;
-        let mut told = String::new();
+        let mut last_note = String::new();
         loop {
             let view = group_state.borrow_and_update().view.clone();
             let pending_reason = match view {
@@ -244,9 +247,9 @@ impl RequestHandler {
                 // It may be another agent than the one that deployed it.
                 _ => "the group's view".to_owned(),
             };
-            if told != pending_reason {
-                pending.tell(&format!("{name}: waiting: {pending_reason}"));
-                told = pending_reason;
+            if last_note != pending_reason {
+                pending.send_note(&format!("{name}: waiting: {pending_reason}"));
+                last_note = pending_reason;
             }
             tokio::select! {
                 _ = group_state.changed() => {}
@@ -275,7 +278,7 @@ impl RequestHandler {
             .member(id)
             .map_or_else(|| id.to_string(), |it| it.name.to_string());
         let entry = if id == self.manager.id() {
-            self.status_tracker().entry(name).cloned()
+            self.tracker().entry(name).cloned()
         } else {
             self.status(id).await.workloads.remove(name.as_str())
         };

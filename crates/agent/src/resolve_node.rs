@@ -36,7 +36,7 @@ pub(super) fn resolve_node<'a>(
         [] => Err(format!(
             "expected a node of the group ({}), found {meant}; name one, or give at least \
              {DIGITS_MIN} digits of the id that `tenure ps` shows",
-            all(&members)
+            list_names(&members)
         )),
         more => {
             let ids: Vec<String> = more.iter().map(|it| it.id.to_string()).collect();
@@ -50,7 +50,7 @@ pub(super) fn resolve_node<'a>(
 }
 
 /// Their names, with the ids of those that share one.
-fn all(members: &[&Member]) -> String {
+fn list_names(members: &[&Member]) -> String {
     let shown = |it: &&Member| {
         let namesakes = members.iter().filter(|other| other.name == it.name);
         if namesakes.count() == 1 {

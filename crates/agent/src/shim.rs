@@ -45,10 +45,10 @@ use tokio::net::UnixListener;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-use super::messages::{Begin, Connection, Incarnation, ShimOrder, ShimReport, State};
+use super::messages::{Connection, Incarnation, RunSpec, ShimOrder, ShimReport, State};
 use super::output_log::OutputLogs;
 use super::spec::CONFIG;
-use super::state_directory::{SHIM, SocketDirectory};
+use super::state_directory::{SHIM_SOCKET, SocketDirectory};
 use super::workload_run::{InstanceReport, RunOutcome, WorkloadRun};
 use crate::guard::SLACK;
 
@@ -57,7 +57,7 @@ pub(super) const NAME: &str = "__steward";
 /// This very binary, even if its file has been replaced meanwhile.
 const SELF: &str = "/proc/self/exe";
 /// How long the first agent may take to come.
-const FIRST: Duration = Duration::from_secs(10);
+const FIRST_AGENT_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes that may wait for an agent that does not read. Beyond that only what
 /// matters is said: ends, not that a beat was heard.
 const BACKLOG: usize = 64 << 10;
@@ -69,19 +69,19 @@ const BACKLOG: usize = 64 << 10;
 /// of the *thread* that started it (`run`), and may live longer than the agent.
 pub(super) async fn spawn(directory: &Path) -> io::Result<()> {
     let directory = directory.to_owned();
-    let (tell, told) = oneshot::channel();
+    let (report_sender, report_receiver) = oneshot::channel();
     let reaper = std::thread::Builder::new().name("tenure-reaper".into());
     reaper.spawn(move || match begin(&directory) {
         Ok(mut child) => {
             // Heard unless the agent ends just now.
-            let _ = tell.send(Ok(()));
+            let _ = report_sender.send(Ok(()));
             let _ = child.wait();
         }
         Err(error) => {
-            let _ = tell.send(Err(error));
+            let _ = report_sender.send(Err(error));
         }
     })?;
-    told.await.map_err(io::Error::other)?
+    report_receiver.await.map_err(io::Error::other)?
 }
 
 fn begin(directory: &Path) -> io::Result<Child> {
@@ -143,13 +143,13 @@ fn run(directory: &Path) -> io::Result<()> {
         .build()?;
     runtime.block_on(async {
         let sockets = SocketDirectory::open(directory)?;
-        let listener = sockets.listen(SHIM)?;
+        let listener = sockets.listen(SHIM_SOCKET)?;
         io::stdout().write_all(b"ready\n")?;
         io::stdout().flush()?;
         // Whoever waits for the end of our output waits no longer.
         rustix::stdio::dup2_stdout(std::fs::File::options().write(true).open("/dev/null")?)?;
         Shim::new(directory.to_owned(), listener).serve().await;
-        sockets.remove(SHIM).await;
+        sockets.remove(SHIM_SOCKET).await;
         Ok(())
     })
 }
@@ -163,25 +163,25 @@ struct Shim {
     settings: String,
     notes: String,
     runs: BTreeMap<u64, WorkloadRun>,
-    tell: UnboundedSender<InstanceReport>,
-    told: UnboundedReceiver<InstanceReport>,
+    report_sender: UnboundedSender<InstanceReport>,
+    report_receiver: UnboundedReceiver<InstanceReport>,
     /// Until when the first agent must come.
-    awaits_until: Instant,
+    first_agent_until: Instant,
     quitting: bool,
 }
 
 /// What happened.
 enum ShimEvent {
-    Arrived(Connection),
-    Ordered(ShimOrder),
-    Left(Option<io::Error>),
+    AgentConnected(Connection),
+    Order(ShimOrder),
+    AgentLeft(Option<io::Error>),
     InstanceReport(InstanceReport),
-    Time,
+    Timer,
 }
 
 impl Shim {
     fn new(directory: PathBuf, listener: UnixListener) -> Self {
-        let (tell, told) = unbounded_channel();
+        let (report_sender, report_receiver) = unbounded_channel();
         Self {
             output_logs: OutputLogs::new(directory),
             listener,
@@ -190,9 +190,9 @@ impl Shim {
             settings: String::new(),
             notes: String::new(),
             runs: BTreeMap::new(),
-            tell,
-            told,
-            awaits_until: clock::boot().after(FIRST),
+            report_sender,
+            report_receiver,
+            first_agent_until: clock::boot().after(FIRST_AGENT_WITHIN),
             quitting: false,
         }
     }
@@ -200,23 +200,25 @@ impl Shim {
     async fn serve(mut self) {
         while !self.is_done() {
             match self.next().await {
-                ShimEvent::Arrived(agent) => self.greet(agent),
-                ShimEvent::Ordered(order) => self.obey(order),
-                ShimEvent::Left(why) => {
+                ShimEvent::AgentConnected(agent) => self.greet(agent),
+                ShimEvent::Order(order) => self.handle_order(order),
+                ShimEvent::AgentLeft(why) => {
                     if let Some(why) = why {
                         let _ = writeln!(io::stderr(), "tenure: steward: the agent: {why}");
                     }
                     self.agent = None;
                 }
                 ShimEvent::InstanceReport((run, event)) => {
-                    let said = self.runs.get_mut(&run).map(|it| it.handle_event(event));
-                    match said {
+                    let outcome = self.runs.get_mut(&run).map(|it| it.handle_event(event));
+                    match outcome {
                         Some(RunOutcome::Ended) => self.ended(run),
-                        Some(RunOutcome::Completed) => self.say(&ShimReport::Completed { run }),
+                        Some(RunOutcome::Completed) => {
+                            self.send_report(&ShimReport::Completed { run });
+                        }
                         Some(RunOutcome::Nothing) | None => {}
                     }
                 }
-                ShimEvent::Time => self.look_at_clock(),
+                ShimEvent::Timer => self.check_deadlines(),
             }
         }
         // The last words, if anybody listens.
@@ -237,29 +239,29 @@ impl Shim {
             }
         };
         tokio::select! {
-            Some(told) = self.told.recv() => ShimEvent::InstanceReport(told),
+            Some(report) = self.report_receiver.recv() => ShimEvent::InstanceReport(report),
             ordered = ordered => match ordered {
-                Ok(Some(order)) => ShimEvent::Ordered(order),
-                Ok(None) => ShimEvent::Left(None),
-                Err(error) => ShimEvent::Left(Some(error)),
+                Ok(Some(order)) => ShimEvent::Order(order),
+                Ok(None) => ShimEvent::AgentLeft(None),
+                Err(error) => ShimEvent::AgentLeft(Some(error)),
             },
             Ok((stream, _)) = self.listener.accept(), if alone => {
-                ShimEvent::Arrived(Connection::new(stream))
+                ShimEvent::AgentConnected(Connection::new(stream))
             }
-            () = until(at) => ShimEvent::Time,
+            () = until(at) => ShimEvent::Timer,
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
         let ready = self.runs.values().filter_map(WorkloadRun::ready_at);
         // Looked at after it has passed, not before.
-        ready.chain(self.lingers_until()).min()
+        ready.chain(self.agent_until()).min()
     }
 
     /// Until when an agent may come back; `None` while one is here.
-    fn lingers_until(&self) -> Option<Instant> {
+    fn agent_until(&self) -> Option<Instant> {
         let incarnation = self.incarnation.as_ref();
-        let at = incarnation.map_or(self.awaits_until, |incarnation| {
+        let at = incarnation.map_or(self.first_agent_until, |incarnation| {
             incarnation.times.grant().kill_at
         });
         (self.agent.is_none() && clock::boot() < at).then_some(at)
@@ -267,14 +269,14 @@ impl Shim {
 
     /// Nobody will come for what is here.
     fn is_done(&self) -> bool {
-        let empty = self.runs.values().all(WorkloadRun::is_over);
-        let left = self.agent.is_none() && self.lingers_until().is_none();
+        let empty = self.runs.values().all(WorkloadRun::has_ended);
+        let left = self.agent.is_none() && self.agent_until().is_none();
         empty && (self.quitting || left)
     }
 
-    fn say(&mut self, news: &ShimReport) {
+    fn send_report(&mut self, report: &ShimReport) {
         if let Some(agent) = &mut self.agent {
-            agent.queue(news);
+            agent.queue(report);
         }
     }
 
@@ -286,16 +288,16 @@ impl Shim {
             notes: self.notes.clone(),
             runs: self.runs.values().map(WorkloadRun::state).collect(),
         };
-        self.say(&ShimReport::State(state));
+        self.send_report(&ShimReport::State(state));
         let over: Vec<(u64, bool)> = self
             .runs
             .iter()
-            .filter(|(_, run)| run.is_over())
+            .filter(|(_, run)| run.has_ended())
             .map(|(number, run)| (*number, run.awaits_undeploy()))
             .collect();
-        for (run, hollow) in over {
-            if hollow {
-                self.say(&ShimReport::Completed { run });
+        for (run, completed) in over {
+            if completed {
+                self.send_report(&ShimReport::Completed { run });
             } else {
                 self.ended(run);
             }
@@ -308,11 +310,11 @@ impl Shim {
             && let Some(ended) = self.runs.remove(&run)
         {
             let failed = ended.failed();
-            self.say(&ShimReport::Ended { run, failed });
+            self.send_report(&ShimReport::Ended { run, failed });
         }
     }
 
-    fn obey(&mut self, order: ShimOrder) {
+    fn handle_order(&mut self, order: ShimOrder) {
         match order {
             ShimOrder::Settings { text } => self.settings = text,
             ShimOrder::Notes { text } => self.notes = text,
@@ -325,7 +327,7 @@ impl Shim {
                 self.incarnation = Some(Incarnation { id, times });
                 if self.agent.as_ref().is_some_and(|it| it.backlog() < BACKLOG) {
                     let kill_at = grant.kill_at.as_nanos();
-                    self.say(&ShimReport::Heard { kill_at });
+                    self.send_report(&ShimReport::Heard { kill_at });
                 }
             }
             ShimOrder::Stop { run } => {
@@ -342,29 +344,29 @@ impl Shim {
                 self.quitting = true;
                 let runs: Vec<u64> = self.runs.keys().copied().collect();
                 for run in runs {
-                    self.obey(ShimOrder::Kill { run });
+                    self.handle_order(ShimOrder::Kill { run });
                 }
             }
         }
     }
 
-    fn begin(&mut self, begin: Begin) {
+    fn begin(&mut self, begin: RunSpec) {
         let run = begin.run;
         if self.runs.contains_key(&run) || self.quitting {
             let failed = Some(format!("expected a new run, found {run} once more"));
-            return self.say(&ShimReport::Ended { run, failed });
+            return self.send_report(&ShimReport::Ended { run, failed });
         }
         self.output_logs.prune();
-        let begun = WorkloadRun::new(&self.output_logs, begin, &self.tell);
-        self.runs.insert(run, begun);
+        let new_run = WorkloadRun::new(&self.output_logs, begin, &self.report_sender);
+        self.runs.insert(run, new_run);
     }
 
-    fn look_at_clock(&mut self) {
+    fn check_deadlines(&mut self) {
         let now = clock::boot();
         let ready = self.runs.iter_mut();
         let ready = ready.filter_map(|(run, it)| it.has_become_ready(now).then_some(*run));
         for run in ready.collect::<Vec<_>>() {
-            self.say(&ShimReport::Started { run });
+            self.send_report(&ShimReport::Started { run });
         }
     }
 }

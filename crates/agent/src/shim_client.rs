@@ -34,7 +34,7 @@ use tokio::task::JoinHandle;
 
 use super::messages::{Connection, Incarnation, LINE_MAX, ShimOrder, ShimReport};
 use super::order_queue::OrderQueue;
-use super::shim_discovery::{CompletedWorkload, ConnectedShim, HUNG, start};
+use super::shim_discovery::{CompletedWorkload, ConnectedShim, HUNG_AFTER, start};
 use super::spec::WorkloadDefaults;
 use super::state_directory::SocketDirectory;
 use crate::guard::SLACK;
@@ -48,7 +48,7 @@ const STARTED_WITHIN: Duration = Duration::from_secs(10);
 pub(super) struct ShimHost {
     defaults: WorkloadDefaults,
     orders: Arc<OrderQueue>,
-    say: UnboundedSender<Report>,
+    report_sender: UnboundedSender<Report>,
     reports: UnboundedReceiver<Report>,
 }
 
@@ -70,9 +70,9 @@ pub(super) fn connect(
     directory: PathBuf,
 ) -> io::Result<(ShimHost, ShimHandle)> {
     let orders = Arc::new(OrderQueue::default());
-    let (say, reports) = unbounded_channel();
-    let (complete, completed) = unbounded_channel();
-    let (lose, lost) = watch::channel(0);
+    let (report_sender, reports) = unbounded_channel();
+    let (completed_sender, completed) = unbounded_channel();
+    let (lost_sender, lost) = watch::channel(0);
     let mut runs = BTreeMap::new();
     for run in &found.state.runs {
         runs.insert(run.run, CompletedWorkload::new(&run.name, &run.digest));
@@ -85,27 +85,27 @@ pub(super) fn connect(
     let relay = ShimRelay {
         sockets: SocketDirectory::open(&directory)?,
         directory,
-        wire: found.wire.driven_by(background)?,
-        ordered: Arc::clone(&orders),
-        say: say.clone(),
-        complete,
-        lose,
+        connection: found.connection.driven_by(background)?,
+        orders: Arc::clone(&orders),
+        report_sender: report_sender.clone(),
+        completed_sender,
+        lost_sender,
         runs,
-        sent: kill_at,
-        heard: kill_at,
-        unheard: None,
+        sent_kill_at: kill_at,
+        confirmed_kill_at: kill_at,
+        unconfirmed_since: None,
         incarnation: found.state.incarnation.clone(),
-        asked_at: Instant::ZERO,
-        ending: BTreeSet::new(),
+        last_sent_at: Instant::ZERO,
+        ending_runs: BTreeSet::new(),
         notes: found.state.notes,
         settings,
         quitting: false,
     };
-    let relay = background.spawn(relay.carry());
-    let link = ShimHost {
+    let relay = background.spawn(relay.run());
+    let host = ShimHost {
         defaults,
         orders: Arc::clone(&orders),
-        say,
+        report_sender,
         reports,
     };
     let handle = ShimHandle {
@@ -114,7 +114,7 @@ pub(super) fn connect(
         lost,
         relay,
     };
-    Ok((link, handle))
+    Ok((host, handle))
 }
 
 impl Host for ShimHost {
@@ -125,7 +125,7 @@ impl Host for ShimHost {
                 let failed = Some(why.into());
                 let run = start.run;
                 // The receiver is our own.
-                let _ = self.say.send(Report::Ended { run, failed });
+                let _ = self.report_sender.send(Report::Ended { run, failed });
             }
         }
     }
@@ -154,9 +154,9 @@ impl Host for ShimHost {
 
 impl ShimHost {
     fn order(&self, order: ShimOrder) {
-        if let Some((run, failed)) = self.orders.put(order) {
+        if let Some((run, failed)) = self.orders.push(order) {
             let (run, failed) = (Run(run), failed.map(Into::into));
-            let _ = self.say.send(Report::Ended { run, failed });
+            let _ = self.report_sender.send(Report::Ended { run, failed });
         }
     }
 }
@@ -164,12 +164,12 @@ impl ShimHost {
 impl ShimHandle {
     /// What a next life should know.
     pub(super) fn note(&self, text: String) {
-        let _ = self.orders.put(ShimOrder::Notes { text });
+        let _ = self.orders.push(ShimOrder::Notes { text });
     }
 
     /// Kills what is left, ends the steward and waits until it has ended.
     pub(super) async fn quit(self) {
-        let _ = self.orders.put(ShimOrder::Quit);
+        let _ = self.orders.push(ShimOrder::Quit);
         let _ = self.relay.await;
     }
 }
@@ -177,66 +177,66 @@ impl ShimHandle {
 struct ShimRelay {
     directory: PathBuf,
     sockets: SocketDirectory,
-    wire: Connection,
-    ordered: Arc<OrderQueue>,
-    say: UnboundedSender<Report>,
-    complete: UnboundedSender<CompletedWorkload>,
-    lose: watch::Sender<u64>,
+    connection: Connection,
+    orders: Arc<OrderQueue>,
+    report_sender: UnboundedSender<Report>,
+    completed_sender: UnboundedSender<CompletedWorkload>,
+    lost_sender: watch::Sender<u64>,
     /// What the steward has; `None` is what could not be named.
     runs: BTreeMap<u64, Option<CompletedWorkload>>,
     /// The last `kill_at` that was sent, and that was heard; and since when
     /// one is unheard of.
-    sent: Instant,
-    heard: Instant,
-    unheard: Option<Instant>,
+    sent_kill_at: Instant,
+    confirmed_kill_at: Instant,
+    unconfirmed_since: Option<Instant>,
     /// The last beat that was sent.
     incarnation: Option<Incarnation>,
     /// When something was sent last.
-    asked_at: Instant,
+    last_sent_at: Instant,
     /// What is to end, and has not yet.
-    ending: BTreeSet<u64>,
+    ending_runs: BTreeSet<u64>,
     settings: String,
     notes: String,
     quitting: bool,
 }
 
 impl ShimRelay {
-    async fn carry(mut self) {
+    async fn run(mut self) {
         let text = self.settings.clone();
-        self.wire.queue(&ShimOrder::Settings { text });
+        self.connection.queue(&ShimOrder::Settings { text });
         loop {
-            let (hung_at, ask_at) = (self.hung_at(), self.ask_at());
+            let (hung_at, probe_at) = (self.hung_at(), self.probe_at());
             // One that does not read gets no more than this ahead.
-            let reads = self.wire.backlog() <= LINE_MAX;
+            let reads = self.connection.backlog() <= LINE_MAX;
             tokio::select! {
                 biased;
-                news = self.wire.next::<ShimReport>() => match news {
-                    Ok(Some(news)) => self.hear(news),
+                report = self.connection.next::<ShimReport>() => match report {
+                    Ok(Some(report)) => self.handle_report(report),
                     Ok(None) | Err(_) if self.quitting => return,
-                    Ok(None) => if !self.replace("it has ended").await {
+                    Ok(None) => if !self.replace_shim("it has ended").await {
                         return;
                     },
-                    Err(error) => if !self.replace(&error.to_string()).await {
+                    Err(error) => if !self.replace_shim(&error.to_string()).await {
                         return;
                     },
                 },
-                order = self.ordered.next(), if reads => self.pass(order),
+                order = self.orders.next(), if reads => self.forward(order),
                 () = until(hung_at) => self.kill(),
-                () = until(ask_at) => self.ask(),
+                () = until(probe_at) => self.probe(),
             }
         }
     }
 
-    fn pass(&mut self, order: ShimOrder) {
+    fn forward(&mut self, order: ShimOrder) {
         match &order {
             ShimOrder::Begin(begin) => {
-                let done = CompletedWorkload::new(&begin.name, &begin.digest);
-                self.runs.insert(begin.run, done);
-                self.sent = self.sent.max(begin.times.grant().kill_at);
+                let completed = CompletedWorkload::new(&begin.name, &begin.digest);
+                self.runs.insert(begin.run, completed);
+                self.sent_kill_at = self.sent_kill_at.max(begin.times.grant().kill_at);
             }
             ShimOrder::Extend { id, times } => {
-                self.sent = self.sent.max(times.grant().kill_at);
-                self.unheard.get_or_insert_with(clock::boot);
+                self.sent_kill_at = self.sent_kill_at.max(times.grant().kill_at);
+                self.unconfirmed_since.get_or_insert_with(clock::boot);
                 let (id, times) = (id.clone(), *times);
                 self.incarnation = Some(Incarnation { id, times });
             }
@@ -245,48 +245,48 @@ impl ShimRelay {
                 self.quitting = true;
                 if self.incarnation.is_none() {
                     // It holds nothing, so its end is all that can be heard.
-                    self.unheard.get_or_insert_with(clock::boot);
+                    self.unconfirmed_since.get_or_insert_with(clock::boot);
                 }
             }
             ShimOrder::Stop { run } | ShimOrder::Kill { run } => {
                 // One that has ended meanwhile is not answered for once more.
                 if self.runs.contains_key(run) {
-                    self.ending.insert(*run);
+                    self.ending_runs.insert(*run);
                 }
             }
             ShimOrder::Settings { .. } => {}
         }
-        self.wire.queue(&order);
-        self.asked_at = clock::boot();
+        self.connection.queue(&order);
+        self.last_sent_at = clock::boot();
     }
 
     /// When to find out whether the steward still answers, if nothing that is
     /// answered was sent: while an end is waited for.
-    fn ask_at(&self) -> Instant {
-        let waits = self.quitting || !self.ending.is_empty();
-        if waits && self.unheard.is_none() && self.incarnation.is_some() {
-            self.asked_at.after(HUNG)
+    fn probe_at(&self) -> Instant {
+        let waits = self.quitting || !self.ending_runs.is_empty();
+        if waits && self.unconfirmed_since.is_none() && self.incarnation.is_some() {
+            self.last_sent_at.after(HUNG_AFTER)
         } else {
             Instant::MAX
         }
     }
 
     /// Sends the last beat once more: it moves no time, and is answered.
-    fn ask(&mut self) {
+    fn probe(&mut self) {
         if let Some(Incarnation { id, times }) = self.incarnation.clone() {
-            self.unheard.get_or_insert_with(clock::boot);
-            self.wire.queue(&ShimOrder::Extend { id, times });
-            self.asked_at = clock::boot();
+            self.unconfirmed_since.get_or_insert_with(clock::boot);
+            self.connection.queue(&ShimOrder::Extend { id, times });
+            self.last_sent_at = clock::boot();
         }
     }
 
-    fn hear(&mut self, news: ShimReport) {
+    fn handle_report(&mut self, report: ShimReport) {
         // The machine hears for as long as the link is there.
-        match news {
-            ShimReport::Started { run } => drop(self.say.send(Report::Started(Run(run)))),
+        match report {
+            ShimReport::Started { run } => drop(self.report_sender.send(Report::Started(Run(run)))),
             ShimReport::Completed { run } => {
-                if let Some(done) = self.runs.get(&run).cloned().flatten() {
-                    let _ = self.complete.send(done);
+                if let Some(completed) = self.runs.get(&run).cloned().flatten() {
+                    let _ = self.completed_sender.send(completed);
                 }
             }
             ShimReport::Ended { run, failed } => {
@@ -294,63 +294,64 @@ impl ShimRelay {
                 self.ended(run, failed.map(Into::into));
             }
             ShimReport::Heard { kill_at } => {
-                self.heard = Instant::from_nanos(kill_at);
-                self.unheard = (self.heard < self.sent).then(clock::boot);
+                self.confirmed_kill_at = Instant::from_nanos(kill_at);
+                self.unconfirmed_since =
+                    (self.confirmed_kill_at < self.sent_kill_at).then(clock::boot);
             }
             ShimReport::State(_) => {}
         }
     }
 
     fn ended(&mut self, run: u64, failed: Option<Arc<str>>) {
-        self.ending.remove(&run);
+        self.ending_runs.remove(&run);
         let run = Run(run);
-        let _ = self.say.send(Report::Ended { run, failed });
+        let _ = self.report_sender.send(Report::Ended { run, failed });
     }
 
     /// When a steward that has not heard the last beat is taken for hung: its
     /// guardians have ended everything by then.
     fn hung_at(&self) -> Instant {
-        let ended = self.heard.after(SLACK).after(SLACK);
-        let since = self.unheard.map(|since| since.after(HUNG));
+        let ended = self.confirmed_kill_at.after(SLACK).after(SLACK);
+        let since = self.unconfirmed_since.map(|since| since.after(HUNG_AFTER));
         since.map_or(Instant::MAX, |since| since.max(ended))
     }
 
     fn kill(&mut self) {
         tracing::error!("the steward does not answer, and what it held is over; it is killed");
-        let pid = self.wire.peer().and_then(Pid::from_raw);
+        let pid = self.connection.peer().and_then(Pid::from_raw);
         // While the connection is open the steward lives, and no other process has
         // its number.
         if let Some(pid) = pid {
             let _ = kill_process(pid, Signal::KILL);
         }
-        self.unheard = None;
-        self.asked_at = clock::boot();
+        self.unconfirmed_since = None;
+        self.last_sent_at = clock::boot();
     }
 
     /// The steward is gone: says that everything has ended, once that is
     /// certain, and starts another; false if none can be started and the agent
     /// wants to end.
-    async fn replace(&mut self, why: &str) -> bool {
+    async fn replace_shim(&mut self, why: &str) -> bool {
         tracing::error!(
             "the steward was lost: {why}; its guardians end what it held, and another one is \
              started"
         );
-        let over = self.sent.after(SLACK).since(clock::boot());
+        let over = self.sent_kill_at.after(SLACK).since(clock::boot());
         tokio::time::sleep(over).await;
         for (run, _) in std::mem::take(&mut self.runs) {
             self.ended(run, Some("its steward was lost".into()));
         }
-        self.ending.clear();
-        self.lose.send_modify(|lost| *lost += 1);
-        let Some(found) = self.another().await else {
+        self.ending_runs.clear();
+        self.lost_sender.send_modify(|lost| *lost += 1);
+        let Some(found) = self.start_another().await else {
             return false;
         };
-        self.wire = found.wire;
-        (self.heard, self.unheard) = (self.sent, None);
+        self.connection = found.connection;
+        (self.confirmed_kill_at, self.unconfirmed_since) = (self.sent_kill_at, None);
         let text = self.settings.clone();
-        self.wire.queue(&ShimOrder::Settings { text });
+        self.connection.queue(&ShimOrder::Settings { text });
         let text = self.notes.clone();
-        self.wire.queue(&ShimOrder::Notes { text });
+        self.connection.queue(&ShimOrder::Notes { text });
         true
     }
 
@@ -358,16 +359,16 @@ impl ShimRelay {
     ///
     /// Starts that have waited for [`STARTED_WITHIN`] have failed, so that the
     /// group can have another node start them.
-    async fn another(&self) -> Option<ConnectedShim> {
+    async fn start_another(&self) -> Option<ConnectedShim> {
         let mut starting = std::pin::pin!(self.start());
-        let mut patience = clock::boot().after(STARTED_WITHIN);
-        while !self.ordered.is_quitting() {
+        let mut give_up_at = clock::boot().after(STARTED_WITHIN);
+        while !self.orders.is_quitting() {
             tokio::select! {
                 found = &mut starting => return Some(found),
                 () = tokio::time::sleep(RETRY) => {}
             }
-            if clock::boot() >= patience {
-                patience = clock::boot().after(STARTED_WITHIN);
+            if clock::boot() >= give_up_at {
+                give_up_at = clock::boot().after(STARTED_WITHIN);
                 self.give_up_starts();
             }
         }
@@ -391,10 +392,10 @@ impl ShimRelay {
              look at {}, whose file system may hang",
             self.directory.display()
         );
-        for run in self.ordered.give_up_starts() {
+        for run in self.orders.give_up_starts() {
             let (run, why) = (Run(run), "no steward could be started for it");
             let failed = Some(why.into());
-            let _ = self.say.send(Report::Ended { run, failed });
+            let _ = self.report_sender.send(Report::Ended { run, failed });
         }
     }
 }

@@ -29,22 +29,22 @@ use tenure::ha::{Config, Digest, Job, NodeId, Phase, ResumeState, Run};
 
 use super::messages::{self, Connection, Incarnation, ShimOrder, ShimReport, State};
 use super::shim;
-use super::state_directory::{SHIM, SocketDirectory};
+use super::state_directory::{SHIM_SOCKET, SocketDirectory};
 use crate::guard::SLACK;
 
 /// How long a steward may take to greet.
 const GREETING: Duration = Duration::from_secs(10);
 /// How long a steward may take to hear of a beat, at the least.
-pub(super) const HUNG: Duration = Duration::from_secs(1);
+pub(super) const HUNG_AFTER: Duration = Duration::from_secs(1);
 
 /// A steward that was found or started, and what it has.
 pub(super) struct ConnectedShim {
-    pub(super) wire: Connection,
+    pub(super) connection: Connection,
     pub(super) state: State,
     /// When what it holds has ended at the latest, if no beat comes.
-    over_at: Instant,
+    ended_by: Instant,
     /// Whether its clock is the one that is read here.
-    one_clock: bool,
+    same_clock: bool,
 }
 
 /// What an agent wants to compare after a restart: its settings, and the clock
@@ -76,36 +76,36 @@ pub(super) async fn find(
     clock: Option<ClockId>,
 ) -> io::Result<ConnectedShim> {
     let sockets = SocketDirectory::open(directory)?;
-    let Ok(stream) = sockets.connect(SHIM).await else {
+    let Ok(stream) = sockets.connect(SHIM_SOCKET).await else {
         return start(directory, &sockets).await;
     };
     // What it holds has ended by then: it has got no beat for a lease.
     let over = lease.saturating_add(SLACK).saturating_add(SLACK);
-    let mut wire = Connection::new(stream);
-    if let Some(state) = greeting(&mut wire, GREETING.max(over)).await? {
-        return Ok(ConnectedShim::new(wire, state, clock));
+    let mut connection = Connection::new(stream);
+    if let Some(state) = first_state(&mut connection, GREETING.max(over)).await? {
+        return Ok(ConnectedShim::new(connection, state, clock));
     }
-    end(&mut wire).await;
+    kill_hung(&mut connection).await;
     start(directory, &sockets).await
 }
 
 /// Kills a steward that does not answer, and waits until it has gone.
-async fn end(wire: &mut Connection) {
+async fn kill_hung(connection: &mut Connection) {
     tracing::error!(
         "the steward of this node does not answer, and what it held is over; it is killed, and \
          another one is started"
     );
-    kill(wire).await;
+    kill(connection).await;
 }
 
-async fn kill(wire: &mut Connection) {
+async fn kill(connection: &mut Connection) {
     // While the connection is open the steward lives, and no other process has
     // its number.
-    if let Some(pid) = wire.peer().and_then(Pid::from_raw) {
+    if let Some(pid) = connection.peer().and_then(Pid::from_raw) {
         let _ = kill_process(pid, Signal::KILL);
     }
-    let gone = async { while let Ok(Some(_)) = wire.next::<ShimReport>().await {} };
-    let _ = tokio::time::timeout(HUNG, gone).await;
+    let gone = async { while let Ok(Some(_)) = connection.next::<ShimReport>().await {} };
+    let _ = tokio::time::timeout(HUNG_AFTER, gone).await;
 }
 
 pub(super) async fn start(
@@ -113,13 +113,13 @@ pub(super) async fn start(
     sockets: &SocketDirectory,
 ) -> io::Result<ConnectedShim> {
     shim::spawn(directory).await?;
-    let mut wire = Connection::new(sockets.connect(SHIM).await?);
-    match greeting(&mut wire, GREETING).await? {
+    let mut connection = Connection::new(sockets.connect(SHIM_SOCKET).await?);
+    match first_state(&mut connection, GREETING).await? {
         // It is a child of this very process, and reads its clock.
         Some(state) => Ok(ConnectedShim {
-            one_clock: true,
-            over_at: Instant::ZERO,
-            wire,
+            same_clock: true,
+            ended_by: Instant::ZERO,
+            connection,
             state,
         }),
         None => Err(io::Error::other(
@@ -129,8 +129,8 @@ pub(super) async fn start(
 }
 
 /// What a steward says first; `None` if that does not come in time.
-async fn greeting(wire: &mut Connection, within: Duration) -> io::Result<Option<State>> {
-    match tokio::time::timeout(within, wire.next::<ShimReport>()).await {
+async fn first_state(connection: &mut Connection, within: Duration) -> io::Result<Option<State>> {
+    match tokio::time::timeout(within, connection.next::<ShimReport>()).await {
         Ok(Ok(Some(ShimReport::State(state)))) => Ok(Some(state)),
         Ok(Err(error)) => Err(error),
         Ok(Ok(_)) | Err(_) => Ok(None),
@@ -138,18 +138,18 @@ async fn greeting(wire: &mut Connection, within: Duration) -> io::Result<Option<
 }
 
 impl ConnectedShim {
-    fn new(wire: Connection, state: State, clock: Option<ClockId>) -> Self {
-        let noted = noted(&state.settings, clock);
-        let one_clock = is_one_clock(noted, clock, Plant::NONE);
+    fn new(connection: Connection, state: State, clock: Option<ClockId>) -> Self {
+        let noted = noted_clock(&state.settings, clock);
+        let same_clock = is_one_clock(noted, clock, Plant::NONE);
         let grant = state
             .incarnation
             .as_ref()
             .map(|incarnation| incarnation.times.grant());
-        let over_at = grant.map_or(Instant::ZERO, |grant| {
+        let ended_by = grant.map_or(Instant::ZERO, |grant| {
             // Its times mean nothing on another clock, but spans do: the last
             // beat was before now.
             let span = grant.kill_at.since(grant.start);
-            let kill_at = if one_clock {
+            let kill_at = if same_clock {
                 grant.kill_at
             } else {
                 clock::boot().after(span)
@@ -157,22 +157,26 @@ impl ConnectedShim {
             kill_at.after(SLACK).after(SLACK)
         });
         Self {
-            wire,
+            connection,
             state,
-            over_at,
-            one_clock,
+            ended_by,
+            same_clock,
         }
     }
 
     /// What the node may go on from, if it has the same settings as before and
     /// there is time.
-    pub(super) fn past(&self, settings: &str, clock: Option<ClockId>) -> Option<ResumeState> {
+    pub(super) fn resume_state(
+        &self,
+        settings: &str,
+        clock: Option<ClockId>,
+    ) -> Option<ResumeState> {
         let incarnation = self.state.incarnation.as_ref()?;
         let grant = incarnation.times.grant();
-        let one_life = self.state.runs.iter().all(|run| run.id == incarnation.id);
-        let noted = noted(&self.state.settings, clock);
+        let one_incarnation = self.state.runs.iter().all(|run| run.id == incarnation.id);
+        let noted = noted_clock(&self.state.settings, clock);
         let resumes = may_resume(noted, clock, clock::boot(), &grant, Plant::NONE);
-        if self.state.settings != settings || !one_life || !resumes {
+        if self.state.settings != settings || !one_incarnation || !resumes {
             return None;
         }
         let mut jobs = BTreeMap::new();
@@ -207,11 +211,11 @@ impl ConnectedShim {
     pub(super) async fn end_all(&mut self, directory: &Path) -> io::Result<Vec<CompletedWorkload>> {
         let mut left: Vec<u64> = self.state.runs.iter().map(|run| run.run).collect();
         for run in &left {
-            self.wire.queue(&ShimOrder::Stop { run: *run });
+            self.connection.queue(&ShimOrder::Stop { run: *run });
         }
         let mut done = Vec::new();
         while !left.is_empty() {
-            match self.answer().await {
+            match self.next_report().await {
                 Some(ShimReport::Ended { run, .. }) => left.retain(|it| *it != run),
                 Some(ShimReport::Completed { run }) => {
                     let completed = self.state.runs.iter().find(|it| it.run == run);
@@ -222,7 +226,7 @@ impl ConnectedShim {
                 Some(_) => {}
                 None => {
                     // Gone, and with it in time what it held.
-                    let over = self.over_at.since(clock::boot());
+                    let over = self.ended_by.since(clock::boot());
                     tokio::time::sleep(over).await;
                     *self = start(directory, &SocketDirectory::open(directory)?).await?;
                     return Ok(done);
@@ -234,12 +238,12 @@ impl ConnectedShim {
 
     /// Makes sure that the steward reads the clock that is read here: one that
     /// does not, and whose runs have ended, is killed, and another is started.
-    pub(super) async fn on_one_clock(&mut self, directory: &Path) -> io::Result<()> {
-        if self.one_clock {
+    pub(super) async fn ensure_same_clock(&mut self, directory: &Path) -> io::Result<()> {
+        if self.same_clock {
             return Ok(());
         }
         tracing::debug!("the steward of a former life reads another clock, and is replaced");
-        kill(&mut self.wire).await;
+        kill(&mut self.connection).await;
         let notes = std::mem::take(&mut self.state.notes);
         *self = start(directory, &SocketDirectory::open(directory)?).await?;
         self.state.notes = notes;
@@ -248,25 +252,25 @@ impl ConnectedShim {
 
     /// The next that the steward says while it ends what it has; `None` once
     /// it has gone, of itself or because it did not answer.
-    async fn answer(&mut self) -> Option<ShimReport> {
-        let mut asked = false;
+    async fn next_report(&mut self) -> Option<ShimReport> {
+        let mut probed = false;
         loop {
-            let patience = HUNG.max(self.over_at.since(clock::boot()));
-            match tokio::time::timeout(patience, self.wire.next::<ShimReport>()).await {
+            let timeout = HUNG_AFTER.max(self.ended_by.since(clock::boot()));
+            match tokio::time::timeout(timeout, self.connection.next::<ShimReport>()).await {
                 // It lives, and a process that the kernel does not end keeps
                 // a run for long.
-                Ok(Ok(Some(ShimReport::Heard { .. }))) => asked = false,
+                Ok(Ok(Some(ShimReport::Heard { .. }))) => probed = false,
                 Ok(news) => return news.ok().flatten(),
                 Err(_) => {
                     // The last beat of the former life moves no time any more,
                     // and is answered. Without one nothing was ever begun.
-                    let incarnation = self.state.incarnation.clone().filter(|_| !asked);
+                    let incarnation = self.state.incarnation.clone().filter(|_| !probed);
                     let Some(Incarnation { id, times }) = incarnation else {
-                        end(&mut self.wire).await;
+                        kill_hung(&mut self.connection).await;
                         return None;
                     };
-                    self.wire.queue(&ShimOrder::Extend { id, times });
-                    asked = true;
+                    self.connection.queue(&ShimOrder::Extend { id, times });
+                    probed = true;
                 }
             }
         }
@@ -274,6 +278,6 @@ impl ConnectedShim {
 }
 
 /// The clock that a former life has noted with its settings, if it is this one.
-fn noted(settings: &str, clock: Option<ClockId>) -> Option<ClockId> {
+fn noted_clock(settings: &str, clock: Option<ClockId>) -> Option<ClockId> {
     clock.filter(|_| settings.ends_with(&format!(" {clock:?}")))
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure::ha::{Deployment, Start};
 
-use super::messages::{Begin, LogLimits, RestartPolicy};
+use super::messages::{LogLimits, RestartPolicy, RunSpec};
 
 /// What the content register calls workloads that are processes.
 pub const KIND: &str = "process";
@@ -222,7 +222,7 @@ impl WorkloadDefaults {
     ///
     /// # Errors
     /// If the content is none that this version understands.
-    pub(super) fn begin(&self, start: &Start) -> Result<Begin, String> {
+    pub(super) fn begin(&self, start: &Start) -> Result<RunSpec, String> {
         let process: Process = serde_json::from_slice(&start.config).map_err(|error| {
             format!(
                 "expected a command that this version understands: {error}; upgrade this agent, \
@@ -245,7 +245,7 @@ impl WorkloadDefaults {
         if let Some(config) = process.config {
             add(CONFIG, config.to_string());
         }
-        Ok(Begin {
+        Ok(RunSpec {
             run: start.run.0,
             id: start.id.to_string(),
             name: start.name.to_string(),

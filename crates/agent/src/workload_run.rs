@@ -28,7 +28,7 @@ use tenure::core::time::Instant;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::env_file;
-use super::messages::{Begin, RestartPolicy, RunPhase, RunState};
+use super::messages::{RestartPolicy, RunPhase, RunSpec, RunState};
 use super::output_log::OutputLogs;
 use crate::guard::{Event, ExitStatus, Guardian, SLACK, Start};
 
@@ -63,15 +63,15 @@ pub(super) enum RunOutcome {
 }
 
 pub(super) struct WorkloadRun {
-    begin: Arc<Begin>,
+    spec: Arc<RunSpec>,
     instances: Vec<UnboundedSender<InstanceOrder>>,
-    live: u32,
+    live_instances: u32,
     started: u32,
     completed: u32,
     ready_at: Option<Instant>,
     phase: RunPhase,
     /// The agent has asked for its end.
-    asked: bool,
+    stop_requested: bool,
     failed: Option<String>,
 }
 
@@ -79,74 +79,74 @@ impl WorkloadRun {
     /// Starts all instances.
     pub(super) fn new(
         output_logs: &OutputLogs,
-        begin: Begin,
-        told: &UnboundedSender<InstanceReport>,
+        spec: RunSpec,
+        sender: &UnboundedSender<InstanceReport>,
     ) -> Self {
-        let grant = begin.times.grant();
+        let grant = spec.times.grant();
         let mut run = Self {
             instances: Vec::new(),
-            live: begin.instances,
+            live_instances: spec.instances,
             started: 0,
             completed: 0,
             ready_at: None,
             phase: RunPhase::Starting,
-            asked: false,
+            stop_requested: false,
             failed: None,
-            begin: Arc::new(begin),
+            spec: Arc::new(spec),
         };
-        for instance in 0..run.begin.instances {
-            let (orders, heard) = unbounded_channel();
+        for instance in 0..run.spec.instances {
+            let (orders, receiver) = unbounded_channel();
             run.instances.push(orders);
             let start = Start {
                 drain_at: grant.drain_at,
                 kill_at: grant.kill_at,
-                argv: run.begin.argv.iter().map(Into::into).collect(),
+                argv: run.spec.argv.iter().map(Into::into).collect(),
                 env: run.env(instance),
             };
             let instance_task = InstanceTask {
                 instance,
                 output_logs: output_logs.clone(),
-                begin: Arc::clone(&run.begin),
-                told: told.clone(),
+                spec: Arc::clone(&run.spec),
+                sender: sender.clone(),
             };
-            tokio::spawn(instance_task.supervise(start, heard));
+            tokio::spawn(instance_task.supervise(start, receiver));
         }
         run
     }
 
     fn env(&self, instance: u32) -> Vec<(OsString, OsString)> {
-        let given = self.begin.env.iter();
+        let given = self.spec.env.iter();
         let given = given.map(|(key, value)| (key.into(), value.into()));
         let own = ("TENURE_INSTANCE".into(), instance.to_string().into());
         given.chain([own]).collect()
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.live == 0
+    pub(super) fn has_ended(&self) -> bool {
+        self.live_instances == 0
     }
 
     /// Whether nothing of it is left although nobody has asked for its end.
     pub(super) fn awaits_undeploy(&self) -> bool {
-        self.live == 0 && !self.asked && self.is_complete()
+        self.live_instances == 0 && !self.stop_requested && self.is_complete()
     }
 
     fn is_complete(&self) -> bool {
-        self.failed.is_none() && self.completed == self.begin.instances
+        self.failed.is_none() && self.completed == self.spec.instances
     }
 
     /// Why it ended, if that was not asked for.
     pub(super) fn failed(&self) -> Option<String> {
-        self.failed.clone().filter(|_| !self.asked)
+        self.failed.clone().filter(|_| !self.stop_requested)
     }
 
     pub(super) fn state(&self) -> RunState {
         RunState {
-            run: self.begin.run,
-            id: self.begin.id.clone(),
-            name: self.begin.name.clone(),
-            digest: self.begin.digest.clone(),
-            instances: self.begin.instances,
-            fence: self.begin.fence,
+            run: self.spec.run,
+            id: self.spec.id.clone(),
+            name: self.spec.name.clone(),
+            digest: self.spec.digest.clone(),
+            instances: self.spec.instances,
+            fence: self.spec.fence,
             phase: self.phase,
         }
     }
@@ -154,42 +154,42 @@ impl WorkloadRun {
     /// A beat of the node of this id was confirmed.
     pub(super) fn extend(&mut self, id: &str, drain_at: Instant, kill_at: Instant) {
         // What another incarnation began keeps the times it has.
-        if id == self.begin.id {
-            self.tell(InstanceOrder::Extend(drain_at, kill_at));
+        if id == self.spec.id {
+            self.send_order(InstanceOrder::Extend(drain_at, kill_at));
         }
     }
 
     /// The agent wants its end; true if there is nothing to end.
     pub(super) fn stop(&mut self) -> bool {
-        self.asked = true;
+        self.stop_requested = true;
         if matches!(self.phase, RunPhase::Stopping { .. }) {
-            return self.live == 0;
+            return self.live_instances == 0;
         }
-        self.end();
-        self.live == 0
+        self.stop_instances();
+        self.live_instances == 0
     }
 
     /// The same, at once.
     pub(super) fn kill(&mut self) -> bool {
-        self.asked = true;
-        self.stopping(Duration::ZERO);
-        self.tell(InstanceOrder::Kill);
-        self.live == 0
+        self.stop_requested = true;
+        self.set_stopping(Duration::ZERO);
+        self.send_order(InstanceOrder::Kill);
+        self.live_instances == 0
     }
 
-    fn end(&mut self) {
-        let grace = Duration::from_millis(self.begin.grace_ms);
-        self.stopping(grace);
-        self.tell(InstanceOrder::Stop(grace));
+    fn stop_instances(&mut self) {
+        let grace = Duration::from_millis(self.spec.grace_ms);
+        self.set_stopping(grace);
+        self.send_order(InstanceOrder::Stop(grace));
     }
 
-    fn stopping(&mut self, grace: Duration) {
+    fn set_stopping(&mut self, grace: Duration) {
         let kill_at = clock::boot().after(grace).as_nanos();
         self.phase = RunPhase::Stopping { kill_at };
         self.ready_at = None;
     }
 
-    fn tell(&self, order: InstanceOrder) {
+    fn send_order(&self, order: InstanceOrder) {
         for instance in &self.instances {
             // Those that have ended hear nothing, and need not.
             let _ = instance.send(order);
@@ -216,29 +216,29 @@ impl WorkloadRun {
         match event {
             InstanceEvent::Started => {
                 self.started += 1;
-                if self.started == self.begin.instances && self.phase == RunPhase::Starting {
-                    let ready = Duration::from_millis(self.begin.ready_ms);
+                if self.started == self.spec.instances && self.phase == RunPhase::Starting {
+                    let ready = Duration::from_millis(self.spec.ready_ms);
                     self.ready_at = Some(clock::boot().after(ready));
                 }
             }
-            InstanceEvent::Failed(why) => self.fails(why),
-            InstanceEvent::Exited(_, _) if self.asked => {}
+            InstanceEvent::Failed(why) => self.fail(why),
+            InstanceEvent::Exited(_, _) if self.stop_requested => {}
             InstanceEvent::Exited(_, true) => {
-                self.fails("its node could not confirm in time that it lives".into());
+                self.fail("its node could not confirm in time that it lives".into());
             }
-            InstanceEvent::Exited(status, false) => self.exited(status),
+            InstanceEvent::Exited(status, false) => self.handle_exit(status),
             InstanceEvent::Gone => {
-                self.live = self.live.saturating_sub(1);
-                if self.live == 0 {
-                    return self.over();
+                self.live_instances = self.live_instances.saturating_sub(1);
+                if self.live_instances == 0 {
+                    return self.finish();
                 }
             }
         }
         RunOutcome::Nothing
     }
 
-    fn exited(&mut self, status: ExitStatus) {
-        let complete = match self.begin.restart {
+    fn handle_exit(&mut self, status: ExitStatus) {
+        let complete = match self.spec.restart {
             RestartPolicy::Always => false,
             RestartPolicy::OnFailure => status == ExitStatus::Code(0),
             RestartPolicy::Never => true,
@@ -246,24 +246,24 @@ impl WorkloadRun {
         if complete {
             self.completed += 1;
         } else {
-            self.fails(status.to_string());
+            self.fail(status.to_string());
         }
     }
 
     /// One instance has failed: the others end with it.
-    fn fails(&mut self, why: String) {
+    fn fail(&mut self, why: String) {
         self.failed.get_or_insert(why);
         if !matches!(self.phase, RunPhase::Stopping { .. }) {
-            self.end();
+            self.stop_instances();
         }
     }
 
-    fn over(&mut self) -> RunOutcome {
+    fn finish(&mut self) -> RunOutcome {
         if self.awaits_undeploy() {
             (self.phase, self.ready_at) = (RunPhase::Running, None);
             return RunOutcome::Completed;
         }
-        if !self.asked && self.failed.is_none() {
+        if !self.stop_requested && self.failed.is_none() {
             // Some had completed when the last one was lost.
             self.failed = Some("its guardian has failed".into());
         }
@@ -275,14 +275,14 @@ impl WorkloadRun {
 struct InstanceTask {
     instance: u32,
     output_logs: OutputLogs,
-    begin: Arc<Begin>,
-    told: UnboundedSender<InstanceReport>,
+    spec: Arc<RunSpec>,
+    sender: UnboundedSender<InstanceReport>,
 }
 
 impl InstanceTask {
     async fn guardian(&self) -> std::io::Result<Guardian> {
-        let (name, log) = (&self.begin.name, self.begin.log);
-        let output = self.output_logs.begin(name, self.instance, log).await?;
+        let (name, log) = (&self.spec.name, self.spec.log);
+        let output = self.output_logs.open(name, self.instance, log).await?;
         let mut output = std::fs::File::from(output);
         // Fits into the empty pipe.
         let _ = writeln!(
@@ -290,22 +290,25 @@ impl InstanceTask {
             "tenure: {} instance {} starts with fence {}",
             crate::format::timestamp(clock::wall()),
             self.instance,
-            self.begin.fence
+            self.spec.fence
         );
         Guardian::stand_by_to(output.into(), name)
     }
 
-    fn tell(&self, event: InstanceEvent) {
+    fn report(&self, event: InstanceEvent) {
         // The steward hears as long as it lives.
-        let _ = self.told.send((self.begin.run, event));
+        let _ = self.sender.send((self.spec.run, event));
     }
 
     /// The variables of the file that the workload names, if it names one.
     async fn variables(&self) -> Result<Vec<(OsString, OsString)>, String> {
-        let Some(file) = &self.begin.env_file else {
+        let Some(file) = &self.spec.env_file else {
             return Ok(Vec::new());
         };
-        let read = self.output_logs.look(Path::new(file), env_file::read).await;
+        let read = self
+            .output_logs
+            .read_file(Path::new(file), env_file::read)
+            .await;
         read.map_err(|why| format!("env-file {why}"))
     }
 
@@ -315,23 +318,23 @@ impl InstanceTask {
             // Before the others, which count for more.
             Ok(variables) => drop(start.env.splice(0..0, variables)),
             Err(why) => {
-                self.tell(InstanceEvent::Failed(why));
-                return self.tell(InstanceEvent::Gone);
+                self.report(InstanceEvent::Failed(why));
+                return self.report(InstanceEvent::Gone);
             }
         }
         let mut guardian = match self.guardian().await {
             Ok(guardian) => guardian,
             Err(error) => {
-                self.tell(InstanceEvent::Failed(format!(
+                self.report(InstanceEvent::Failed(format!(
                     "no process could be started: {error}"
                 )));
-                return self.tell(InstanceEvent::Gone);
+                return self.report(InstanceEvent::Gone);
             }
         };
         let mut kill_at = start.kill_at;
         // The exit of CMD after it was signalled. It is reported with the last
         // event alone: if the guardian was killed, the kernel has killed CMD too.
-        let mut told_to_end = None;
+        let mut exit_after_signal = None;
         guardian.start(start);
         loop {
             let event = tokio::select! {
@@ -352,21 +355,21 @@ impl InstanceTask {
             let last = event.is_last();
             match event {
                 Event::Ready => {}
-                Event::Started { .. } => self.tell(InstanceEvent::Started),
-                Event::Refused { why } => self.tell(InstanceEvent::Failed(why.to_string())),
+                Event::Started { .. } => self.report(InstanceEvent::Started),
+                Event::Refused { why } => self.report(InstanceEvent::Failed(why.to_string())),
                 Event::Exited {
                     status,
                     asked: true,
-                } => told_to_end = Some(status),
-                Event::Exited { status, .. } => self.tell(InstanceEvent::Exited(status, false)),
-                Event::Lost { why } => self.tell(InstanceEvent::Failed(why)),
+                } => exit_after_signal = Some(status),
+                Event::Exited { status, .. } => self.report(InstanceEvent::Exited(status, false)),
+                Event::Lost { why } => self.report(InstanceEvent::Failed(why)),
                 Event::Gone => {
-                    if let Some(status) = told_to_end {
-                        self.tell(InstanceEvent::Exited(status, true));
+                    if let Some(status) = exit_after_signal {
+                        self.report(InstanceEvent::Exited(status, true));
                     }
                 }
                 Event::WatchdogLost => {
-                    self.tell(InstanceEvent::Failed(
+                    self.report(InstanceEvent::Failed(
                         "the keeper of its guardian has failed".into(),
                     ));
                     // The guardian hears that too, and has killed it by then.
@@ -375,7 +378,7 @@ impl InstanceTask {
                 }
             }
             if last {
-                return self.tell(InstanceEvent::Gone);
+                return self.report(InstanceEvent::Gone);
             }
         }
     }

@@ -35,7 +35,7 @@ use crate::stall::StallDetector;
 /// main thread, and dropped and counted on any other.
 pub(crate) const QUEUE_MAX: usize = 4 << 20;
 /// How often a thread that waits looks whether stderr still moves.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Makes the line that says how many are missing.
 pub(crate) type Missing = fn(u64) -> String;
@@ -43,9 +43,9 @@ pub(crate) type Missing = fn(u64) -> String;
 struct Queue {
     state: Mutex<State>,
     /// There is something to write.
-    news: Condvar,
+    not_empty: Condvar,
     /// Something has been written.
-    room: Condvar,
+    not_full: Condvar,
 }
 
 struct State {
@@ -72,8 +72,8 @@ pub(crate) fn start(missing: Missing) {
             dropped: 0,
             missing,
         }),
-        news: Condvar::new(),
-        room: Condvar::new(),
+        not_empty: Condvar::new(),
+        not_full: Condvar::new(),
     });
     let writer = std::thread::Builder::new().name("tenure-stderr".into());
     WRITES.get_or_init(|| writer.spawn(|| queue.write_for_ever()).is_ok());
@@ -174,7 +174,7 @@ impl Queue {
     }
 
     fn wait_for_room<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let waited = self.room.wait_timeout(state, LOOK);
+        let waited = self.not_full.wait_timeout(state, POLL_INTERVAL);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -198,14 +198,14 @@ impl Queue {
         state.tell_dropped();
         state.queue(bytes.to_vec());
         drop(state);
-        self.news.notify_one();
+        self.not_empty.notify_one();
     }
 
     fn write_for_ever(&self) {
         let mut state = self.lock();
         loop {
             let Some(line) = state.lines.pop_front() else {
-                let waited = self.news.wait(state);
+                let waited = self.not_empty.wait(state);
                 state = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
@@ -220,7 +220,7 @@ impl Queue {
             if state.lines.is_empty() {
                 state.tell_dropped();
             }
-            self.room.notify_all();
+            self.not_full.notify_all();
         }
     }
 }

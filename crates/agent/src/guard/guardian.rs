@@ -106,14 +106,14 @@ struct Guardian {
     /// The end of a requested stop's grace.
     stop_by: Instant,
     /// The shim was told to go on.
-    go: bool,
+    launched: bool,
     /// The shim has become CMD, and the supervisor was told.
     started: bool,
     /// CMD was not started, and the supervisor was told.
     refused: bool,
     fault: bool,
     /// Nothing was alive when everything was killed last.
-    quiet: bool,
+    none_alive: bool,
 }
 
 /// Guards until nothing is left.
@@ -152,10 +152,10 @@ fn run() -> io::Result<u8> {
     let mut guardian = Guardian::new(Channel::new(UnixStream::from(socket))?);
     loop {
         poll::drain(&children);
-        guardian.hear_supervisor();
-        guardian.hear_launcher();
+        guardian.read_supervisor();
+        guardian.read_launcher();
         let unfinished = guardian.reap();
-        guardian.look_at_clock(clock::boot());
+        guardian.check_deadlines(clock::boot());
         if guardian.phase == GuardPhase::Ending {
             if unfinished == Unfinished::Nothing {
                 return Ok(guardian.finish());
@@ -181,21 +181,21 @@ impl Guardian {
             drain_at: Instant::MAX,
             kill_at: Instant::MAX,
             stop_by: Instant::MAX,
-            go: false,
+            launched: false,
             started: false,
             refused: false,
             fault: false,
-            quiet: false,
+            none_alive: false,
         }
     }
 
-    fn tell(&mut self, report: GuardianReport) {
+    fn send_report(&mut self, report: GuardianReport) {
         if self.supervisor.send(&report).is_err() {
             self.phase = GuardPhase::Ending;
         }
     }
 
-    fn hear_supervisor(&mut self) {
+    fn read_supervisor(&mut self) {
         if self.phase == GuardPhase::Ending {
             let _ = self.supervisor.flush();
             return;
@@ -214,7 +214,7 @@ impl Guardian {
         let open = self.supervisor.fill()?;
         while open && let Some(order) = self.supervisor.next()? {
             match order {
-                GuardianOrder::Hello => self.arm()?,
+                GuardianOrder::Hello => self.start_launcher()?,
                 GuardianOrder::Start(start) => self.start(&start)?,
                 GuardianOrder::Extend { drain_at, kill_at } => self.extend(drain_at, kill_at),
                 GuardianOrder::Stop { grace } => self.stop(grace),
@@ -226,7 +226,7 @@ impl Guardian {
     }
 
     /// Starts the shim: all that can be done before the go-ahead.
-    fn arm(&mut self) -> io::Result<()> {
+    fn start_launcher(&mut self) -> io::Result<()> {
         if self.phase != GuardPhase::Waiting {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -271,7 +271,7 @@ impl Guardian {
         };
         // A shim that has died is noticed when it is reaped.
         let _ = launcher.send_with(&GuardianOrder::Start(start.clone()), stdin.as_fd());
-        self.go = true;
+        self.launched = true;
         self.phase = GuardPhase::Running;
         Ok(())
     }
@@ -291,7 +291,7 @@ impl Guardian {
     fn confirm(&mut self) {
         if self.started && self.phase == GuardPhase::Running && !self.final_times {
             let kill_at = self.kill_at;
-            self.tell(GuardianReport::Holds { kill_at });
+            self.send_report(GuardianReport::Holds { kill_at });
         }
     }
 
@@ -331,11 +331,11 @@ impl Guardian {
 
     fn refuse(&mut self, why: StartError) {
         self.refused = true;
-        self.tell(GuardianReport::Refused(why));
+        self.send_report(GuardianReport::Refused(why));
         self.phase = GuardPhase::Ending;
     }
 
-    fn look_at_clock(&mut self, now: Instant) {
+    fn check_deadlines(&mut self, now: Instant) {
         if !matches!(self.phase, GuardPhase::Running | GuardPhase::Draining) {
             return;
         }
@@ -349,14 +349,14 @@ impl Guardian {
 
     /// What the shim says. The end of its channel without a word means that
     /// it is CMD now (or was killed on the way, which its status will tell).
-    fn hear_launcher(&mut self) {
+    fn read_launcher(&mut self) {
         let Some(mut launcher) = self.launcher.take() else {
             return;
         };
         let open = launcher.flush().is_ok() & launcher.fill().unwrap_or(false);
         while let Ok(Some(report)) = launcher.next() {
             match report {
-                GuardianReport::Ready => self.tell(GuardianReport::Ready),
+                GuardianReport::Ready => self.send_report(GuardianReport::Ready),
                 GuardianReport::Refused(why) => return self.refuse(why),
                 GuardianReport::Started(_)
                 | GuardianReport::Holds { .. }
@@ -366,9 +366,9 @@ impl Guardian {
         }
         if open {
             self.launcher = Some(launcher);
-        } else if let (true, Some(cmd)) = (self.go, self.cmd) {
+        } else if let (true, Some(cmd)) = (self.launched, self.cmd) {
             self.started = true;
-            self.tell(GuardianReport::Started(cmd.as_raw_nonzero().get()));
+            self.send_report(GuardianReport::Started(cmd.as_raw_nonzero().get()));
             self.confirm();
         }
     }
@@ -376,7 +376,7 @@ impl Guardian {
     /// Reaps what has ended, but not so much that orders or the clock would
     /// wait for it: after a stop there may be thousands.
     fn reap(&mut self) -> Unfinished {
-        let most = if self.quiet {
+        let most = if self.none_alive {
             usize::MAX
         } else {
             REAPED_AT_ONCE
@@ -395,7 +395,7 @@ impl Guardian {
     fn cmd_ended(&mut self, status: WaitStatus) {
         // Its last words are in the socket already, and say whether it was
         // CMD that ended or a shim.
-        self.hear_launcher();
+        self.read_launcher();
         self.cmd = None;
         if self.refused {
             // Said already.
@@ -403,7 +403,7 @@ impl Guardian {
             // Only this process knows at drain_at who was first: CMD, which
             // ended, or the TERM. The supervisor may have stood still.
             let asked = matches!(self.phase, GuardPhase::Draining | GuardPhase::Ending);
-            self.tell(GuardianReport::Exited { status, asked });
+            self.send_report(GuardianReport::Exited { status, asked });
         } else if self.phase != GuardPhase::Ending {
             self.refuse(StartError::System(0));
         }
@@ -417,7 +417,7 @@ impl Guardian {
             cgroup.kill();
         }
         self.signal(Signal::KILL);
-        self.quiet = !tree::kill_below(&BTreeSet::new()).alive();
+        self.none_alive = !tree::kill_below(&BTreeSet::new()).alive();
     }
 
     fn sleep(&mut self, alarm: &mut Alarm, children: &UnixStream) -> io::Result<()> {
@@ -438,7 +438,7 @@ impl Guardian {
     /// Says the last word. Whoever should hear it may be gone.
     fn finish(mut self) -> u8 {
         self.cgroup = None;
-        self.tell(GuardianReport::Gone);
+        self.send_report(GuardianReport::Gone);
         u8::from(self.fault)
     }
 }

@@ -75,7 +75,7 @@ pub struct Guardian {
     orders: SyncSender<GuardianOrder>,
     wake: UnixStream,
     events: Receiver<Event>,
-    held: watch::Receiver<Option<Instant>>,
+    confirmed: watch::Receiver<Option<Instant>>,
     last: Option<Event>,
 }
 
@@ -103,7 +103,7 @@ impl Guardian {
     fn begin(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Result<Self> {
         let (orders, taken) = sync_channel(ORDERS);
         let (events, heard) = channel(EVENTS);
-        let (hold, held) = watch::channel(None);
+        let (confirmed_sender, confirmed) = watch::channel(None);
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let watchdog = Watchdog::new(
@@ -111,7 +111,7 @@ impl Guardian {
             taken,
             woken,
             events,
-            hold,
+            confirmed_sender,
         )?;
         std::thread::Builder::new()
             .name("tenure-keeper".into())
@@ -120,14 +120,14 @@ impl Guardian {
             orders,
             wake,
             events: heard,
-            held,
+            confirmed,
             last: None,
         })
     }
 
     /// What the guardian confirms from now on.
     pub fn confirmations(&self) -> Confirmations {
-        Confirmations(self.held.clone())
+        Confirmations(self.confirmed.clone())
     }
 
     /// Gives the go-ahead. It is void if it arrives at `drain_at` or later.
@@ -201,16 +201,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_keeper_that_is_gone_is_not_taken_for_the_end_of_cmd() {
+    fn a_watchdog_that_is_gone_is_not_taken_for_the_end_of_cmd() {
         let (orders, _) = sync_channel(ORDERS);
         let (_, events) = channel(EVENTS);
-        let (_, held) = watch::channel(None);
+        let (_, confirmed) = watch::channel(None);
         let (wake, _) = UnixStream::pair().expect("a pair");
         let mut guardian = Guardian {
             orders,
             wake,
             events,
-            held,
+            confirmed,
             last: None,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build();

@@ -28,7 +28,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 
 /// Signals that wait to be looked at; more of the forwarded kind are dropped,
 /// as the kernel itself does with signals of one kind.
-const ASKS: usize = 64;
+const QUEUE_MAX: usize = 64;
 
 /// What a signal asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +50,7 @@ impl SignalRequests {
         let mut signals = Signals::new([
             SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT,
         ])?;
-        let (send, receive) = channel(ASKS);
+        let (send, receive) = channel(QUEUE_MAX);
         let hangs_up = io::stdin().is_terminal() || io::stderr().is_terminal();
         let relay = move || {
             let mut asked = false;
@@ -91,7 +91,7 @@ impl SignalRequests {
     /// The next one. May be cancelled without loss.
     pub async fn next(&mut self) -> SignalRequest {
         match self.0.recv().await {
-            Some(ask) => ask,
+            Some(request) => request,
             // The relay ends only with this value.
             None => std::future::pending().await,
         }

@@ -52,14 +52,14 @@ use rustix::process::{
 const REAPED_BESIDE: usize = 256;
 
 /// What a round of killing has seen.
-pub(super) struct Seen {
+pub(super) struct KillRound {
     /// Our children, in no order.
     children: Vec<i32>,
     /// Those of them that had ended, and wait to be reaped.
     dead: Vec<i32>,
 }
 
-impl Seen {
+impl KillRound {
     pub(super) fn alive(&self) -> bool {
         self.dead.len() < self.children.len()
     }
@@ -67,7 +67,7 @@ impl Seen {
 
 /// KILLs everything below this process, except the children in `spare` and what
 /// is below those.
-pub(super) fn kill_below(spare: &BTreeSet<i32>) -> Seen {
+pub(super) fn kill_below(spare: &BTreeSet<i32>) -> KillRound {
     let children = kill_children(me(), spare);
     let (dead, alive): (Vec<_>, Vec<_>) = children.iter().partition(|pid| has_ended(**pid));
     let mut seen: BTreeSet<i32> = alive.iter().copied().collect();
@@ -75,12 +75,12 @@ pub(super) fn kill_below(spare: &BTreeSet<i32>) -> Seen {
     while let Some(parent) = queue.pop() {
         for child in self::children(parent) {
             if seen.insert(child) {
-                kill_held(child, parent);
+                kill_if_child(child, parent);
                 queue.push(child);
             }
         }
     }
-    Seen { children, dead }
+    KillRound { children, dead }
 }
 
 /// KILLs and reaps everything this process has adopted, except `spare`, once.
@@ -130,7 +130,7 @@ pub(super) fn kill_descendants_of(root: i32) -> KilledBelow {
     while let Some(parent) = queue.pop() {
         let newest_first = children(parent).into_iter().rev();
         for child in newest_first.filter(|pid| *pid != root) {
-            if below.insert(child) && kill_held(child, parent) {
+            if below.insert(child) && kill_if_child(child, parent) {
                 alive = true;
                 queue.push(child);
             }
@@ -152,7 +152,7 @@ fn kill_children(me: i32, spare: &BTreeSet<i32>) -> Vec<i32> {
     };
     if lists_children() {
         for list in list_files(me) {
-            let _ = each_piece(list, |pids| pids.into_iter().rev().for_each(&mut kill));
+            let _ = for_each_piece(list, |pids| pids.into_iter().rev().for_each(&mut kill));
         }
     } else {
         scan(me).into_iter().for_each(kill);
@@ -218,7 +218,7 @@ pub(super) fn me() -> i32 {
 }
 
 /// KILLs `pid` if it is still a child of `parent`; false if it has ended.
-fn kill_held(pid: i32, parent: i32) -> bool {
+fn kill_if_child(pid: i32, parent: i32) -> bool {
     let Some(held) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
     else {
         return false;
@@ -241,7 +241,7 @@ pub(super) fn children(of: i32) -> Vec<i32> {
     }
     let mut found = Vec::new();
     for list in list_files(of) {
-        let _ = each_piece(list, |pids| found.extend(pids));
+        let _ = for_each_piece(list, |pids| found.extend(pids));
     }
     found
 }
@@ -261,7 +261,7 @@ fn list_files(of: i32) -> impl Iterator<Item = fs::File> {
 
 /// Hands over a list of children piece by piece, each as soon as the kernel
 /// gives it, the oldest first.
-fn each_piece(mut list: impl io::Read, mut take: impl FnMut(Vec<i32>)) -> io::Result<()> {
+fn for_each_piece(mut list: impl io::Read, mut take: impl FnMut(Vec<i32>)) -> io::Result<()> {
     let mut bytes = [0; 4096];
     let mut kept = 0;
     loop {

@@ -59,7 +59,7 @@ pub const MARGIN_MIN: Duration = Duration::from_millis(200);
 /// How long to wait between rounds of killing that had no effect.
 const RETRY: Duration = Duration::from_millis(5);
 /// How many dead a guardian may leave to us if it is killed.
-const MANY: usize = 1000;
+const MANY_DEAD: usize = 1000;
 /// How long a guardian may take to reap more than that, when nothing lives.
 const REAPING: Duration = Duration::from_secs(5);
 /// Bytes that may wait for a guardian that does not read. Beyond that only
@@ -69,12 +69,12 @@ const BACKLOG: usize = 64 << 10;
 /// Which children of this process are not orphans of a CMD.
 #[derive(Default)]
 struct Spared {
-    strangers: Option<BTreeSet<i32>>,
+    other_children: Option<BTreeSet<i32>>,
     guardians: BTreeSet<i32>,
 }
 
 static SPARED: Mutex<Spared> = Mutex::new(Spared {
-    strangers: None,
+    other_children: None,
     guardians: BTreeSet::new(),
 });
 
@@ -84,8 +84,8 @@ fn spared() -> MutexGuard<'static, Spared> {
 
 impl Spared {
     fn all(&self) -> BTreeSet<i32> {
-        let strangers = self.strangers.iter().flatten();
-        strangers.chain(&self.guardians).copied().collect()
+        let other_children = self.other_children.iter().flatten();
+        other_children.chain(&self.guardians).copied().collect()
     }
 }
 
@@ -97,8 +97,8 @@ pub(super) fn spawn(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Resu
     // orphan.
     let mut spared = spared();
     set_child_subreaper(Some(getpid()))?;
-    let mut strangers = spared.strangers.take();
-    spared.strangers = Some(strangers.take().unwrap_or_else(|| {
+    let mut other_children = spared.other_children.take();
+    spared.other_children = Some(other_children.take().unwrap_or_else(|| {
         let children = tree::children(tree::me());
         children.into_iter().collect()
     }));
@@ -133,7 +133,7 @@ pub(super) struct Watchdog {
     children_id: signal_hook::SigId,
     alarm: Alarm,
     events: Sender<Event>,
-    held: watch::Sender<Option<Instant>>,
+    confirmed: watch::Sender<Option<Instant>>,
     kill_at: Instant,
     stop_by: Instant,
     cmd: Option<i32>,
@@ -155,7 +155,7 @@ impl Watchdog {
         orders: Receiver<GuardianOrder>,
         wake: UnixStream,
         events: Sender<Event>,
-        held: watch::Sender<Option<Instant>>,
+        confirmed: watch::Sender<Option<Instant>>,
     ) -> io::Result<Self> {
         let (children, children_id) = poll::child_signals()?;
         wake.set_nonblocking(true)?;
@@ -169,7 +169,7 @@ impl Watchdog {
             children_id,
             alarm: Alarm::new()?,
             events,
-            held,
+            confirmed,
             kill_at: Instant::MAX,
             stop_by: Instant::MAX,
             cmd: None,
@@ -184,10 +184,10 @@ impl Watchdog {
 
     /// Keeps until nothing is left, and says so.
     pub(super) fn run(mut self) {
-        let status = self.keep();
+        let status = self.watch();
         self.orders = None;
         if self.channel_open {
-            self.hear_guardian();
+            self.read_guardian();
         }
         let orderly = status.is_some_and(|status| status.exit_status() == Some(0));
         let last = if self.gone && orderly && !self.woken {
@@ -195,27 +195,27 @@ impl Watchdog {
         } else {
             self.end_orphans();
             Event::Lost {
-                why: self.blame(status),
+                why: self.failure_text(status),
             }
         };
         signal_hook::low_level::unregister(self.children_id);
-        self.tell(last);
+        self.send_event(last);
     }
 
     /// Until the guardian has ended; how.
-    fn keep(&mut self) -> Option<WaitStatus> {
+    fn watch(&mut self) -> Option<WaitStatus> {
         loop {
             poll::drain(&self.children);
             poll::drain(&self.wake);
             self.take_orders();
             if self.channel_open {
-                self.hear_guardian();
+                self.read_guardian();
             }
             if let Some(ended) = self.reap_guardian() {
                 return ended;
             }
             let now = clock::boot();
-            self.look_at_clock(now);
+            self.check_deadlines(now);
             if self.sleep(now).is_err() {
                 // Without a way to wait there is no way to keep time.
                 self.hung = true;
@@ -224,7 +224,7 @@ impl Watchdog {
         }
     }
 
-    fn tell(&self, event: Event) {
+    fn send_event(&self, event: Event) {
         // There are fewer events in a guardian's life than the queue has
         // room for; it fails only if nobody listens any more.
         let _ = self.events.try_send(event);
@@ -257,13 +257,13 @@ impl Watchdog {
         }
     }
 
-    fn hear_guardian(&mut self) {
+    fn read_guardian(&mut self) {
         let flushed = self.channel.flush();
         let open = self.channel.fill().unwrap_or(false);
         self.channel_open = open && flushed.is_ok();
         loop {
             match self.channel.next() {
-                Ok(Some(report)) => self.note(report),
+                Ok(Some(report)) => self.handle_report(report),
                 Ok(None) => break,
                 Err(_) => {
                     self.channel_open = false;
@@ -277,18 +277,18 @@ impl Watchdog {
         }
     }
 
-    fn note(&mut self, report: GuardianReport) {
+    fn handle_report(&mut self, report: GuardianReport) {
         match report {
-            GuardianReport::Ready => self.tell(Event::Ready),
+            GuardianReport::Ready => self.send_event(Event::Ready),
             GuardianReport::Started(pid) => {
                 self.cmd = Some(pid);
-                self.tell(Event::Started { pid });
+                self.send_event(Event::Started { pid });
             }
-            GuardianReport::Holds { kill_at } => drop(self.held.send_replace(Some(kill_at))),
-            GuardianReport::Refused(why) => self.tell(Event::Refused { why }),
+            GuardianReport::Holds { kill_at } => drop(self.confirmed.send_replace(Some(kill_at))),
+            GuardianReport::Refused(why) => self.send_event(Event::Refused { why }),
             GuardianReport::Exited { status, asked } => {
                 self.exited = true;
-                self.tell(Event::Exited { status, asked });
+                self.send_event(Event::Exited { status, asked });
             }
             GuardianReport::Gone => self.gone = true,
         }
@@ -308,8 +308,8 @@ impl Watchdog {
         Some(ended)
     }
 
-    fn look_at_clock(&mut self, now: Instant) {
-        if self.hung || now < self.over_at() {
+    fn check_deadlines(&mut self, now: Instant) {
+        if self.hung || now < self.due_at() {
             return;
         }
         if self.is_stopped() {
@@ -336,19 +336,19 @@ impl Watchdog {
         let over = !killed_below.alive && killed_below.below.is_subset(&self.below);
         self.below = killed_below.below;
         if over {
-            self.below.len() < MANY || late >= REAPING
+            self.below.len() < MANY_DEAD || late >= REAPING
         } else {
             late >= SLACK
         }
     }
 
     /// When the guardian is to end everything.
-    fn over_at(&self) -> Instant {
+    fn due_at(&self) -> Instant {
         self.kill_at.min(self.stop_by)
     }
 
     fn give_up_at(&self) -> Instant {
-        let slack = self.over_at().after(SLACK);
+        let slack = self.due_at().after(SLACK);
         // One that was woken has much to end perhaps, and gets done with it
         // sooner if nobody looks through the same thousands of processes.
         if self.woken {
@@ -385,7 +385,7 @@ impl Watchdog {
                 self.exited = true;
                 // The kernel killed it along with the guardian.
                 let asked = true;
-                self.tell(Event::Exited { status, asked });
+                self.send_event(Event::Exited { status, asked });
             }
             if !unfinished {
                 return;
@@ -395,7 +395,7 @@ impl Watchdog {
         }
     }
 
-    fn blame(&self, status: Option<WaitStatus>) -> String {
+    fn failure_text(&self, status: Option<WaitStatus>) -> String {
         match status.and_then(ExitStatus::of) {
             _ if self.hung => "the guardian did not answer in time and was killed".into(),
             _ if self.woken => {
@@ -410,8 +410,8 @@ impl Watchdog {
     fn sleep(&mut self, now: Instant) -> io::Result<()> {
         // A stop between the two is told by a SIGCHLD.
         let late = now >= self.give_up_at();
-        let at = if now < self.over_at() {
-            self.over_at()
+        let at = if now < self.due_at() {
+            self.due_at()
         } else {
             self.give_up_at()
         };

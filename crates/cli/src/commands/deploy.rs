@@ -16,14 +16,14 @@ use crate::{Context, args, secrets};
 
 pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<ExitCode, Failure> {
     let workloads = match &args.file {
-        Some(file) => filed(file)?,
-        None => vec![typed(args)?],
+        Some(file) => from_file(file)?,
+        None => vec![from_args(args)?],
     };
     for workload in &workloads {
         let wrong = |why: String| usage(format!("{}: {why}", workload.name));
         // The agent makes it once more; here it is only looked at.
         let _ = workload.deployment().map_err(wrong)?;
-        agent::state_directory::fits("its name", &workload.name)?;
+        agent::state_directory::check_name("its name", &workload.name)?;
         warn_of_secrets(workload);
     }
     match (workloads.as_slice(), args.no_wait) {
@@ -40,7 +40,7 @@ pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<Exi
             }
             outcome.end()
         }
-        _ => together(context, &args.via, workloads).await,
+        _ => deploy_all(context, &args.via, workloads).await,
     }
 }
 
@@ -65,7 +65,7 @@ const AWAITED_MAX: usize = 32;
 
 /// Deploys all, and only then waits for each: one that waits for a node, or
 /// would not start, keeps no other from being deployed or told of.
-async fn together(
+async fn deploy_all(
     context: &Context,
     via: &args::Via,
     workloads: Vec<Workload>,
@@ -218,7 +218,7 @@ async fn send(
     agent::send_request(&root, group, name, within, request, note).await
 }
 
-fn filed(path: &Path) -> Result<Vec<Workload>, Failure> {
+fn from_file(path: &Path) -> Result<Vec<Workload>, Failure> {
     let shown = path.display();
     let text =
         std::fs::read_to_string(path).map_err(|error| usage(format!("--file {shown}: {error}")))?;
@@ -232,7 +232,7 @@ fn filed(path: &Path) -> Result<Vec<Workload>, Failure> {
     Ok(file.workload)
 }
 
-fn typed(args: &args::Deploy) -> Result<Workload, Failure> {
+fn from_args(args: &args::Deploy) -> Result<Workload, Failure> {
     let mut env = BTreeMap::new();
     for pair in &args.env {
         let (key, value) = pair

@@ -27,7 +27,7 @@ pub(crate) async fn logs(context: &Context, args: &args::Logs) -> Result<ExitCod
     let root = state_directory::root(args.via.state.state.as_deref())?;
     let (below, via) = (root.clone(), args.clone());
     let find = move || find(&below, &via);
-    let path = state_directory::answered(&root, DEFAULT_TIMEOUT, || (), find).await?;
+    let path = state_directory::run_on_thread(&root, DEFAULT_TIMEOUT, || (), find).await?;
     let older = ages(&path);
     let mut files: Vec<PathBuf> = older
         .rev()
@@ -55,7 +55,7 @@ fn ages(path: &Path) -> std::ops::RangeInclusive<u32> {
 
 fn find(root: &Path, args: &args::Logs) -> Result<PathBuf, Failure> {
     let group = args.via.group.group.as_str();
-    let directory = state_directory::of_group(root, group);
+    let directory = state_directory::group_directory(root, group);
     let nodes = state_directory::nodes(root, group, args.via.via.as_deref())?;
     let files = nodes.iter().map(|node| {
         let logs = state_directory::logs(node, &args.workload);

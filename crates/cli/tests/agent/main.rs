@@ -9,6 +9,7 @@ mod common;
 mod contents;
 mod drain;
 mod ends;
+mod fixture;
 mod groups;
 mod hung;
 mod life;
@@ -19,7 +20,6 @@ mod secrets;
 mod service;
 mod shown;
 mod stamps;
-mod town;
 mod trouble;
 mod words;
 

@@ -6,11 +6,11 @@
 use std::fs;
 
 use super::common::poll_until;
-use super::town::{PATIENCE, Town};
+use super::fixture::{Fixture, PATIENCE};
 
 #[test]
 fn two_agents_of_one_name_on_two_machines_are_two_nodes() {
-    let here = Town::sqlite();
+    let here = Fixture::sqlite();
     let there = here.elsewhere();
     let mut first = here.node("one", &[]);
     here.deploy("a", &[]);
@@ -25,8 +25,8 @@ fn two_agents_of_one_name_on_two_machines_are_two_nodes() {
         &["deploy", "b", "--node", "one", "--", "true"][..],
         &["drain", "one"],
     ] {
-        for town in [&here, &there] {
-            let (code, said) = town.fails(args);
+        for fixture in [&here, &there] {
+            let (code, said) = fixture.fails(args);
             let both = ids.iter().all(|id| said.contains(id));
             assert!(
                 code == 1 && both && said.contains("name one by its id"),
@@ -57,25 +57,25 @@ fn two_agents_of_one_name_on_two_machines_are_two_nodes() {
 /// that does not answer.
 #[test]
 fn an_agent_whose_lock_was_removed_keeps_its_directory() {
-    let town = Town::sqlite();
+    let fixture = Fixture::sqlite();
     let long = ["--lease", "8s"];
-    let mut one = town.node("one", &long);
-    let (id, steward) = (one.id(), one.below("__steward"));
-    town.deploy("a", &[]);
-    let before = town.writes("a");
-    let lock = town.state().join("town/one/agent.lock");
+    let mut one = fixture.node("one", &long);
+    let (id, shim) = (one.id(), one.below("__steward"));
+    fixture.deploy("a", &[]);
+    let before = fixture.writes("a");
+    let lock = fixture.state().join("town/one/agent.lock");
     fs::remove_file(&lock).expect("it is there");
-    let mut second = town.start("one", &long);
+    let mut second = fixture.start("one", &long);
     assert_eq!(second.ends(), 1, "{}", second.said());
     second.says("though its agent.lock was removed");
-    assert_eq!(one.below("__steward"), steward);
-    assert_eq!(town.writes("a").pid, before.pid, "it is not disturbed");
-    town.deploy("b", &[]);
+    assert_eq!(one.below("__steward"), shim);
+    assert_eq!(fixture.writes("a").pid, before.pid, "it is not disturbed");
+    fixture.deploy("b", &[]);
     // The rightful case: one that is restarted has the directory again.
     one.kill();
-    let again = town.start("one", &long);
+    let again = fixture.start("one", &long);
     again.says(&format!("going on as {id}"));
-    assert_eq!(town.writes("a").pid, before.pid, "it is not disturbed");
+    assert_eq!(fixture.writes("a").pid, before.pid, "it is not disturbed");
     let holder = || fs::read_to_string(&lock).ok()?.trim().parse().ok();
     assert_eq!(holder(), Some(again.process.id()));
 }
@@ -84,24 +84,24 @@ fn an_agent_whose_lock_was_removed_keeps_its_directory() {
 /// machine, and reaches nothing that the first one holds.
 #[test]
 fn an_agent_whose_directory_was_replaced_keeps_what_it_holds() {
-    let town = Town::sqlite();
-    let mut one = town.node("one", &[]);
+    let fixture = Fixture::sqlite();
+    let mut one = fixture.node("one", &[]);
     // Both write to one log.
-    let (id, steward) = (one.id(), one.below("__steward"));
-    town.deploy("a", &[]);
-    let before = town.writes("a");
-    let home = town.state().join("town");
+    let (id, shim) = (one.id(), one.below("__steward"));
+    fixture.deploy("a", &[]);
+    let before = fixture.writes("a");
+    let home = fixture.state().join("town");
     fs::rename(home.join("one"), home.join("aside")).expect("moved");
     one.says("to be the file that this agent has locked");
-    let second = town.node("one", &[]);
+    let second = fixture.node("one", &[]);
     second.says("another node has this name");
     assert_ne!(id, second.id());
-    town.deploy("b", &["--node", &second.id()]);
-    assert_eq!(one.below("__steward"), steward);
-    assert_eq!(town.writes("a").pid, before.pid, "it is not disturbed");
+    fixture.deploy("b", &["--node", &second.id()]);
+    assert_eq!(one.below("__steward"), shim);
+    assert_eq!(fixture.writes("a").pid, before.pid, "it is not disturbed");
     one.signal(rustix::process::Signal::TERM);
     assert_eq!(one.ends(), 0, "{}", one.said());
-    let moved = || town.stamps.last("a").filter(|run| run.pid != before.pid);
+    let moved = || fixture.stamps.last("a").filter(|run| run.pid != before.pid);
     poll_until(PATIENCE, moved).expect("it is handed on");
-    town.all_run(&["a", "b"], |_| true);
+    fixture.all_run(&["a", "b"], |_| true);
 }

@@ -21,7 +21,7 @@ use super::stamps::{Run, Stamps};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
 
 /// What the agents share.
-enum Ground {
+enum Backend {
     Sqlite(tempfile::TempDir),
     Postgres(Box<Postgres>),
     Etcd(Etcd),
@@ -29,8 +29,8 @@ enum Ground {
 }
 
 /// A store, a place for agents, and what their workloads write.
-pub(crate) struct Town {
-    ground: Arc<Ground>,
+pub(crate) struct Fixture {
+    backend: Arc<Backend>,
     pub(crate) directory: tempfile::TempDir,
     pub(crate) stamps: Arc<Stamps>,
 }
@@ -42,32 +42,32 @@ pub(crate) struct Agent {
     pub(crate) log: PathBuf,
 }
 
-impl Town {
+impl Fixture {
     pub(crate) fn sqlite() -> Self {
-        Self::on(Ground::Sqlite(memory_directory()))
+        Self::on(Backend::Sqlite(memory_directory()))
     }
 
     pub(crate) fn postgres() -> Self {
-        Self::on(Ground::Postgres(Box::new(Postgres::start())))
+        Self::on(Backend::Postgres(Box::new(Postgres::start())))
     }
 
     /// One server of etcd.
     pub(crate) fn etcd() -> Self {
-        Self::on(Ground::Etcd(Etcd::start(1)))
+        Self::on(Backend::Etcd(Etcd::start(1)))
     }
 
     pub(crate) fn cluster() -> Self {
-        Self::on(Ground::Cluster(Box::new(Cluster::start())))
+        Self::on(Backend::Cluster(Box::new(Cluster::start())))
     }
 
     /// One whose servers listen on that address of this machine.
     pub(crate) fn cluster_at(host: &str) -> Self {
-        Self::on(Ground::Cluster(Box::new(Cluster::start_at(host))))
+        Self::on(Backend::Cluster(Box::new(Cluster::start_at(host))))
     }
 
-    fn on(ground: Ground) -> Self {
+    fn on(backend: Backend) -> Self {
         Self {
-            ground: Arc::new(ground),
+            backend: Arc::new(backend),
             directory: tempfile::tempdir().expect("a directory"),
             stamps: Arc::new(Stamps::new()),
         }
@@ -77,36 +77,36 @@ impl Town {
     /// is shared, but the store is, and what the workloads write.
     pub(crate) fn elsewhere(&self) -> Self {
         Self {
-            ground: Arc::clone(&self.ground),
+            backend: Arc::clone(&self.backend),
             directory: tempfile::tempdir().expect("a directory"),
             stamps: Arc::clone(&self.stamps),
         }
     }
 
     pub(crate) fn url(&self) -> String {
-        match &*self.ground {
-            Ground::Sqlite(directory) => {
+        match &*self.backend {
+            Backend::Sqlite(directory) => {
                 format!("sqlite://{}", directory.path().join("db").display())
             }
-            Ground::Postgres(server) => server.url(),
-            Ground::Etcd(server) => server.url(),
-            Ground::Cluster(cluster) => cluster.url(),
+            Backend::Postgres(server) => server.url(),
+            Backend::Etcd(server) => server.url(),
+            Backend::Cluster(cluster) => cluster.url(),
         }
     }
 
     /// The processes of the store's servers.
     pub(crate) fn servers(&self) -> Vec<Pid> {
-        match &*self.ground {
-            Ground::Sqlite(_) | Ground::Postgres(_) | Ground::Etcd(_) => Vec::new(),
-            Ground::Cluster(cluster) => cluster.servers.iter().map(pid).collect(),
+        match &*self.backend {
+            Backend::Sqlite(_) | Backend::Postgres(_) | Backend::Etcd(_) => Vec::new(),
+            Backend::Cluster(cluster) => cluster.servers.iter().map(pid).collect(),
         }
     }
 
     /// The term of the store's servers, if it has any that elect a leader.
     pub(crate) fn term(&self) -> Option<u64> {
-        match &*self.ground {
-            Ground::Sqlite(_) | Ground::Postgres(_) | Ground::Etcd(_) => None,
-            Ground::Cluster(cluster) => Some(cluster.term()),
+        match &*self.backend {
+            Backend::Sqlite(_) | Backend::Postgres(_) | Backend::Etcd(_) => None,
+            Backend::Cluster(cluster) => Some(cluster.term()),
         }
     }
 
@@ -147,9 +147,9 @@ impl Town {
 
     /// The usual lease of an agent, in seconds: longer where a disk must answer.
     pub(crate) fn lease(&self) -> f64 {
-        match &*self.ground {
-            Ground::Sqlite(_) => 3.0,
-            Ground::Postgres(_) | Ground::Etcd(_) | Ground::Cluster(_) => 5.0,
+        match &*self.backend {
+            Backend::Sqlite(_) => 3.0,
+            Backend::Postgres(_) | Backend::Etcd(_) | Backend::Cluster(_) => 5.0,
         }
     }
 
