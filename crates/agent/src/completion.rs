@@ -1,10 +1,10 @@
-//! Having a workload undeployed that has ended as it should: by its own node,
-//! which is the only one that knows.
+//! Undeploys a workload that has completed. Its own node does that, because no
+//! other node knows that it has completed.
 //!
-//! Until the view says so, an heir would start the workload once more. A
-//! request that went into a swap of unknown outcome is refused when the node
-//! is fenced, and whether it landed can only be read from the view; so it is
-//! asked again under the next id, unless it is no longer needed.
+//! Until the view says so, another node could start the workload once more. A
+//! request that went into a swap of unknown outcome is refused when the node is
+//! fenced. Only the view tells whether that swap took effect. So the request is
+//! repeated under the next id, unless it is no longer needed.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use tenure::ha::{AskError, Manager, Refusal};
 
 use super::shim_discovery::CompletedWorkload;
 
-/// Has a workload undeployed that is done. If the node is fenced before the
-/// view says so it asks again at once, so that this goes into the first view
-/// that the node writes under its next id, before its former one is judged:
-/// otherwise an heir would do it all once more.
+/// Has a completed workload undeployed. If the node is fenced before the view
+/// says so, the request is repeated at once. So it goes into the first view that
+/// the node writes under its next id, before its former id is judged. Otherwise
+/// another node would run the workload once more.
 pub(super) async fn undeploy_completed(
     manager: Arc<Manager>,
     CompletedWorkload { name, digest }: CompletedWorkload,
@@ -32,7 +32,7 @@ pub(super) async fn undeploy_completed(
             };
             let there = view.and_then(|view| Some(view.workloads.get(&name)?.digest == digest));
             if there != Some(true) {
-                // Somebody has undeployed it, and perhaps deployed another.
+                // It was undeployed, and perhaps another one was deployed.
                 return;
             }
             match manager.undeploy(name.as_str()).await {
@@ -40,7 +40,7 @@ pub(super) async fn undeploy_completed(
                 Err(AskError::Refused(Refusal::Leaving)) => {}
                 Err(error) => return tracing::warn!("{name}: {error}"),
             }
-            // One that really leaves keeps its id until it has stopped.
+            // A node that really leaves keeps its id until it has stopped.
             let _ = group_state
                 .wait_for(|group_state| group_state.id != id)
                 .await;
@@ -68,8 +68,8 @@ mod tests {
 
     use super::*;
 
-    /// A store that can go away: then nothing that is asked takes effect, and
-    /// whoever asks cannot know that.
+    /// A store that can be cut off. Then no call takes effect, and the caller
+    /// cannot know that.
     #[derive(Debug)]
     struct CutStore {
         store: Memory,
@@ -164,7 +164,7 @@ mod tests {
         ended.unwrap_or_else(|_| panic!("{what} takes too long"))
     }
 
-    /// Otherwise it would stay deployed, and be done again.
+    /// Otherwise it would stay deployed, and run again.
     #[tokio::test]
     async fn a_request_that_was_lost_with_its_id_is_made_again() {
         let cut_store = Arc::new(CutStore {

@@ -1,10 +1,10 @@
 //! The control socket: how commands on this machine speak to an agent.
 //!
-//! A connection is a greeting, one request and its answers: notes while it is
-//! waited for, and one last word. An agent that does not greet is stopped or
-//! starved; it is asked nothing, so that it does nothing when it goes on. Only
-//! the agent's user can reach the socket (`state_directory.rs`). What an agent does with
-//! a request is told in `control_server.rs`.
+//! A connection has a greeting, one request and its answers: notes while the
+//! command waits, and one last answer. An agent that does not greet is stopped or
+//! starved. The command sends it no request, so that it does nothing when it goes
+//! on. Only the agent's user can reach the socket (`state_directory.rs`).
+//! `control_server.rs` is the agent's side.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,11 +22,11 @@ use super::state_directory::{self, CONTROL_SOCKET, SocketDirectory};
 /// How long an agent may take to greet.
 const GREETING: Duration = Duration::from_secs(3);
 
-/// How long an agent may be kept from its group while somebody waits, if
-/// nothing else was said.
+/// How long an agent may be kept from its group while a command waits, unless
+/// `--timeout` says otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a command asks.
+/// What a command asks of an agent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
 pub enum AgentRequest {
@@ -64,10 +64,10 @@ impl fmt::Display for AgentRequest {
     }
 }
 
-/// What has been deployed, for whoever waits for it later.
+/// What has been deployed, for a command that waits for it later.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Deployed {
-    /// By what it is known in its group.
+    /// Its name in its group.
     pub name: String,
     /// When it is started again.
     pub restart: RestartPolicy,
@@ -108,7 +108,7 @@ pub(super) enum Answer {
     },
 }
 
-/// Why there is nothing to show for what was asked.
+/// Why a request failed.
 pub struct RequestError {
     /// How the command fails.
     pub failure: Failure,
@@ -134,7 +134,7 @@ pub async fn send_request(
     request: AgentRequest,
     mut note: impl FnMut(&str),
 ) -> Result<(String, Value), RequestError> {
-    // Which of several would be drained is not for the alphabet to say.
+    // The order of names must not decide which of several agents is drained.
     let alone = matches!(request, AgentRequest::Drain { node: None });
     let mut connection = connect(root, group, via, (alone, within), &mut note).await?;
     let within_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));

@@ -1,22 +1,22 @@
-//! What an agent does with one request, and who waits for it.
+//! The agent's side of the control socket: a connection has one request and the
+//! command that waits for it.
 //!
-//! A request that an agent has taken is done, or refused, whether or not the
-//! command that asked is still there: it may be on its way to the store at
-//! that moment, and then nobody could take it back, so nobody can at any. Only
-//! an agent that ends forgets what has not *landed* in the view. Waiting for
-//! what comes after, that it runs or has ended, is the command's alone, and
-//! stops with it.
+//! An agent that has taken a request does it or refuses it, also when the command
+//! has gone. The request may be on its way to the store at that moment, where it
+//! cannot be taken back; so it cannot be taken back at any moment. Only an agent
+//! that ends forgets a request that is not *in the view* yet. What comes after
+//! that, until the workload runs or has ended, is waited for only while the
+//! command waits.
 //!
-//! A command that waits is told what keeps its agent from the group: the
-//! store that does not answer, a view that cannot be read. Once that has
-//! lasted for as long as the command was to wait (`--timeout`), or the request
-//! has not landed for so long, the command is let go with that reason. What
-//! comes after landing is waited for without a limit where nothing is wrong: a
-//! quorum may take days.
+//! A command that waits is told what keeps its agent from the group, such as a
+//! store that does not answer or a view that cannot be read. The command is let
+//! go with that reason when one of two things has lasted for its `--timeout`: the
+//! reason, or the request not being in the view. While nothing is wrong, what
+//! comes after is waited for without a limit: a quorum may take days.
 //!
-//! Limits: [`CONNECTIONS_MAX`] commands are served at a time, more wait;
-//! [`PENDING_MAX`] requests of these and of those that have gone may be
-//! unlanded, more are refused.
+//! Limits: [`CONNECTIONS_MAX`] commands are served at a time, more wait.
+//! [`PENDING_MAX`] requests may be pending, those of commands that have gone
+//! included; more are refused.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,18 +34,18 @@ use super::request_handler::{RequestFailure, RequestHandler, RequestResult, Trou
 
 /// How many commands are served at a time.
 pub(super) const CONNECTIONS_MAX: usize = 64;
-/// How many requests may be unlanded.
+/// How many requests may be pending: not in the view yet, and not refused.
 pub(super) const PENDING_MAX: usize = 1_024;
 /// How many different things a command is told to be waited for, at most once
 /// each.
 const NOTES_MAX: usize = 32;
-/// After how long a request that has not landed is spoken of, though nothing
-/// has failed yet.
+/// After how long a command is told that its request is not in the view yet,
+/// though nothing has failed.
 const SLOW: Duration = Duration::from_secs(1);
-/// What is said then.
+/// What it is told then.
 const UNANSWERED: &str = "no view has it yet: the store is slow to answer, or does not";
 
-/// A request on its way.
+/// A request that an agent has taken, and the command that waits for it.
 pub(super) struct PendingRequest {
     notes: UnboundedSender<String>,
     noted: Mutex<BTreeSet<String>>,
@@ -64,13 +64,13 @@ impl PendingRequest {
         (pending, receiver)
     }
 
-    /// Tells whoever waits, each time.
+    /// Sends a note to the command that waits, each time.
     pub(super) fn send_note(&self, text: &str) {
-        // Perhaps nobody does.
+        // It may have gone.
         let _ = self.notes.send(text.to_owned());
     }
 
-    /// Tells whoever waits, but not twice.
+    /// The same, but no note twice.
     pub(super) fn send_note_once(&self, text: &str) {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         if noted.len() < NOTES_MAX && noted.insert(text.to_owned()) {
@@ -149,7 +149,7 @@ async fn serve_connection(
                     let _ = connection.flush().await;
                     break None;
                 }
-                // It says nothing more; its end is the end of waiting.
+                // A command sends nothing more. Its end is the end of waiting.
                 more = connection.next::<RequestEnvelope>() => if !matches!(more, Ok(Some(_))) {
                     break None;
                 },
@@ -198,8 +198,8 @@ fn last_answer(answer: RequestResult) -> Answer {
 }
 
 impl RequestHandler {
-    /// Tells what keeps the agent from its group; returns when that, or the
-    /// landing of what was asked, has taken too long.
+    /// Notes what keeps the agent from its group. Returns when that has lasted too
+    /// long, or when the request has not got into the view for as long.
     async fn wait_for_timeout(&self, pending: &PendingRequest, within: Duration) -> RequestFailure {
         let mut trouble = self.trouble.subscribe();
         let mut in_view = pending.in_view.subscribe();
@@ -224,7 +224,7 @@ impl RequestHandler {
                 }
             };
             tokio::select! {
-                // The senders are held by the desk and the errand.
+                // The handler and the pending request hold the senders.
                 _ = trouble.changed() => {}
                 _ = in_view.changed() => {}
                 () = tokio::time::sleep(SLOW), if !here && !slow => {

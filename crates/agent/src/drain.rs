@@ -1,11 +1,11 @@
-//! `tenure drain`: has a node hand on what it has, and says what became of it.
+//! `tenure drain`: has a node hand on its workloads, and reports how that went.
 //!
-//! That a node is not in the view any more does not say that it *left*: it may
-//! have died on the way, and then what it had was failed over, not handed on.
-//! The view keeps its latest departures, and how each was. That it left does
-//! not say that its work runs: perhaps nobody is there to take it, or the
-//! group needs the node for its quorum. Both are said, the latter before
-//! anything is asked, too, since it cannot be taken back.
+//! A node that is not in the view any more has not necessarily *left*. It may
+//! have died on the way, and then its workloads were failed over, not handed on.
+//! The view keeps its latest departures, and how each was. Nor do the workloads
+//! of a node that left necessarily run: perhaps no node can take them, or the
+//! group needs the node for its quorum. Both are reported. The latter is also
+//! said before anything is asked, since a drain cannot be taken back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::pending_reason::{BEING_PLACED, pending_reason};
 use super::request_handler::{RequestFailure, RequestHandler, RequestResult, failure};
 use crate::format::counted;
 
-/// How a node went, as far as the view remembers.
+/// How a node left the group, as far as the view remembers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DepartureKind {
     Left,
@@ -29,13 +29,13 @@ enum DepartureKind {
     Unknown,
 }
 
-/// A node that is drained.
+/// A node that is being drained.
 struct Draining {
     id: NodeId,
     name: String,
-    /// What was known when it was asked for.
+    /// The view before the request.
     before: Arc<View>,
-    /// What it was seen to have since.
+    /// The workloads that it had at any time since.
     had: BTreeSet<Name>,
 }
 
@@ -79,8 +79,8 @@ impl RequestHandler {
         let mut group_state = self.manager.group_state();
         let mut last_count = usize::MAX;
         loop {
-            // Whether it has stopped is looked at first: what is seen then is
-            // the last that it saw.
+            // Whether the manager has stopped is read first: the view that is
+            // read after that is the last that it saw.
             let stopped = self.manager.has_stopped();
             let view = group_state.borrow_and_update().view.clone();
             if let Some(view) = view {
@@ -110,13 +110,13 @@ impl RequestHandler {
 }
 
 impl Draining {
-    /// What a person should know before it is too late.
+    /// What a person should know before it cannot be taken back any more.
     fn warnings(&self) -> Vec<String> {
         let mut view = View::clone(&self.before);
         view.members.retain(|member| member.id != self.id);
         let held = self.before.held_by(self.id);
         for (name, it) in held.filter(|(_, it)| it.ha) {
-            // Perhaps somebody takes it; then it may still need the quorum.
+            // If another node takes it, it may still need the quorum.
             let mut it = it.clone();
             it.place = Place::Waiting;
             let taken = pending_reason(&view, &it, |_| true).is_none_or(|why| why == BEING_PLACED);
@@ -145,7 +145,7 @@ impl Draining {
             if matches!(it.place, Place::Releasing { .. }) {
                 return None;
             }
-            // Who is silent is judged by the group; until then it counts as live.
+            // The group judges which node is dead. Until then each counts as live.
             pending_reason(view, it, |_| true).filter(|why| why != BEING_PLACED)
         };
         let mut waiting: BTreeMap<String, Vec<Name>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! What an agent reads that others have written, as any bytes at all: what
-//! `tenure_server::fuzzed` says of its targets holds for this too.
+//! What an agent reads that others have written, as fuzz targets that take any
+//! bytes. What `tenure_server::fuzzed` says of its targets holds for these too.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -27,7 +27,7 @@ fn is_short(said: &str) {
 
 /// `bytes` as a file of workloads, as a workload as it lies in the store, as
 /// what a node says of itself in a heartbeat, and as a line between agent,
-/// steward and command.
+/// shim and command.
 fn workloads(bytes: &[u8]) {
     same::<Process>(bytes);
     same::<NodeStatus>(bytes);

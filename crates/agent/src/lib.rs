@@ -1,20 +1,20 @@
-//! An agent: this machine's node of a group, whose workloads are processes; and
-//! the guardians that keep processes on the leash, which `tenure run` has too.
-//! Internal to Tenure.
+//! An agent is this machine's node of a group. Its workloads are processes. The
+//! crate also has the guardians that end a process by its lease times, which
+//! `tenure run` uses too. Internal to Tenure.
 //!
 //! ```text
 //!   tenure deploy, undeploy, drain ──control.sock──► agent ──► the store
-//!                                                      │ (a manager, beats)
+//!                                                      │ (a manager, heartbeats)
 //!                                                 steward.sock
 //!                                                      ▼
-//!                                 steward ──► guardian ──► CMD   (one each)
+//!                                    shim ──► guardian ──► CMD   (one each)
 //! ```
 //!
-//! The agent decides through the library's manager (`tenure::ha`); the steward
-//! (`shim.rs`) holds the processes and outlives it; a guardian for each
-//! (`guard/`) keeps the times by itself. Whichever *one* of them is killed or
-//! stopped, whatever runs has ended before anybody else may start it, and an
-//! agent that is back in time goes on as if nothing had happened.
+//! The agent decides, by means of the library's manager (`tenure::ha`). The shim
+//! (`shim.rs`) holds the processes and outlives the agent. Each process has a
+//! guardian (`guard/`), which keeps the lease times by itself. If any *one* of
+//! these is killed or stopped, what runs has ended before another node may start
+//! it. An agent that is back in time goes on with what runs.
 //!
 //! Left out on purpose: limits on what processes use, users other than the
 //! agent's own, and images. A command is what is found on the machine.

@@ -1,13 +1,13 @@
-//! How agent, steward and commands talk on this machine: JSON, a message a
-//! line, over Unix sockets.
+//! The messages between agent, shim and commands on this machine: JSON, one
+//! message a line, over Unix sockets.
 //!
-//! Agent and steward are the same binary, but the agent may be a newer one
-//! than the steward that it finds after an upgrade. A message that does not
-//! parse ends the connection; then the steward ends everything in time and
-//! the agent joins anew, so nothing has to be guessed.
+//! Agent and shim are the same binary, but after an upgrade the agent may be
+//! newer than the shim that it finds. A message that does not parse ends the
+//! connection. Then the shim ends everything in time and the agent joins anew, so
+//! no message has to be guessed.
 //!
-//! Nothing here blocks: what the socket does not take is kept and sent when it
-//! does. Limits: [`LINE_MAX`] bytes a message.
+//! Nothing here blocks. What the socket does not take is kept and sent when it
+//! does. Limit: [`LINE_MAX`] bytes a message.
 
 use std::io;
 use std::time::Duration;
@@ -78,7 +78,7 @@ impl LeaseTimes {
     }
 }
 
-/// What the steward is to start.
+/// What the shim is to start: a run of a workload.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct RunSpec {
     pub(super) run: u64,
@@ -110,17 +110,17 @@ pub struct LogLimits {
     pub files: u32,
 }
 
-/// From the agent to the steward.
+/// From the agent to the shim.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub(super) enum ShimOrder {
     /// The settings of the node, to be compared after a restart.
     Settings { text: String },
-    /// Whatever the agent wants to know after a restart.
+    /// What the agent wants to know after a restart.
     Notes { text: String },
     /// Start this.
     Begin(Box<RunSpec>),
-    /// A beat was confirmed.
+    /// A heartbeat was confirmed.
     Extend { id: String, times: LeaseTimes },
     /// Stop it, in its grace.
     Stop { run: u64 },
@@ -130,7 +130,7 @@ pub(super) enum ShimOrder {
     Quit,
 }
 
-/// From the steward to the agent.
+/// From the shim to the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
 pub(super) enum ShimReport {
@@ -146,10 +146,10 @@ pub(super) enum ShimReport {
     Heard { kill_at: u64 },
 }
 
-/// What a steward has.
+/// What a shim has.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct State {
-    /// Of the last beat.
+    /// That of the last heartbeat.
     #[serde(rename = "life")]
     pub(super) incarnation: Option<Incarnation>,
     pub(super) settings: String,
@@ -164,7 +164,7 @@ pub(super) struct Incarnation {
     pub(super) times: LeaseTimes,
 }
 
-/// A run that a steward has.
+/// A run that a shim has.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct RunState {
     pub(super) run: u64,
@@ -270,7 +270,7 @@ impl Connection {
                 Ok(sent) => drop(self.outbox.drain(..sent)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // It may have said something before it went: that is read first.
+                // What the other side sent before it went is read first.
                 Err(_) => self.outbox.clear(),
             }
         }

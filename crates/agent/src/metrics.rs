@@ -1,9 +1,9 @@
 //! The metrics of an agent, in the text format of Prometheus, by HTTP.
 //!
-//! There are a dozen numbers and one page, so this is all the HTTP there is:
-//! a request is read up to its first line, answered, and the connection
-//! closed. At most [`CONNECTIONS_MAX`] are served at a time, and a client that
-//! dawdles is dropped.
+//! There are a dozen numbers and one page, so this is all the HTTP there is: it
+//! reads a request up to its first line, answers it, and closes the connection.
+//! At most [`CONNECTIONS_MAX`] are served at a time. A client that is slow is
+//! dropped.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! The agent itself: from its start to its end.
+//! The agent itself, from its start to its end.
 //!
-//! It takes the lock of its directory, finds the steward of a former life or
-//! starts one, joins, and then only listens: to the node, to the steward, to
-//! commands, to signals. The first TERM or INT drains the node, so that its
-//! work is elsewhere before it ends; a second one, later than [`SIGNAL_ECHO`], ends
-//! everything at once and lets the others find out.
+//! It takes the lock of its directory, finds the shim of a previous incarnation
+//! or starts one, and joins. Then it handles events: of the node, of the shim, of
+//! commands and of signals. The first TERM or INT drains the node, so that its
+//! work runs elsewhere before it ends. A second one, later than [`SIGNAL_ECHO`],
+//! ends everything at once, and the other nodes find out by its silence.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -42,17 +42,17 @@ use super::{metrics, quorum_advice, state_directory};
 use crate::format::{counted, quorum_of};
 use crate::guard::{MARGIN_MIN, SLACK};
 
-/// How long commands may take to hear the last word of an agent that ends.
+/// How long commands may take to read the last answer of an agent that ends.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
 /// Within what time two requests to stop are one: `timeout` and others signal
 /// both a process and its group.
 const SIGNAL_ECHO: Duration = Duration::from_millis(500);
 
-/// How many different things are said of one trouble with the store.
+/// How many different causes of one trouble with the store are logged.
 const TROUBLES_MAX: usize = 8;
 
-/// What an agent was told.
+/// The options of an agent.
 pub struct Options {
     /// The node, as it is to join its group.
     pub builder: Builder,
@@ -68,8 +68,8 @@ pub struct Options {
     pub log: LogLimits,
 }
 
-/// Is a node until it has left. `announce` is given a line for people, and an
-/// object for programs, once the agent can be asked; it must not wait for the
+/// Runs a node until it has left. `announce` gets a line for people, and an
+/// object for programs, once the agent takes requests. It must not wait for its
 /// reader.
 ///
 /// # Errors
@@ -78,7 +78,7 @@ pub async fn run(
     options: Options,
     announce: impl FnOnce(&str, &Value),
 ) -> Result<ExitCode, Failure> {
-    // Signals first: one that comes while the steward starts must not be lost.
+    // Signals first: one that comes while the shim starts must not be lost.
     let mut stop = [
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
@@ -93,8 +93,8 @@ pub async fn run(
         Some(address) => Some(metrics::listen(address).await?),
         None => None,
     };
-    // The grant of a former life, and the times that its steward keeps, are of
-    // the clock that it read (docs/design/groups.md §7.1).
+    // The grant of a previous incarnation, and the times that its shim keeps,
+    // are of the clock that it read (docs/design/groups.md §7.1).
     let clock = clock::id();
     let settings = shim_discovery::settings(&options.url, &config, clock);
     let mut found = shim_discovery::find(&directory, config.lease, clock).await?;
@@ -205,8 +205,8 @@ fn check_config(builder: &Builder) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Goes on from a former life, or makes sure that nothing of it is left; says
-/// what of it had been done.
+/// Goes on from a previous incarnation, or makes sure that nothing of it is
+/// left. Returns which of its workloads had completed.
 async fn resume_or_end(
     builder: Builder,
     found: &mut ConnectedShim,
@@ -251,7 +251,8 @@ fn own_status(config: &Config, metrics: Option<SocketAddr>) -> NodeStatus {
     }
 }
 
-/// What has ended for good because its node has died, by node: it was not HA.
+/// The workloads that have ended for good because their node has died, by
+/// node: they were not HA.
 fn ended_with_node(before: &View, view: &View) -> Vec<(String, String)> {
     let dead = before.members.iter().filter(|member| {
         let gone = view.departures.iter().find(|gone| gone.id == member.id);
@@ -273,14 +274,14 @@ struct Agent {
     group_state: watch::Receiver<GroupState>,
     seen: GroupState,
     quorum: u32,
-    /// It is, or was, in the view: something may be assigned to it.
+    /// The node is, or was, in the view: workloads may be assigned to it.
     has_joined: bool,
-    /// The id under which it is, or was last, in the view.
+    /// The id under which the node is, or was last, in the view.
     joined_as: Option<NodeId>,
     /// When it was first asked to stop.
     asked_at: Option<Instant>,
-    /// What was told of the trouble that lasts: it may alternate between two
-    /// faces of one, such as a read and a write that fail.
+    /// What was logged of the trouble that lasts. It may alternate between two
+    /// causes, such as a read and a write that fail.
     troubles: BTreeSet<String>,
     excluded: Option<Refusal>,
 }
@@ -388,7 +389,7 @@ impl Agent {
         });
     }
 
-    /// The last word of a log.
+    /// Logs how the agent ended.
     fn log_end(&self) {
         let group_state = self.group_state.borrow();
         let view = group_state.view.as_ref();
@@ -401,7 +402,7 @@ impl Agent {
         }
     }
 
-    /// Tells the others and a next life what has changed.
+    /// Publishes what has changed, to other nodes and to the next incarnation.
     fn publish(&self) {
         let tracker = self.handler.tracker();
         let (status, notes) = (tracker.status(), tracker.notes());
@@ -515,7 +516,7 @@ impl Agent {
         }
     }
 
-    /// Says once what is wrong with the store, until it answers again.
+    /// Logs once what is wrong with the store, until it answers again.
     fn report_trouble(&mut self, why: String, broken: bool, in_a_row: u32) {
         // Some stores say who they are, others only what happened.
         let store = self.handler.store.to_string();

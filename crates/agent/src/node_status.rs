@@ -1,10 +1,10 @@
 //! What an agent knows of its workloads beyond the view: since when each runs
-//! here, how often it was started again, why it would not start, and from
-//! where it came.
+//! here, how often it was started again, why it would not start, and from which
+//! node it came.
 //!
-//! The book is told to everybody in the node's heartbeat register, where
-//! `tenure ps` reads it, and to the steward, so that a restarted agent goes on
-//! with it. A register has room for some hundred workloads: if they are more,
+//! The node publishes this status in its heartbeat register, where `tenure ps`
+//! reads it. It also gives a copy to the shim, so that a restarted agent goes on
+//! with it. A register has room for some hundred workloads. If there are more,
 //! those that simply run are left out first.
 
 use std::collections::BTreeMap;
@@ -76,23 +76,23 @@ const fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// What a node says of itself, as it lies in its heartbeat.
+/// What a node publishes of itself in its heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// What its machine calls itself.
+    /// The host name of its machine.
     #[serde(default)]
     pub host: String,
     /// The process of the agent.
     #[serde(default)]
     pub pid: u32,
-    /// Since when the agent lives, in milliseconds of the calendar.
+    /// Since when the agent runs, in milliseconds of the calendar.
     #[serde(default)]
     pub since: u64,
     /// The release of the agent.
     #[serde(default)]
     pub version: String,
-    /// The bound on the rates of clocks that it was given; agents of older
-    /// versions do not say.
+    /// The bound on the rates of clocks that it was given. Agents of older
+    /// versions do not tell it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift_ppm: Option<u32>,
     /// Where it serves metrics, if it does.
@@ -116,7 +116,7 @@ impl NodeStatus {
     fn encode(mut self) -> Vec<u8> {
         let bytes = |status: &Self| serde_json::to_vec(status).unwrap_or_default();
         let mut encoded = bytes(&self);
-        // Those that simply run go first: nobody misses news of them.
+        // Those that simply run are left out first: they have the least news.
         for plain in [true, false] {
             while encoded.len() > STATUS_BYTES_MAX {
                 let fits = |entry: &WorkloadStatus| !plain || entry.condition == Condition::Running;
@@ -160,7 +160,7 @@ pub(super) struct Counts {
 }
 
 impl StatusTracker {
-    /// An empty one, or what a former life has noted.
+    /// An empty one, or what a previous incarnation has noted.
     pub(super) fn new(own: NodeStatus, notes: &str) -> Self {
         let noted: BTreeMap<String, WorkloadStatus> =
             serde_json::from_str(notes).unwrap_or_default();
@@ -175,8 +175,8 @@ impl StatusTracker {
         }
     }
 
-    /// Corrects what a former life has noted by what really `runs`: it may
-    /// have ended before it heard, or could note, how that went on.
+    /// Corrects what a previous incarnation has noted by what really `runs`. It
+    /// may have ended before it knew, or could note, how that went on.
     pub(super) fn resume(&mut self, runs: &BTreeMap<Name, Job>, now: WallTime) {
         for (name, entry) in &mut self.entries {
             if entry.condition == Condition::Running && !runs.contains_key(name) {
@@ -210,7 +210,7 @@ impl StatusTracker {
         self.entries.get(name)
     }
 
-    /// What the next life should know.
+    /// What the next incarnation should know.
     pub(super) fn notes(&self) -> String {
         let entries = self.entries.iter();
         let entries: BTreeMap<&str, &WorkloadStatus> = entries
@@ -219,7 +219,7 @@ impl StatusTracker {
         serde_json::to_string(&entries).unwrap_or_default()
     }
 
-    /// What the others are told.
+    /// What other nodes read of it.
     pub(super) fn status(&self) -> Vec<u8> {
         let entries = self.entries.iter();
         let workloads = entries.map(|(name, entry)| (name.to_string(), entry.clone()));
@@ -256,7 +256,7 @@ impl StatusTracker {
         }
     }
 
-    /// Takes in what the node tells.
+    /// Updates the statuses by an event of the node.
     pub(super) fn handle_event(&mut self, event: &Event, now: WallTime) {
         let counts = &mut self.counts;
         match event {
@@ -288,7 +288,7 @@ impl StatusTracker {
         }
     }
 
-    /// Another steward had to be started.
+    /// Another shim had to be started.
     pub(super) const fn count_lost_shim(&mut self) {
         self.counts.shims_lost += 1;
     }

@@ -1,18 +1,19 @@
-//! What waits for the steward: orders of the machine and of the agent.
+//! Orders that wait for the shim. They come from the machine and from the agent.
 //!
-//! The steward may be gone for as long as none can be started, and the group
-//! goes on meanwhile. So the queue keeps what still matters, and no more:
+//! The shim may be gone for as long as none can be started, and the group goes on
+//! meanwhile. So the queue keeps what still matters, and no more:
 //!
-//! * of settings, notes and confirmed beats the latest. A beat moves times
-//!   later and never earlier, so the latest says what all of them said; a start
-//!   that waits has times of its own.
-//! * of each run its start, or the harder one of its ends. A run whose start
-//!   still waits is not started and then ended, but neither: it has ended.
-//! * at most [`STARTS_MAX`] starts. One more has failed, and so have all that
-//!   waited for too long (`shim_client.rs`): another node may be able to.
+//! * The latest of settings, of notes and of confirmed heartbeats. A heartbeat
+//!   moves times later and never earlier, so the latest says what all of them
+//!   said. A start that waits has times of its own.
+//! * The start of each run, or the firmer of its stop levels. A run that is to
+//!   end while its start still waits is not started: it has ended.
+//! * At most [`STARTS_MAX`] starts. One more fails. So do all that have waited
+//!   for too long (`shim_client.rs`), because another node may be able to start
+//!   them.
 //!
-//! What is neither started nor failed here was given to a steward, which takes
-//! no more than that; so the queue is bounded.
+//! A run that neither waits nor failed here was given to a shim, and a shim takes
+//! no more than that. So the queue is bounded.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,7 @@ use super::messages::ShimOrder;
 /// later: a start that failed is tried again.
 pub(super) const STARTS_MAX: usize = 1_024;
 
-/// A run that has ended without having been given to a steward, and why if it
+/// A run that has ended without having been given to a shim, and why if it
 /// failed.
 pub(super) type EndedUnstarted = (u64, Option<String>);
 
@@ -36,7 +37,7 @@ pub(super) struct OrderQueue {
 }
 
 impl OrderQueue {
-    /// Leaves an order; says if a run has ended by that.
+    /// Queues an order. Returns the run that has ended by that, if one has.
     pub(super) fn push(&self, order: ShimOrder) -> Option<EndedUnstarted> {
         let mut queue = self.lock();
         match &order {
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn what_waits_for_a_shim_that_is_gone_does_not_grow() {
         let orders = OrderQueue::default();
-        // What a steward was given before.
+        // What a shim was given before.
         for run in 0..10 {
             assert_eq!(orders.push(ShimOrder::Stop { run }), None);
         }

@@ -11,14 +11,14 @@
 //! disk and slows itself down, not the agent: while the disk is slow, the queue
 //! and the pipe are full.
 //!
-//! Output is dropped, and a line says how much once there is room again,
+//! Output is dropped in two cases. A line says how much once there is room again.
 //!
-//! * if the disk is full;
-//! * if the disk has not moved for [`PATIENCE`](crate::stall::STALL_TIMEOUT). A
+//! * The disk is full.
+//! * The disk has not moved for [`STALL_TIMEOUT`](crate::stall::STALL_TIMEOUT). A
 //!   disk that hangs must not stop an instance that prints.
 //!
 //! These are threads and not tasks because files block, and a disk that hangs
-//! must hang nothing but this. An instance whose log cannot be opened within
+//! must hang nothing but them. An instance whose log cannot be opened within
 //! `OPENED_WITHIN` is not started: another node may have a disk that answers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,13 +63,13 @@ struct Shared {
     /// The directory of the node.
     directory: PathBuf,
     /// A thread that works on the files of the node, but for writing output,
-    /// has one of these until that is done: a disk that hangs takes no more
+    /// holds one of these until that is done. So a disk that hangs takes no more
     /// threads.
     file_permits: Arc<Semaphore>,
     directories: Mutex<Directories>,
-    /// One has been deleted.
+    /// A directory has been deleted.
     deleted: Condvar,
-    /// An instance writes no more.
+    /// A log has no writer any more.
     writer_ended: Notify,
 }
 
@@ -77,7 +77,8 @@ struct Shared {
 struct Directories {
     /// Those that instances write into, and how many of each.
     live: BTreeMap<PathBuf, usize>,
-    /// Those that are being deleted. None of them is made again until then.
+    /// Those that are being deleted. None of them is made again until that is
+    /// done.
     deleting: BTreeSet<PathBuf>,
 }
 
@@ -485,7 +486,7 @@ mod tests {
                 let before = fs::read_to_string(older(&path, 1)).expect("text");
                 assert_eq!(before.len(), 1_000);
             }
-            // Whoever comes next goes on where this one ended.
+            // The next log goes on where this one ended.
             let again = RotatingLog::open(path, limits).expect("a file");
             assert_eq!(again.size, rotating_log.size);
         }

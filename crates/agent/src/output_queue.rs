@@ -1,5 +1,5 @@
-//! What an instance has written and the disk has not taken yet: a queue
-//! between the thread that reads its pipe and the one that writes its log.
+//! The output of an instance that is not on disk yet: a queue between the thread
+//! that reads its pipe and the thread that writes its log.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _};
@@ -14,10 +14,10 @@ use crate::stall::StallDetector;
 pub(super) const CHUNK: usize = 64 << 10;
 /// How many bytes of an instance may wait for the disk.
 pub(super) const QUEUE_MAX: usize = 4 * CHUNK;
-/// How often the thread that reads looks whether the disk still moves.
+/// How often the thread that reads checks whether the disk still moves.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What an instance has written and the disk has not taken yet.
+/// The output of an instance that is not on disk yet.
 #[derive(Default)]
 pub(super) struct OutputQueue {
     state: Mutex<QueueState>,
@@ -88,7 +88,7 @@ impl OutputQueue {
         }
         let mut state = self.lock();
         if state.dropped > 0 {
-            // The last word says how much is missing.
+            // An empty chunk carries how much is missing.
             state.push(&[]);
         }
         state.ended = true;

@@ -1,8 +1,8 @@
-//! What a workload waits for that runs nowhere, in words for people.
+//! Why a workload does not run, as a text for people.
 //!
-//! It says what the placement of `docs/design/groups.md` §5 has against each node, and
-//! decides nothing: a workload that is shown as waiting for room may get it in
-//! the same moment.
+//! The text says what the placement of `docs/design/groups.md` §5 has against
+//! each node. It decides nothing: a workload that is shown as waiting for room
+//! may get it in the same moment.
 
 use tenure::ha::{Assignment, Member, Place, Target, View};
 

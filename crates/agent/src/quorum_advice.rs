@@ -1,9 +1,9 @@
-//! What a person is told of a group that refuses an agent: who has the say
-//! there, whether anybody of them still lives, and what to do.
+//! What a person is told when a group refuses an agent because of its quorum:
+//! which nodes the group has, whether any of them lives, and what to do.
 //!
-//! The quorum stands in the view until the last HA node has gone from it, and
-//! only a member takes others out. So a group that has died as a whole keeps
-//! its quorum, although nobody is there to insist on it.
+//! The quorum stays in the view until the last HA node has gone from it, and only
+//! a member takes other nodes out. So a group that has died as a whole keeps its
+//! quorum, although no node is left that needs it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use super::request_handler::RequestHandler;
 /// How many nodes are named.
 const SHOWN_MAX: usize = 8;
 
-/// What belongs behind the refusal: nothing, or how the group could be told
-/// another quorum.
+/// What to add to the refusal: nothing, or how the group could get another
+/// quorum.
 pub(super) async fn quorum_advice(handler: &RequestHandler, why: &Refusal) -> String {
     let Refusal::Quorum { theirs, .. } = why else {
         return String::new();

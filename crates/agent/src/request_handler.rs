@@ -1,9 +1,9 @@
-//! What an agent does for commands: deploying, undeploying, and waiting until
-//! it is so. Draining has a file of its own, `drain.rs`.
+//! What an agent does for commands: it deploys, undeploys, and waits until that
+//! is done. Draining has a file of its own, `drain.rs`.
 //!
-//! Each answer is for one request, which has *landed* when a view has it.
-//! Until then a store that fails is asked again, for as long as the agent
-//! lives; who waits, and for how long, is not decided here (`control_server.rs`).
+//! Each answer is for one request. Until the request is in the view, a store that
+//! fails is asked again, for as long as the agent lives. How long a command waits
+//! is not decided here but in `control_server.rs`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +22,7 @@ use super::pending_reason::pending_reason;
 use super::resolve_node::resolve_node;
 use super::spec::Workload;
 
-/// What answers need.
+/// What the answers to commands need.
 pub(super) struct RequestHandler {
     pub(super) manager: Arc<Manager>,
     pub(super) store: Arc<dyn Store>,
@@ -31,7 +31,7 @@ pub(super) struct RequestHandler {
     /// The last id that this node gave up. The view may have it still.
     pub(super) former: Mutex<Option<NodeId>>,
     pub(super) connection_permits: Arc<Semaphore>,
-    /// What is asked and not yet in the view, or refused.
+    /// Requests that are neither in the view nor refused yet.
     pub(super) pending_permits: Arc<Semaphore>,
     pub(super) trouble: watch::Sender<Option<Trouble>>,
 }
@@ -46,7 +46,7 @@ impl RequestHandler {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Trouble {
     pub(super) why: String,
-    /// A person must mend it: it does not pass by itself.
+    /// A person must repair it: it does not pass by itself.
     pub(super) broken: bool,
 }
 
@@ -131,14 +131,14 @@ impl RequestHandler {
         self.wait_for_deployed(&deployed, pending).await
     }
 
-    /// What a workload waits for that has just been deployed, if it cannot
-    /// be begun now.
+    /// Why a workload that has just been deployed cannot be started now, if
+    /// that is so.
     fn pending_reason_of(&self, name: &str) -> Option<String> {
         let (view, name) = (self.view()?, Name::new(name).ok()?);
         pending_reason(&view, view.workloads.get(&name)?, |_| true)
     }
 
-    /// Has a workload put into the view, however long that takes.
+    /// Writes a workload into the view, however long that takes.
     async fn write_to_view(
         &self,
         workload: &Workload,
@@ -152,15 +152,15 @@ impl RequestHandler {
             let on = match &workload.node {
                 Some(node) => Some(self.resolve(node)?.0),
                 None if workload.ha => None,
-                // Nobody else may be asked for what dies with its node.
+                // What dies with its node runs on this one.
                 None => Some(me),
             };
             match self.manager.place(deployment, on).await {
                 Ok(()) => return Ok(()),
-                // It was fenced meanwhile, and comes back under another id.
+                // The node was fenced meanwhile, and joins again under another id.
                 Err(AskError::Refused(Refusal::NoNode(id)))
                     if id == me && self.manager.id() != me => {}
-                // Nothing was asked yet.
+                // The request did not reach the store.
                 Err(AskError::Store(error)) if !matches!(error, StoreError::Broken(_)) => {
                     pending.send_note_once(&format!("waiting: {error}"));
                     tokio::time::sleep(self.manager.config().interval).await;
@@ -194,7 +194,7 @@ impl RequestHandler {
                     let pending_reason = pending_reason(view, it, |_| true).unwrap_or_default();
                     pending.send_note_once(&format!("{name}: waiting: {pending_reason}"));
                 }
-                // It is another one of its name that is there, if one is.
+                // If the name is in the view, another workload has it.
                 None => break,
             }
             tokio::select! {
@@ -206,7 +206,7 @@ impl RequestHandler {
         Ok((format!("{name} has ended, and its name is free"), object))
     }
 
-    /// Waits until what was deployed runs, or has done so already.
+    /// Waits until a workload that was deployed runs, or has completed.
     async fn wait_for_deployed(&self, it: &Deployed, pending: &PendingRequest) -> RequestResult {
         let name = Name::new(&it.name).map_err(|error| failure(error.to_string()))?;
         let ran = self.wait_until_running(&name, it, pending).await;
@@ -214,7 +214,7 @@ impl RequestHandler {
             .view()
             .is_some_and(|view| !view.workloads.contains_key(&name));
         if ran.is_err() && gone && it.restart != RestartPolicy::Always {
-            // It was quicker than we are.
+            // It has completed before this was seen.
             let object = json!({ "workload": name.as_str(), "gone": true });
             return Ok((format!("{name} has ended, and is undeployed"), object));
         }
@@ -244,7 +244,7 @@ impl RequestHandler {
                     },
                     (_, pending_reason) => pending_reason,
                 },
-                // It may be another agent than the one that deployed it.
+                // Another agent may have deployed it, of a later view.
                 _ => "the group's view".to_owned(),
             };
             if last_note != pending_reason {
@@ -259,7 +259,7 @@ impl RequestHandler {
         }
     }
 
-    /// How a workload is on the node that has it; else what is waited for.
+    /// The status of a workload on the node that has it, and what is waited for.
     async fn condition(
         &self,
         name: &Name,
@@ -269,7 +269,7 @@ impl RequestHandler {
             .workloads
             .get(name)
             .ok_or_else(|| failure(format!("{name} was undeployed by somebody else")))?;
-        // Who is silent is judged by the group; until then it counts as live.
+        // The group judges which node is dead. Until then each counts as live.
         let pending_reason = pending_reason(view, it, |_| true);
         let (Place::Assigned(id), None) = (it.place, &pending_reason) else {
             return Ok((None, pending_reason.unwrap_or_default()));
@@ -286,7 +286,7 @@ impl RequestHandler {
         Ok((entry.map(|entry| (node, entry)), pending_reason))
     }
 
-    /// What another node says of itself.
+    /// What another node publishes of itself.
     pub(super) async fn status(&self, id: NodeId) -> NodeStatus {
         let (key, within) = (self.keys.heartbeat(id), self.manager.config().lease);
         let read = self.store.read(&key, within).await;
@@ -295,7 +295,7 @@ impl RequestHandler {
         beat.map_or_else(NodeStatus::default, |beat| NodeStatus::parse(&beat.status))
     }
 
-    /// The node that somebody means by a name or an id.
+    /// The node that a name or an id stands for.
     pub(super) fn resolve(&self, node: &str) -> Result<(NodeId, String), RequestFailure> {
         let view = self.view().ok_or(AskError::Stopped)?;
         let former = *self.former.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,9 @@
-//! Which node of a group somebody means: by its name, or by its id, or by the
-//! beginning of that, such as `tenure ps` shows.
+//! Which node of a group a name or an id stands for. The beginning of an id, such
+//! as `tenure ps` shows, is enough.
 //!
-//! A name comes first: a node may well be called `cafe`. Whatever fits more
-//! than one node is refused, with their ids: which of two is drained is not
-//! for the order of a list to say.
+//! A name comes first: a node may well be called `cafe`. What fits more than one
+//! node is refused, with their ids: the order of a list must not decide which of
+//! two nodes is drained.
 
 use tenure::ha::{Member, NodeId, View};
 
@@ -12,7 +12,7 @@ const DIGITS_MIN: usize = 4;
 /// How many `tenure ps` shows.
 const SHOWN: usize = 8;
 
-/// The node that is meant; never `former`, which nobody is any more.
+/// The node that is meant; never `former`, the id that this node gave up.
 ///
 /// # Errors
 /// If none fits, or more than one do: what would have.
@@ -125,7 +125,7 @@ mod tests {
             let why = found(meant).expect_err(meant);
             assert!(words.iter().all(|word| why.contains(word)), "{why}");
         }
-        // Whoever it was is gone, and leaves one of the name.
+        // The id was given up, and one node of the name is left.
         let former = Some(view.members[1].id);
         let other = resolve_node(&view, former, "a").expect("one");
         assert_eq!(other.id, view.members[0].id);

@@ -1,32 +1,32 @@
-//! The steward: a process beside the agent that holds its workloads.
+//! The shim: a process beside the agent that holds its workloads.
 //!
-//! An agent may be killed, stopped, upgraded or starved. What it runs must
-//! neither die with it at once (it may come back in time and go on) nor live
-//! on beyond its lease. So the agent starts this process, which holds a
-//! guardian for every instance and hands on what the agent says:
+//! An agent may be killed, stopped, upgraded or starved. What it runs must not
+//! die with it at once, because it may come back in time and go on. Nor may it
+//! live on beyond the agent's lease. So the agent starts this process. It holds a
+//! guardian for every instance, and passes on what the agent orders:
 //!
 //! ```text
-//!   agent ──steward.sock──► steward ──control channel──► guardian ──► CMD
-//!   (beats, decides)        (own session, keeps         (one each, keeps
-//!                            output, reports)            the times)
+//!   agent ──steward.sock──► shim ──control channel──► guardian ──► CMD
+//!   (heartbeats, decides)   (own session, keeps       (one each, keeps
+//!                            output, reports)          the times)
 //! ```
 //!
-//! * If the agent goes, the guardians keep the times of the last beat: TERM at
-//!   `drain_at`, KILL at `kill_at`. If an agent comes back before that it finds
+//! * If the agent goes, the guardians keep the times of the last heartbeat: TERM
+//!   at `drain_at`, KILL at `kill_at`. An agent that comes back before that finds
 //!   here what runs, under which id, until when ([`State`]).
-//! * If the steward goes, the guardians hear the end of their channels and end
-//!   everything at once; the agent counts it as gone once the last `kill_at`
+//! * If the shim goes, the guardians see the end of their channels and end
+//!   everything at once. The agent counts it as gone once the last `kill_at` that
 //!   it had sent is over.
-//! * If the steward is stopped, the guardians keep the times.
-//! * If the steward and a guardian are stopped and the agent is killed, the
-//!   kernel wakes the steward (the parent-death signal CONT).
+//! * If the shim is stopped, the guardians keep the times.
+//! * If the shim and a guardian are stopped and the agent is killed, the kernel
+//!   wakes the shim (the parent-death signal CONT).
 //!
-//! It decides nothing: it starts what it is told, moves times as it is told,
-//! and says what ended. One agent is connected at a time; what a former one
-//! said is read to the end before another is heard.
+//! The shim decides nothing. It starts what it is ordered to, moves times as it
+//! is ordered to, and reports what ended. One agent is connected at a time. What
+//! a former one sent is read to the end before another is served.
 //!
-//! It ends when it is told to, or when no agent has come back by `kill_at`
-//! (none at all, within ten seconds).
+//! It ends when it is ordered to, or when no agent has come back by `kill_at`. If
+//! no agent ever comes, it ends within ten seconds.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -52,28 +52,28 @@ use super::state_directory::{SHIM_SOCKET, SocketDirectory};
 use super::workload_run::{InstanceReport, RunOutcome, WorkloadRun};
 use crate::guard::SLACK;
 
-/// The hidden subcommand that makes this process a steward.
+/// The hidden subcommand that makes this process a shim.
 pub(super) const NAME: &str = "__steward";
 /// This very binary, even if its file has been replaced meanwhile.
 const SELF: &str = "/proc/self/exe";
 /// How long the first agent may take to come.
 const FIRST_AGENT_WITHIN: Duration = Duration::from_secs(10);
-/// Bytes that may wait for an agent that does not read. Beyond that only what
-/// matters is said: ends, not that a beat was heard.
+/// Bytes that may wait for an agent that does not read. Beyond that only ends
+/// are reported, and no heartbeats are confirmed.
 const BACKLOG: usize = 64 << 10;
 
-/// Starts a steward for the node of this directory, and waits until it can be
+/// Starts a shim for the node of this directory, and waits until it can be
 /// reached.
 ///
-/// A thread of its own starts it, and reaps it: the steward is told of the end
-/// of the *thread* that started it (`run`), and may live longer than the agent.
+/// A thread of its own starts and reaps it. The kernel signals the shim when the
+/// *thread* that started it ends (`run`), and the shim may outlive the agent.
 pub(super) async fn spawn(directory: &Path) -> io::Result<()> {
     let directory = directory.to_owned();
     let (report_sender, report_receiver) = oneshot::channel();
     let reaper = std::thread::Builder::new().name("tenure-reaper".into());
     reaper.spawn(move || match begin(&directory) {
         Ok(mut child) => {
-            // Heard unless the agent ends just now.
+            // The receiver is there unless the agent ends just now.
             let _ = report_sender.send(Ok(()));
             let _ = child.wait();
         }
@@ -94,8 +94,7 @@ fn begin(directory: &Path) -> io::Result<Child> {
     let mut child = Command::new(SELF)
         .arg(NAME)
         .arg(directory)
-        // The agent's own settings are none of its workloads, and a config
-        // that the agent was given is not theirs.
+        // The agent's own settings and config are not for its workloads.
         .env_remove("TENURE_CONFIG")
         .env_remove(CONFIG)
         .stdin(Stdio::null())
@@ -136,7 +135,7 @@ fn run(directory: &Path) -> io::Result<()> {
     }
     let _ = setsid();
     // If this process is stopped when the agent ends, the kernel wakes it. A
-    // guardian that is stopped as well is killed by its keeper here, in time.
+    // guardian that is stopped as well is killed by its watchdog here, in time.
     set_parent_process_death_signal(Some(Signal::CONT))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -146,7 +145,7 @@ fn run(directory: &Path) -> io::Result<()> {
         let listener = sockets.listen(SHIM_SOCKET)?;
         io::stdout().write_all(b"ready\n")?;
         io::stdout().flush()?;
-        // Whoever waits for the end of our output waits no longer.
+        // A reader of our output sees its end.
         rustix::stdio::dup2_stdout(std::fs::File::options().write(true).open("/dev/null")?)?;
         Shim::new(directory.to_owned(), listener).serve().await;
         sockets.remove(SHIM_SOCKET).await;
@@ -158,7 +157,7 @@ struct Shim {
     output_logs: OutputLogs,
     listener: UnixListener,
     agent: Option<Connection>,
-    /// Of the last beat, and what the agent wants to know again.
+    /// That of the last heartbeat, and what a restarted agent wants to know.
     incarnation: Option<Incarnation>,
     settings: String,
     notes: String,
@@ -170,7 +169,7 @@ struct Shim {
     quitting: bool,
 }
 
-/// What happened.
+/// What the shim handles.
 enum ShimEvent {
     AgentConnected(Connection),
     Order(ShimOrder),
@@ -221,7 +220,7 @@ impl Shim {
                 ShimEvent::Timer => self.check_deadlines(),
             }
         }
-        // The last words, if anybody listens.
+        // The last reports, if an agent is connected.
         if let Some(agent) = &mut self.agent {
             let _ = tokio::time::timeout(SLACK, agent.flush()).await;
         }
@@ -258,7 +257,7 @@ impl Shim {
         ready.chain(self.agent_until()).min()
     }
 
-    /// Until when an agent may come back; `None` while one is here.
+    /// Until when an agent may come back; `None` while one is connected.
     fn agent_until(&self) -> Option<Instant> {
         let incarnation = self.incarnation.as_ref();
         let at = incarnation.map_or(self.first_agent_until, |incarnation| {
@@ -267,7 +266,7 @@ impl Shim {
         (self.agent.is_none() && clock::boot() < at).then_some(at)
     }
 
-    /// Nobody will come for what is here.
+    /// Whether nothing is left, and no agent is to come.
     fn is_done(&self) -> bool {
         let empty = self.runs.values().all(WorkloadRun::has_ended);
         let left = self.agent.is_none() && self.agent_until().is_none();
@@ -304,7 +303,8 @@ impl Shim {
         }
     }
 
-    /// Nothing is left of a run. If no agent is here the next one is told.
+    /// Nothing is left of a run. If no agent is connected, the next
+    /// one gets the report.
     fn ended(&mut self, run: u64) {
         if self.agent.is_some()
             && let Some(ended) = self.runs.remove(&run)

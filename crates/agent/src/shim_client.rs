@@ -1,20 +1,23 @@
-//! The agent's side of the steward: the host of its workloads, and a porter
-//! that carries words to and fro.
+//! The agent's side of the shim: the host of its workloads, and a relay that
+//! passes orders to the shim and its reports back.
 //!
-//! The porter lives on the background thread, beside the beats: a terminal
+//! The relay lives on the background thread, beside the heartbeats. A terminal
 //! that takes no more output, or a command that keeps the agent busy, must not
-//! keep a confirmed beat from the guardians.
+//! keep a confirmed heartbeat from the guardians.
 //!
-//! Two things can go wrong with a steward. If it is *gone*, its guardians end
-//! everything at once; the porter cannot see that, so it waits until the last
-//! `kill_at` that it sent is over, which is when they have ended it at the
-//! latest, and only then says so. If it *hangs*, the beats it is sent do not
-//! come to the guardians, which end everything at the last `kill_at` it has
-//! heard; after that the porter kills it, and it is gone. Either way another
-//! steward is started, and the machine starts its workloads anew. So that one
-//! is noticed that hangs while no beats are sent, because the node was fenced
-//! or the agent ends, the last beat is sent once more while an end is waited
-//! for: it moves no time, and is answered.
+//! Two things can go wrong with a shim:
+//!
+//! * It is *gone*. Then its guardians end everything at once. The relay cannot
+//!   see that. So it waits until the last `kill_at` that it sent is over, by when
+//!   they have ended it, and only then reports the end.
+//! * It *hangs*. Then heartbeats do not reach the guardians, which end everything
+//!   at the last `kill_at` they know. After that the relay kills the shim, and it
+//!   is gone.
+//!
+//! Either way the relay starts another shim, and the machine starts its workloads
+//! anew. A shim may also hang while no heartbeats are sent, because the node was
+//! fenced or the agent ends. To notice that, the relay sends the last heartbeat
+//! once more while it waits for an end: that moves no time, and is answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -39,12 +42,12 @@ use super::spec::WorkloadDefaults;
 use super::state_directory::SocketDirectory;
 use crate::guard::SLACK;
 
-/// How long to wait between attempts to start a steward.
+/// How long to wait between attempts to start a shim.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long what is to start waits for a steward.
+/// How long what is to start waits for a shim.
 const STARTED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The host that the manager is given.
+/// The host that the manager gets.
 pub(super) struct ShimHost {
     defaults: WorkloadDefaults,
     orders: Arc<OrderQueue>,
@@ -52,17 +55,17 @@ pub(super) struct ShimHost {
     reports: UnboundedReceiver<Report>,
 }
 
-/// What the agent keeps of it.
+/// What the agent keeps: it ends the shim, and sees what the shim reports.
 pub(super) struct ShimHandle {
     orders: Arc<OrderQueue>,
     /// Workloads that have ended as they should.
     pub(super) completed: UnboundedReceiver<CompletedWorkload>,
-    /// How many stewards were lost.
+    /// How many shims were lost.
     pub(super) lost: watch::Receiver<u64>,
     relay: JoinHandle<()>,
 }
 
-/// Puts a porter between the steward and the two.
+/// Starts the relay between a shim and these two.
 pub(super) fn connect(
     found: ConnectedShim,
     defaults: WorkloadDefaults,
@@ -162,12 +165,12 @@ impl ShimHost {
 }
 
 impl ShimHandle {
-    /// What a next life should know.
+    /// Leaves a note for the next incarnation.
     pub(super) fn note(&self, text: String) {
         let _ = self.orders.push(ShimOrder::Notes { text });
     }
 
-    /// Kills what is left, ends the steward and waits until it has ended.
+    /// Kills what is left, ends the shim and waits until it has ended.
     pub(super) async fn quit(self) {
         let _ = self.orders.push(ShimOrder::Quit);
         let _ = self.relay.await;
@@ -182,18 +185,18 @@ struct ShimRelay {
     report_sender: UnboundedSender<Report>,
     completed_sender: UnboundedSender<CompletedWorkload>,
     lost_sender: watch::Sender<u64>,
-    /// What the steward has; `None` is what could not be named.
+    /// The runs that the shim has; `None` is one whose name does not parse.
     runs: BTreeMap<u64, Option<CompletedWorkload>>,
-    /// The last `kill_at` that was sent, and that was heard; and since when
-    /// one is unheard of.
+    /// The last `kill_at` that was sent, and that was confirmed; and since when
+    /// one is not confirmed.
     sent_kill_at: Instant,
     confirmed_kill_at: Instant,
     unconfirmed_since: Option<Instant>,
-    /// The last beat that was sent.
+    /// The last heartbeat that was sent.
     incarnation: Option<Incarnation>,
-    /// When something was sent last.
+    /// When an order was sent last.
     last_sent_at: Instant,
-    /// What is to end, and has not yet.
+    /// The runs that are to end, and have not yet.
     ending_runs: BTreeSet<u64>,
     settings: String,
     notes: String,
@@ -206,7 +209,7 @@ impl ShimRelay {
         self.connection.queue(&ShimOrder::Settings { text });
         loop {
             let (hung_at, probe_at) = (self.hung_at(), self.probe_at());
-            // One that does not read gets no more than this ahead.
+            // A shim that does not read gets no more than this ahead.
             let reads = self.connection.backlog() <= LINE_MAX;
             tokio::select! {
                 biased;
@@ -244,12 +247,12 @@ impl ShimRelay {
             ShimOrder::Quit => {
                 self.quitting = true;
                 if self.incarnation.is_none() {
-                    // It holds nothing, so its end is all that can be heard.
+                    // It holds nothing, so only its end can be seen.
                     self.unconfirmed_since.get_or_insert_with(clock::boot);
                 }
             }
             ShimOrder::Stop { run } | ShimOrder::Kill { run } => {
-                // One that has ended meanwhile is not answered for once more.
+                // The end of a run is reported once.
                 if self.runs.contains_key(run) {
                     self.ending_runs.insert(*run);
                 }
@@ -260,8 +263,8 @@ impl ShimRelay {
         self.last_sent_at = clock::boot();
     }
 
-    /// When to find out whether the steward still answers, if nothing that is
-    /// answered was sent: while an end is waited for.
+    /// When to find out whether the shim still answers: while an end is waited
+    /// for, and nothing that is answered was sent.
     fn probe_at(&self) -> Instant {
         let waits = self.quitting || !self.ending_runs.is_empty();
         if waits && self.unconfirmed_since.is_none() && self.incarnation.is_some() {
@@ -271,7 +274,7 @@ impl ShimRelay {
         }
     }
 
-    /// Sends the last beat once more: it moves no time, and is answered.
+    /// Sends the last heartbeat once more: it moves no time, and is answered.
     fn probe(&mut self) {
         if let Some(Incarnation { id, times }) = self.incarnation.clone() {
             self.unconfirmed_since.get_or_insert_with(clock::boot);
@@ -281,7 +284,7 @@ impl ShimRelay {
     }
 
     fn handle_report(&mut self, report: ShimReport) {
-        // The machine hears for as long as the link is there.
+        // The receiver lives as long as the host.
         match report {
             ShimReport::Started { run } => drop(self.report_sender.send(Report::Started(Run(run)))),
             ShimReport::Completed { run } => {
@@ -308,8 +311,8 @@ impl ShimRelay {
         let _ = self.report_sender.send(Report::Ended { run, failed });
     }
 
-    /// When a steward that has not heard the last beat is taken for hung: its
-    /// guardians have ended everything by then.
+    /// When a shim that has not confirmed the last heartbeat is taken for hung.
+    /// Its guardians have ended everything by then.
     fn hung_at(&self) -> Instant {
         let ended = self.confirmed_kill_at.after(SLACK).after(SLACK);
         let since = self.unconfirmed_since.map(|since| since.after(HUNG_AFTER));
@@ -319,7 +322,7 @@ impl ShimRelay {
     fn kill(&mut self) {
         tracing::error!("the steward does not answer, and what it held is over; it is killed");
         let pid = self.connection.peer().and_then(Pid::from_raw);
-        // While the connection is open the steward lives, and no other process has
+        // While the connection is open the shim lives, and no other process has
         // its number.
         if let Some(pid) = pid {
             let _ = kill_process(pid, Signal::KILL);
@@ -328,8 +331,8 @@ impl ShimRelay {
         self.last_sent_at = clock::boot();
     }
 
-    /// The steward is gone: says that everything has ended, once that is
-    /// certain, and starts another; false if none can be started and the agent
+    /// The shim is gone: reports that everything has ended, once that is
+    /// certain, and starts another. False if none can be started and the agent
     /// wants to end.
     async fn replace_shim(&mut self, why: &str) -> bool {
         tracing::error!(
@@ -355,7 +358,7 @@ impl ShimRelay {
         true
     }
 
-    /// Another steward; `None` if the agent wants to end before one is started.
+    /// Another shim; `None` if the agent wants to end before one is started.
     ///
     /// Starts that have waited for [`STARTED_WITHIN`] have failed, so that the
     /// group can have another node start them.
@@ -375,7 +378,7 @@ impl ShimRelay {
         None
     }
 
-    /// Tries until a steward is started.
+    /// Tries until a shim is started.
     async fn start(&self) -> ConnectedShim {
         loop {
             match start(&self.directory, &self.sockets).await {

@@ -1,19 +1,19 @@
-//! The steward that an agent finds when it begins, or starts; and what of a
-//! former life it goes on from, or ends.
+//! How an agent that begins finds its shim, or starts one; and what it resumes or
+//! ends of a previous incarnation.
 //!
-//! A steward that hangs from the start, or while it ends what a former life has
-//! left, is killed by the same rule as one that hangs later (`shim_client.rs`). A new
-//! agent has not sent a beat yet, and no other process sends beats for it, so
-//! what its steward holds ends within a lease. The agent may kill the steward
-//! at any time: the guardians see the end of their channels and end their
-//! commands. It waits first, because a steward that was only stopped goes on
-//! and keeps what runs.
+//! A shim that hangs from the start, or while it ends what a previous incarnation
+//! has left, is killed by the same rule as one that hangs later
+//! (`shim_client.rs`). A new agent has not sent a heartbeat yet, and no other
+//! process sends heartbeats for it, so what its shim holds ends within a lease.
+//! The agent may kill the shim at any time: the guardians see the end of their
+//! channels and end their commands. It waits first, because a shim that was only
+//! stopped goes on and keeps what runs.
 //!
-//! A steward reads the clock of the agent that started it, and so do its
-//! guardians. An agent that is shown another clock (another time namespace), or
-//! cannot tell, would tell them times that mean nothing to them: where they are
-//! a day behind, what they hold would live a day longer than its lease. So such
-//! an agent has everything ended, and starts a steward of its own.
+//! A shim reads the clock of the agent that started it, and so do its guardians.
+//! An agent that is shown another clock (another time namespace), or cannot tell,
+//! would send them times that mean nothing to them. If their clock were a day
+//! behind, what they hold would live a day longer than its lease. So such an agent
+//! has everything ended, and starts a shim of its own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,16 +32,16 @@ use super::shim;
 use super::state_directory::{SHIM_SOCKET, SocketDirectory};
 use crate::guard::SLACK;
 
-/// How long a steward may take to greet.
+/// How long a shim may take to greet.
 const GREETING: Duration = Duration::from_secs(10);
-/// How long a steward may take to hear of a beat, at the least.
+/// How long a shim may take to answer a heartbeat, at the least.
 pub(super) const HUNG_AFTER: Duration = Duration::from_secs(1);
 
-/// A steward that was found or started, and what it has.
+/// A shim that was found or started, and what it has.
 pub(super) struct ConnectedShim {
     pub(super) connection: Connection,
     pub(super) state: State,
-    /// When what it holds has ended at the latest, if no beat comes.
+    /// When what it holds has ended at the latest, if no heartbeat comes.
     ended_by: Instant,
     /// Whether its clock is the one that is read here.
     same_clock: bool,
@@ -68,8 +68,8 @@ impl CompletedWorkload {
     }
 }
 
-/// Finds the steward of a node that lived before, or starts one. A node of
-/// these settings has a lease that long, and reads this clock.
+/// Finds the shim of a previous incarnation of the node, or starts one. The
+/// node has this lease, and reads this clock.
 pub(super) async fn find(
     directory: &Path,
     lease: Duration,
@@ -79,7 +79,7 @@ pub(super) async fn find(
     let Ok(stream) = sockets.connect(SHIM_SOCKET).await else {
         return start(directory, &sockets).await;
     };
-    // What it holds has ended by then: it has got no beat for a lease.
+    // What it holds has ended by then: it has got no heartbeat for a lease.
     let over = lease.saturating_add(SLACK).saturating_add(SLACK);
     let mut connection = Connection::new(stream);
     if let Some(state) = first_state(&mut connection, GREETING.max(over)).await? {
@@ -89,7 +89,7 @@ pub(super) async fn find(
     start(directory, &sockets).await
 }
 
-/// Kills a steward that does not answer, and waits until it has gone.
+/// Kills a shim that does not answer, and waits until it has gone.
 async fn kill_hung(connection: &mut Connection) {
     tracing::error!(
         "the steward of this node does not answer, and what it held is over; it is killed, and \
@@ -99,7 +99,7 @@ async fn kill_hung(connection: &mut Connection) {
 }
 
 async fn kill(connection: &mut Connection) {
-    // While the connection is open the steward lives, and no other process has
+    // While the connection is open the shim lives, and no other process has
     // its number.
     if let Some(pid) = connection.peer().and_then(Pid::from_raw) {
         let _ = kill_process(pid, Signal::KILL);
@@ -115,7 +115,7 @@ pub(super) async fn start(
     shim::spawn(directory).await?;
     let mut connection = Connection::new(sockets.connect(SHIM_SOCKET).await?);
     match first_state(&mut connection, GREETING).await? {
-        // It is a child of this very process, and reads its clock.
+        // It is a child of this process, and reads its clock.
         Some(state) => Ok(ConnectedShim {
             same_clock: true,
             ended_by: Instant::ZERO,
@@ -128,7 +128,7 @@ pub(super) async fn start(
     }
 }
 
-/// What a steward says first; `None` if that does not come in time.
+/// The first report of a shim; `None` if it does not come in time.
 async fn first_state(connection: &mut Connection, within: Duration) -> io::Result<Option<State>> {
     match tokio::time::timeout(within, connection.next::<ShimReport>()).await {
         Ok(Ok(Some(ShimReport::State(state)))) => Ok(Some(state)),
@@ -147,7 +147,7 @@ impl ConnectedShim {
             .map(|incarnation| incarnation.times.grant());
         let ended_by = grant.map_or(Instant::ZERO, |grant| {
             // Its times mean nothing on another clock, but spans do: the last
-            // beat was before now.
+            // heartbeat was before now.
             let span = grant.kill_at.since(grant.start);
             let kill_at = if same_clock {
                 grant.kill_at
@@ -206,8 +206,8 @@ impl ConnectedShim {
         NodeId::parse(&self.state.incarnation.as_ref()?.id)
     }
 
-    /// Ends all that a former life has left; says which of it had been done
-    /// before.
+    /// Ends all runs that a previous incarnation has left. Returns those that
+    /// had completed before.
     pub(super) async fn end_all(&mut self, directory: &Path) -> io::Result<Vec<CompletedWorkload>> {
         let mut left: Vec<u64> = self.state.runs.iter().map(|run| run.run).collect();
         for run in &left {
@@ -236,7 +236,7 @@ impl ConnectedShim {
         Ok(done)
     }
 
-    /// Makes sure that the steward reads the clock that is read here: one that
+    /// Makes sure that the shim reads the clock that is read here. A shim that
     /// does not, and whose runs have ended, is killed, and another is started.
     pub(super) async fn ensure_same_clock(&mut self, directory: &Path) -> io::Result<()> {
         if self.same_clock {
@@ -250,8 +250,8 @@ impl ConnectedShim {
         Ok(())
     }
 
-    /// The next that the steward says while it ends what it has; `None` once
-    /// it has gone, of itself or because it did not answer.
+    /// The next report of the shim while it ends its runs; `None` once it has
+    /// gone, by itself or because it did not answer.
     async fn next_report(&mut self) -> Option<ShimReport> {
         let mut probed = false;
         loop {
@@ -262,8 +262,9 @@ impl ConnectedShim {
                 Ok(Ok(Some(ShimReport::Heard { .. }))) => probed = false,
                 Ok(news) => return news.ok().flatten(),
                 Err(_) => {
-                    // The last beat of the former life moves no time any more,
-                    // and is answered. Without one nothing was ever begun.
+                    // The last heartbeat of the previous incarnation moves no time
+                    // any more, and is answered. Without one nothing was ever
+                    // started.
                     let incarnation = self.state.incarnation.clone().filter(|_| !probed);
                     let Some(Incarnation { id, times }) = incarnation else {
                         kill_hung(&mut self.connection).await;
@@ -277,7 +278,8 @@ impl ConnectedShim {
     }
 }
 
-/// The clock that a former life has noted with its settings, if it is this one.
+/// The clock that a previous incarnation has noted with its settings, if it is
+/// this one.
 fn noted_clock(settings: &str, clock: Option<ClockId>) -> Option<ClockId> {
     clock.filter(|_| settings.ends_with(&format!(" {clock:?}")))
 }

@@ -1,5 +1,5 @@
-//! What a workload is: the command and all that goes with it, as it lies in
-//! the store, and as people write it in a file.
+//! What a workload is: the command and all that goes with it, as it lies in the
+//! store, and as people write it in a file.
 //!
 //! The file (`tenure deploy --file`) is TOML and may describe many:
 //!
@@ -63,11 +63,11 @@ const fn ready_ms() -> u64 {
     READY_MS
 }
 
-/// A workload as somebody wants it.
+/// A workload as a user wants it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Workload {
-    /// By what it is known in its group.
+    /// Its name in its group.
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<String>,
@@ -77,7 +77,7 @@ pub struct Workload {
     /// The path of a file on the node that has it, with more variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env_file: Option<String>,
-    /// A node's name or id; otherwise whichever fits.
+    /// A node's name or id; otherwise any node that fits.
     #[serde(default)]
     pub node: Option<String>,
     /// Whether it moves off a dead node.
@@ -218,7 +218,7 @@ pub(super) struct WorkloadDefaults {
 }
 
 impl WorkloadDefaults {
-    /// What the steward is told to start.
+    /// What the shim is ordered to start.
     ///
     /// # Errors
     /// If the content is none that this version understands.

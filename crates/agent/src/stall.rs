@@ -1,8 +1,9 @@
 //! Whether what waits to be written still gets through.
 //!
-//! It has stopped once nothing has moved for [`STALL_TIMEOUT`]. A process that was
-//! stopped itself finds the same. So a second look, `SECOND_LOOK` after the
-//! first that found it, decides: by then the thread that writes has run.
+//! A writer has stalled once nothing has moved for [`STALL_TIMEOUT`]. A process
+//! that was stopped itself finds the same. So a second look decides,
+//! `SECOND_LOOK` after the first that found no movement: by then the thread that
+//! writes has run.
 
 use std::time::Duration;
 
@@ -78,7 +79,7 @@ mod tests {
         assert!(!stall.is_stalled(BEGUN.after(STALL_TIMEOUT / 2), || Some(4)));
         assert!(!stall.is_stalled(BEGUN.after(STALL_TIMEOUT), || Some(4)));
         assert!(stall.is_stalled(BEGUN.after(STALL_TIMEOUT + SECOND_LOOK), || Some(4)));
-        // A page that was read is movement, and doubt begins anew.
+        // A page that was read is movement, and the doubt begins anew.
         let read = BEGUN.after(STALL_TIMEOUT + 2 * SECOND_LOOK);
         assert!(!stall.is_stalled(read, || Some(3)));
         assert!(!stall.is_stalled(read.after(STALL_TIMEOUT), || Some(3)));

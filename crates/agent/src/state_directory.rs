@@ -1,20 +1,21 @@
-//! Where an agent keeps what is of this machine: a directory of its own for
+//! Where an agent keeps what belongs to this machine: a directory of its own for
 //! each group and name, which only its user can enter.
 //!
 //! ```text
 //! $XDG_STATE_HOME/tenure/nodes/GROUP/NAME/
 //!   agent.lock     held by the agent that lives; its process id
-//!   control.sock   where commands come
-//!   steward.sock   where a restarted agent finds its steward
-//!   steward.log    what the steward complained of
+//!   control.sock   where commands connect
+//!   steward.sock   where a restarted agent finds its shim
+//!   steward.log    errors of the shim
 //!   logs/WORKLOAD/INSTANCE.log, .log.1, …
 //! ```
 //!
-//! The lock of that file and of the directory is what makes "two agents of one
-//! name" impossible on one machine.
-//! Names may hold any character, so they are written as file names by percent
-//! signs; and a socket's path may be longer than the 107 bytes that the kernel
-//! takes, so sockets are reached through a descriptor of their directory.
+//! The lock of that file and of the directory makes two agents of one name
+//! impossible on one machine.
+//!
+//! A name may hold any character, so percent signs write it as a file name. The
+//! path of a socket may be longer than the 107 bytes that the kernel takes, so
+//! sockets are reached through a descriptor of their directory.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -30,9 +31,9 @@ use rustix::process::geteuid;
 use tenure_runtime::failure::{Failure, usage};
 use tokio::sync::oneshot;
 
-/// Where commands come.
+/// Where commands connect.
 pub(super) const CONTROL_SOCKET: &str = "control.sock";
-/// Where a restarted agent finds its steward.
+/// Where a restarted agent finds its shim.
 pub(super) const SHIM_SOCKET: &str = "steward.sock";
 /// After how long without an answer a file system is slow.
 const SLOW: Duration = Duration::from_secs(2);
@@ -115,7 +116,7 @@ pub fn nodes(root: &Path, group: &str, via: Option<&str>) -> Result<Vec<PathBuf>
     Ok(nodes)
 }
 
-/// What is said to a user who may not look there.
+/// The failure of a user who may not read a directory.
 fn not_permitted(directory: &Path) -> Failure {
     // The first that can be looked at is the one that is closed, or below it.
     let mut owners = directory.ancestors().filter_map(|it| fs::metadata(it).ok());
@@ -134,8 +135,8 @@ pub fn logs(directory: &Path, workload: &str) -> PathBuf {
     directory.join("logs").join(file_name(workload))
 }
 
-/// Does what looks at files below `root` on a thread of its own, since their
-/// file system may hang. Once that has taken `SLOW`, `slow` is called.
+/// Runs `look`, which reads files below `root`, on a thread of its own, since
+/// their file system may hang. Once that has taken `SLOW`, calls `slow`.
 ///
 /// # Errors
 /// Those of `look`, and that it has taken longer than `within`.
@@ -202,7 +203,7 @@ pub(super) fn create_private(directory: &Path) -> Result<(), Failure> {
 ///
 /// The directory is locked beside the file in it. Without that, an agent that
 /// starts after the file was removed would make and lock another one. It would
-/// then find the steward of the agent that lives, which greets one agent at a
+/// then find the shim of the agent that lives, which serves one agent at a
 /// time, and kill it as one that hangs. A directory that was replaced is
 /// another one, with other sockets: an agent that starts there is a node of its
 /// own, as on another machine, and reaches nothing that this one holds.
@@ -277,7 +278,7 @@ impl AgentLock {
         found.is_ok_and(|it| (it.dev(), it.ino()) == self.identity)
     }
 
-    /// Tells people when the file, or a directory above it, was removed or
+    /// Warns when the file, or a directory above it, was removed or
     /// replaced, or when its file system does not answer. What the agent holds
     /// is not in danger, so it goes on.
     ///

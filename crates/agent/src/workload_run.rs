@@ -1,21 +1,20 @@
-//! One start of a workload, in the steward: its instances stand and fall
-//! together.
+//! One start of a workload, in the shim. Its instances start and end together.
 //!
 //! ```text
 //!             all run for long enough          told to stop
 //!  starting ─────────────────────────> running ────────────> stopping ──> ended
 //!      │                                  │ │                              ^
-//!      └── one ends, or cannot start ─────┘ └─ all completed: hollow ──────┤
+//!      └── one ends, or cannot start ─────┘ └─ all completed: kept ────────┤
 //!          the others are stopped ─────────────────────────────────────────┘
 //! ```
 //!
-//! Each instance has a guardian of its own (`guard/`), a task here that feeds
-//! it, and a file for its output. Nothing has ended before its guardian says
-//! so; if that cannot be known, not before the guardian must have killed it.
+//! Each instance has a guardian of its own (`guard/`), a task here that feeds it,
+//! and a file for its output. An instance has ended when its guardian says so. If
+//! the guardian cannot say so any more, it has ended when the guardian must have
+//! killed it.
 //!
-//! A run that completed, by its restart policy, is kept *hollow* until the
-//! agent has had it undeployed: if it were told as an end, it would be started
-//! again.
+//! A run that completed, by its restart policy, is kept until the agent has had
+//! it undeployed. If it were reported as ended, it would be started again.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -32,7 +31,7 @@ use super::messages::{RestartPolicy, RunPhase, RunSpec, RunState};
 use super::output_log::OutputLogs;
 use crate::guard::{Event, ExitStatus, Guardian, SLACK, Start};
 
-/// Between what an instance is told and told to stop at once.
+/// What a task of an instance is ordered to do.
 #[derive(Clone, Copy, Debug)]
 enum InstanceOrder {
     Extend(Instant, Instant),
@@ -40,7 +39,7 @@ enum InstanceOrder {
     Kill,
 }
 
-/// What became of an instance.
+/// What happened to an instance.
 #[derive(Debug)]
 pub(super) enum InstanceEvent {
     Started,
@@ -51,10 +50,10 @@ pub(super) enum InstanceEvent {
     Gone,
 }
 
-/// News of an instance of a run.
+/// An event of an instance, with the number of its run.
 pub(super) type InstanceReport = (u64, InstanceEvent);
 
-/// What a run has to say.
+/// What an event means for the run.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum RunOutcome {
     Nothing,
@@ -70,7 +69,7 @@ pub(super) struct WorkloadRun {
     completed: u32,
     ready_at: Option<Instant>,
     phase: RunPhase,
-    /// The agent has asked for its end.
+    /// The agent has ordered its end.
     stop_requested: bool,
     failed: Option<String>,
 }
@@ -125,7 +124,7 @@ impl WorkloadRun {
         self.live_instances == 0
     }
 
-    /// Whether nothing of it is left although nobody has asked for its end.
+    /// Whether it has completed, and is kept until it is undeployed.
     pub(super) fn awaits_undeploy(&self) -> bool {
         self.live_instances == 0 && !self.stop_requested && self.is_complete()
     }
@@ -151,7 +150,7 @@ impl WorkloadRun {
         }
     }
 
-    /// A beat of the node of this id was confirmed.
+    /// A heartbeat of the node of this id was confirmed.
     pub(super) fn extend(&mut self, id: &str, drain_at: Instant, kill_at: Instant) {
         // What another incarnation began keeps the times it has.
         if id == self.spec.id {
@@ -159,7 +158,7 @@ impl WorkloadRun {
         }
     }
 
-    /// The agent wants its end; true if there is nothing to end.
+    /// The agent orders its end; true if nothing is left to end.
     pub(super) fn stop(&mut self) -> bool {
         self.stop_requested = true;
         if matches!(self.phase, RunPhase::Stopping { .. }) {
@@ -191,7 +190,7 @@ impl WorkloadRun {
 
     fn send_order(&self, order: InstanceOrder) {
         for instance in &self.instances {
-            // Those that have ended hear nothing, and need not.
+            // An instance that has ended takes no orders.
             let _ = instance.send(order);
         }
     }
@@ -296,7 +295,7 @@ impl InstanceTask {
     }
 
     fn report(&self, event: InstanceEvent) {
-        // The steward hears as long as it lives.
+        // The receiver lives as long as the shim.
         let _ = self.sender.send((self.spec.run, event));
     }
 
@@ -312,10 +311,10 @@ impl InstanceTask {
         read.map_err(|why| format!("env-file {why}"))
     }
 
-    /// Feeds the guardian until nothing of the instance is left.
+    /// Passes orders to the guardian until nothing of the instance is left.
     async fn supervise(self, mut start: Start, mut orders: UnboundedReceiver<InstanceOrder>) {
         match self.variables().await {
-            // Before the others, which count for more.
+            // Before the workload's own variables, which override them.
             Ok(variables) => drop(start.env.splice(0..0, variables)),
             Err(why) => {
                 self.report(InstanceEvent::Failed(why));
@@ -372,7 +371,7 @@ impl InstanceTask {
                     self.report(InstanceEvent::Failed(
                         "the keeper of its guardian has failed".into(),
                     ));
-                    // The guardian hears that too, and has killed it by then.
+                    // The guardian sees the end of its channel, and has killed CMD by then.
                     let left = kill_at.after(SLACK).since(clock::boot());
                     tokio::time::sleep(left).await;
                 }

@@ -8,7 +8,7 @@
 //! * Nothing waits here but the main thread, and that only for a reader that
 //!   goes on reading: what is merely slow loses nothing until [`QUEUE_MAX`]
 //!   bytes wait, and from then on slows the main thread down.
-//! * Once stderr has not moved for [`PATIENCE`](crate::stall::STALL_TIMEOUT),
+//! * Once stderr has not moved for [`STALL_TIMEOUT`](crate::stall::STALL_TIMEOUT),
 //!   lines are dropped and counted. What waits already is kept, in order. When
 //!   stderr moves again, a line says how many are missing.
 //! * At the end of the program what waits is written, for as long as stderr

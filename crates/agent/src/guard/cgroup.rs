@@ -1,13 +1,13 @@
 //! A cgroup for CMD, where one can be had: `cgroup.kill` ends all in it at
 //! one stroke, even a program that forks faster than it can be killed.
 //!
-//! The group is a child of the one the guardian is in, named after the
-//! guardian, so that the supervisor finds it without being told. It is made
-//! while standing by and without a word if that fails: no cgroup v2, not
-//! writable (nothing delegated to this user), a kernel before 5.14. It limits
-//! and measures nothing; whoever does not want it sets `TENURE_CGROUP=off`.
-//! The tree of processes (`tree.rs`) is ended in any case, because a
-//! privileged CMD may leave its cgroup.
+//! The cgroup is a child of the one that the guardian is in, and is named after
+//! the guardian, so the supervisor finds it without a message. It is made while
+//! standing by. A failure is not reported: no cgroup v2, not writable (nothing
+//! delegated to this user), or a kernel before 5.14. The cgroup limits and
+//! measures nothing. `TENURE_CGROUP=off` turns it off. The tree of processes
+//! (`tree.rs`) is ended in any case, because a privileged CMD may leave its
+//! cgroup.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,12 +1,12 @@
-//! How supervisor, guardian and shim talk: messages over a stream socket.
+//! How supervisor, guardian and launcher talk: messages over a stream socket.
 //!
 //! A message (`messages.rs`) is preceded by its length (four bytes,
-//! little-endian), on a socket that only the two of them hold. Its end is a
-//! message too: whoever is on the other side is dead.
+//! little-endian), on a socket that only the two of them hold. The end of the
+//! stream is a message too: the process on the other side is dead.
 //!
-//! Sending never blocks: what the socket does not take is kept and sent when
-//! it does, because a supervisor that waits for a stopped guardian could not
-//! kill it at `kill_at`. Limits: [`LIMIT`] bytes a message.
+//! Sending never blocks. What the socket does not take is kept and sent when it
+//! does, because a supervisor that waits for a stopped guardian could not kill it
+//! at `kill_at`. Limit: [`LIMIT`] bytes a message.
 
 use std::io::{self, IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
@@ -166,7 +166,7 @@ impl Channel {
         (self.socket.as_fd(), flags)
     }
 
-    /// Waits until there is something to read. For the shim, which has
+    /// Waits until there is something to read. For the launcher, which has
     /// nothing else to do.
     pub(super) fn block(&self) -> io::Result<()> {
         let (fd, flags) = self.interest();

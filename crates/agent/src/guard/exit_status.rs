@@ -1,9 +1,8 @@
-//! How CMD ended, or why it never began, in the words of a shell.
+//! How CMD ended, or why it never started, in the numbers of a shell.
 //!
-//! A caller of `tenure run` must be able to treat it as if it had run CMD
-//! itself, so the numbers are those every shell uses: CMD's own code, 128 and
-//! the signal's number, 127 for "not found", 126 for "found, but cannot be
-//! run".
+//! A caller of `tenure run` must be able to treat it as if it had run CMD itself.
+//! So the numbers are those that every shell uses: CMD's own code, 128 and the
+//! signal's number, 127 for "not found", 126 for "found, but cannot be run".
 
 use std::fmt;
 

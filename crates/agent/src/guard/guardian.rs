@@ -1,11 +1,10 @@
-//! The guardian: parent of CMD, and keeper of its two times.
+//! The guardian: the parent of CMD, which ends it at its two lease times.
 //!
 //! It is a process of its own so that the supervisor's death, or a stop, or a
-//! runtime that hangs, cannot keep CMD alive. It is small so that there is
-//! little in it that could fail: one thread, one loop, no configuration, no
-//! network. Each turn of the loop reads the supervisor's orders, hears of
-//! children that ended, looks at the boot-time clock, and sleeps until one of
-//! these has news.
+//! runtime that hangs, cannot keep CMD alive. It is small so that there is little
+//! in it that could fail: one thread, one loop, no configuration, no network.
+//! Each turn of the loop reads the supervisor's orders, reaps children that
+//! ended, reads the boot-time clock, and sleeps until one of these has news.
 //!
 //! ```text
 //!   Waiting ─Hello─► StandingBy ─Start─► Running ─drain_at, Stop─► Draining
@@ -14,20 +13,20 @@
 //! ```
 //!
 //! Why it is safe:
-//! * Nothing is started at or after `drain_at`, and the clock is asked here,
-//!   not where the order was given.
-//! * Orders are read before the clock, so that a renewal that was sent in
-//!   time counts even if this process was not running when it came. An order
-//!   holds times, not spans: one that grew old in the socket does no harm.
+//! * Nothing is started at or after `drain_at`, and the clock is read here, not
+//!   where the order was given.
+//! * Orders are read before the clock. So a renewal that was sent in time counts
+//!   even if this process was not running when it came. An order holds times, not
+//!   spans: one that grew old in the socket does no harm.
 //! * `drain_at` and `kill_at` only ever move later, and not at all once the
-//!   office drains: the supervisor has told everybody that it ends.
-//! * The end of the channel, a message that is none, and CMD's own end all
-//!   lead to Ending, which ends only when the kernel says that no child is
-//!   left (ECHILD).
+//!   leader drains: the supervisor has told others that the leadership ends.
+//! * The end of the channel, a message that does not parse, and CMD's own end all
+//!   lead to Ending, which ends only when the kernel says that no child is left
+//!   (ECHILD).
 //! * A supervisor that is killed wakes a guardian that is stopped (the
 //!   parent-death signal CONT).
-//! * Signals meant for a whole cgroup (a service manager's TERM) are caught
-//!   and ignored: the supervisor gets them too and decides.
+//! * Signals meant for a whole cgroup (a service manager's TERM) are caught and
+//!   ignored: the supervisor gets them too and decides.
 //!
 //! Left out: the guardian restarts nothing and serves one CMD at most.
 
@@ -78,9 +77,9 @@ enum Unfinished {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum GuardPhase {
-    /// For the supervisor's first word.
+    /// For the supervisor's first message.
     Waiting,
-    /// The shim is there; the go-ahead is not.
+    /// The launcher is there; the go-ahead is not.
     StandingBy,
     /// The go-ahead was given.
     Running,
@@ -99,15 +98,15 @@ struct Guardian {
     stdin: Option<OwnedFd>,
     cgroup: Option<Cgroup>,
     phase: GuardPhase,
-    /// The office drains: its times are final.
+    /// The leader drains: its times are final.
     final_times: bool,
     drain_at: Instant,
     kill_at: Instant,
     /// The end of a requested stop's grace.
     stop_by: Instant,
-    /// The shim was told to go on.
+    /// The launcher was told to go on.
     launched: bool,
-    /// The shim has become CMD, and the supervisor was told.
+    /// The launcher has become CMD, and the supervisor was told.
     started: bool,
     /// CMD was not started, and the supervisor was told.
     refused: bool,
@@ -121,8 +120,8 @@ pub(super) fn main() -> ExitCode {
     match run() {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            // The supervisor learns from the exit; this is for who runs the
-            // hidden subcommand by hand.
+            // The supervisor sees the exit. This is for a person who runs the
+            // hidden subcommand.
             use std::io::Write as _;
             let _ = writeln!(io::stderr(), "tenure: guardian: {error}");
             ExitCode::from(2)
@@ -201,8 +200,7 @@ impl Guardian {
             return;
         }
         let result = self.follow_orders();
-        // A supervisor that is gone, and one that talks nonsense, guard no
-        // office any more.
+        // A supervisor that is gone, or sends nonsense, does not lead any more.
         if !matches!(result, Ok(true)) {
             self.fault |= result.is_err();
             self.phase = GuardPhase::Ending;
@@ -225,7 +223,7 @@ impl Guardian {
         Ok(open)
     }
 
-    /// Starts the shim: all that can be done before the go-ahead.
+    /// Starts the launcher: all that can be done before the go-ahead.
     fn start_launcher(&mut self) -> io::Result<()> {
         if self.phase != GuardPhase::Waiting {
             return Err(io::ErrorKind::InvalidData.into());
@@ -253,8 +251,8 @@ impl Guardian {
 
     fn start(&mut self, start: &Start) -> io::Result<()> {
         if self.phase != GuardPhase::StandingBy {
-            // Stopped or refused before it was started, or started twice: the
-            // latter would be a fault, the former is a race that nobody lost.
+            // Stopped or refused before it was started, or started twice. The
+            // latter would be a fault; the former is a harmless race.
             return match self.phase {
                 GuardPhase::Ending => Ok(()),
                 _ => Err(io::ErrorKind::InvalidData.into()),
@@ -269,7 +267,7 @@ impl Guardian {
         let (Some(launcher), Some(stdin)) = (&mut self.launcher, self.stdin.take()) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        // A shim that has died is noticed when it is reaped.
+        // A launcher that has died is noticed when it is reaped.
         let _ = launcher.send_with(&GuardianOrder::Start(start.clone()), stdin.as_fd());
         self.launched = true;
         self.phase = GuardPhase::Running;
@@ -347,7 +345,7 @@ impl Guardian {
         }
     }
 
-    /// What the shim says. The end of its channel without a word means that
+    /// What the launcher says. The end of its channel without a word means that
     /// it is CMD now (or was killed on the way, which its status will tell).
     fn read_launcher(&mut self) {
         let Some(mut launcher) = self.launcher.take() else {
@@ -393,8 +391,8 @@ impl Guardian {
     }
 
     fn cmd_ended(&mut self, status: WaitStatus) {
-        // Its last words are in the socket already, and say whether it was
-        // CMD that ended or a shim.
+        // Its last reports are in the socket already, and say whether it was
+        // CMD that ended or a launcher.
         self.read_launcher();
         self.cmd = None;
         if self.refused {
@@ -435,7 +433,7 @@ impl Guardian {
         poll::wait(alarm, &fds, ending.then_some(RETRY))
     }
 
-    /// Says the last word. Whoever should hear it may be gone.
+    /// Sends the last report. The supervisor may be gone.
     fn finish(mut self) -> u8 {
         self.cgroup = None;
         self.send_report(GuardianReport::Gone);

@@ -1,10 +1,10 @@
-//! What `tenure run` holds: one guardian, for one reign at most. A steward
-//! holds one for each instance of a workload.
+//! The supervisor's handle of a guardian. `tenure run` holds one guardian, for
+//! one leadership at most. A shim holds one for each instance of a workload.
 //!
-//! Orders never block and never fail: what becomes of them is told as
-//! events, in order, and the last is always [`Event::Gone`] or
-//! [`Event::Lost`], after which nothing that CMD started is left, or
-//! [`Event::WatchdogLost`], after which nobody knows.
+//! Orders never block and never fail. What becomes of them is reported as events,
+//! in order. The last event is [`Event::Gone`] or [`Event::Lost`], after which
+//! nothing that CMD started is left, or [`Event::WatchdogLost`], after which that
+//! is not known.
 
 use std::io;
 use std::io::Write as _;
@@ -22,7 +22,7 @@ use super::exit_status::{ExitStatus, StartError};
 use super::messages::{GuardianOrder, Start};
 use super::watchdog::{self, Watchdog};
 
-/// Orders on their way to the keeper, which is never busy for long.
+/// Orders on their way to the watchdog, which is never busy for long.
 const ORDERS: usize = 64;
 /// More than all events a guardian can cause.
 const EVENTS: usize = 16;
@@ -57,9 +57,9 @@ pub enum Event {
         /// How it failed, for a person.
         why: String,
     },
-    /// The last event: the keeper itself has failed, and with it this
+    /// The last event: the watchdog itself has failed, and with it this
     /// process's sight of CMD. The guardian hears that its channel ends and
-    /// ends CMD, at `kill_at` at the latest, but nobody will say so.
+    /// ends CMD, at `kill_at` at the latest, but that is not reported.
     WatchdogLost,
 }
 
@@ -170,9 +170,9 @@ impl Guardian {
     }
 
     fn order(&self, order: GuardianOrder) {
-        // After the end there is nobody to take it, and nothing to do.
+        // After the end no thread takes orders, and nothing is left to do.
         if self.orders.send(order).is_ok() {
-            // A full pipe has woken the keeper already.
+            // A full pipe has woken the watchdog already.
             let _ = (&self.wake).write(&[1]);
         }
     }
@@ -191,7 +191,7 @@ impl Confirmations {
                 return kill_at;
             }
         }
-        // The keeper has ended, and says so as an event.
+        // The watchdog has ended, and says so as an event.
         std::future::pending().await
     }
 }
@@ -216,7 +216,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let event = runtime.expect("a runtime").block_on(guardian.event());
         assert_eq!(event, Event::WatchdogLost);
-        // Nobody takes orders, and nobody minds.
+        // An order that no thread takes does no harm.
         guardian.kill();
     }
 }

@@ -15,7 +15,7 @@
 //!    are undone by exec itself.
 //!
 //! The socket to the guardian closes with a successful exec; that is how the
-//! guardian learns of it. A failure is told in words before it.
+//! guardian learns of it. A failure is reported before that.
 //!
 //! Left out: a set-user-ID CMD loses the parent-death signal at exec, so says
 //! the kernel. The guardian's own times hold for it all the same, as far as
@@ -34,7 +34,7 @@ use super::channel::Channel;
 use super::exit_status::StartError;
 use super::messages::{GuardianOrder, GuardianReport, Start};
 
-/// Exit codes of a shim that never became CMD. Only the guardian sees them.
+/// Exit codes of a launcher that never became CMD. Only the guardian sees them.
 const GAVE_UP: u8 = 125;
 
 /// Becomes CMD, or says why not.

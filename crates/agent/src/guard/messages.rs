@@ -1,9 +1,8 @@
-//! What supervisor, guardian and shim say to each other, in bytes.
+//! The messages between supervisor, guardian and launcher, in bytes.
 //!
-//! A message is a tag and a body; how it travels is `channel.rs`'s affair.
-//! Both ends are the same binary, so there is no version; anything that does
-//! not parse means that memory or descriptors have gone wrong, and is answered
-//! by ending everything.
+//! A message is a tag and a body; `channel.rs` carries it. Both ends are the same
+//! binary, so there is no version. A message that does not parse means that
+//! memory or descriptors have gone wrong. Then everything is ended.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -26,7 +25,7 @@ pub struct Start {
     pub env: Vec<(OsString, OsString)>,
 }
 
-/// From the supervisor to the guardian; `Start` also from there to the shim.
+/// From the supervisor to the guardian; `Start` also from there to the launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum GuardianOrder {
     /// The first message; CMD's standard input travels with it.
@@ -44,7 +43,7 @@ pub(super) enum GuardianOrder {
 }
 
 /// From the guardian to the supervisor; the first and third also from the
-/// shim to the guardian.
+/// launcher to the guardian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum GuardianReport {
     /// Standing by: a go-ahead now costs no fork.

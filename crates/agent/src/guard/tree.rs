@@ -1,4 +1,4 @@
-//! Ending a whole tree of processes, whatever it does to survive.
+//! Ends a whole tree of processes, even if they try to survive.
 //!
 //! A process that detaches itself (setsid, fork twice) leaves its group and
 //! its session, but not the tree of a *subreaper*: when its parent ends, it
@@ -12,7 +12,7 @@
 //! successor and ends lives for a fraction of a millisecond. With each it KILLs
 //! the process *group* of that child. The kernel does that at one stroke, which no
 //! fork can slip through, and what has ended but was not reaped still names its
-//! group: whoever flees within a session is caught by the dead it leaves.
+//! group: a process that flees within a session is caught by the dead it leaves.
 //! Last come those below children that live, from the top down: a process under
 //! KILL forks no more, so the children read *after* the signal are all it will
 //! ever have; those it leaves turn up one level higher in the next round.
@@ -23,7 +23,7 @@
 //! leaves thousands of them, and to look below each, or to reap them first,
 //! gave those that live seconds.
 //!
-//! A number from /proc may belong to somebody else by the time it is used. A
+//! A number from /proc may belong to another process by the time it is used. A
 //! child of our own keeps its number until we reap it; any other process is
 //! held by a pidfd, and only then asked whether its parent is still the one
 //! seen. No stranger is hit.
@@ -205,7 +205,7 @@ fn has_ended(pid: i32) -> bool {
     pid.is_some_and(|pid| matches!(waitid(WaitId::Pid(pid), look), Ok(Some(_))))
 }
 
-/// Goes before everybody else from now on, where that is allowed: what is to be
+/// Takes the highest priority from now on, where that is allowed: what is to be
 /// killed may keep all processors busy. Only for a thread that starts nothing
 /// any more, which would inherit it.
 pub(super) fn raise_priority() {

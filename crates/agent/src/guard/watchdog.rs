@@ -1,25 +1,26 @@
-//! The supervisor's side: a thread that keeps the guardian honest.
+//! The watchdog: a thread of the supervisor that notices a guardian that fails.
 //!
-//! It passes orders on, turns reports into events, and knows the same
-//! `kill_at` as the guardian. At that time it wakes a guardian that is stopped,
-//! whereupon the guardian ends everything. [`SLACK`] later it stops trusting:
-//! it KILLs what is below the guardian, and then the guardian itself, whereupon
-//! the kernel KILLs CMD (the parent-death signal) and hands everything that CMD
-//! has started to this process, which is a subreaper too and ends it. The same
-//! follows when the guardian dies on its own. So a guardian that hangs delays
-//! the end by [`SLACK`] and some milliseconds, one that was stopped or killed
-//! by some milliseconds, which is why `tenure run` refuses a margin between
-//! `kill_at` and the end of the lease below [`MARGIN_MIN`].
+//! It passes orders on, turns reports into events, and knows the same `kill_at`
+//! as the guardian. At that time it wakes a guardian that is stopped, whereupon
+//! the guardian ends everything. [`SLACK`] later it takes the guardian for hung:
+//! it KILLs what is below the guardian, and then the guardian itself. Then the
+//! kernel KILLs CMD (the parent-death signal) and hands everything that CMD has
+//! started to this process, which is a subreaper too and ends it. The same follows
+//! when the guardian dies on its own.
 //!
-//! It is a thread with plain poll(2), not a task, so that an application or
-//! a runtime that hangs cannot hold it up.
+//! So a guardian that hangs delays the end by [`SLACK`] and some milliseconds, and
+//! one that was stopped or killed by some milliseconds. That is why `tenure run`
+//! refuses a margin between `kill_at` and the end of the lease below
+//! [`MARGIN_MIN`].
 //!
-//! Why nothing else is hit: this process may have children that are not
-//! ours. Those that were there before the first guardian (a shell's
-//! background jobs before `exec tenure run`) are spared, and so is every
-//! guardian that lives, with all below it. Children started otherwise and
-//! later would be taken for orphans of CMD: `tenure run` starts none, and
-//! neither does a steward.
+//! It is a thread with plain poll(2), not a task, so that an application or a
+//! runtime that hangs cannot hold it up.
+//!
+//! Why nothing else is killed: this process may have other children. Those that
+//! were there before the first guardian (a shell's background jobs before `exec
+//! tenure run`) are spared, and so is every guardian that lives, with all below
+//! it. A child that was started otherwise and later would be taken for an orphan
+//! of CMD: `tenure run` starts none, and neither does a shim.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -91,9 +92,9 @@ impl Spared {
 
 /// Starts a guardian; the first half of the handshake. What it and CMD print
 /// goes to `output`, or where this process prints. The name beside it is for
-/// people, and read by nobody.
+/// people; no program reads it.
 pub(super) fn spawn(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Result<(Pid, Channel)> {
-    // Held until the child is known: another keeper must not take it for an
+    // Held until the child is known: another watchdog must not take it for an
     // orphan.
     let mut spared = spared();
     set_child_subreaper(Some(getpid()))?;
@@ -118,7 +119,7 @@ pub(super) fn spawn(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Resu
     let pid = Pid::from_raw(raw).ok_or_else(|| io::Error::other("a process without a number"))?;
     spared.guardians.insert(raw);
     let mut channel = Channel::new(ours)?;
-    // A guardian that is dead already is noticed by the keeper.
+    // A guardian that is dead already is noticed by the watchdog.
     let _ = channel.send_with(&GuardianOrder::Hello, io::stdin().as_fd());
     Ok((pid, channel))
 }
@@ -182,7 +183,7 @@ impl Watchdog {
         })
     }
 
-    /// Keeps until nothing is left, and says so.
+    /// Watches until nothing is left, and reports that.
     pub(super) fn run(mut self) {
         let status = self.watch();
         self.orders = None;
@@ -202,7 +203,7 @@ impl Watchdog {
         self.send_event(last);
     }
 
-    /// Until the guardian has ended; how.
+    /// Watches until the guardian has ended. Returns how it ended.
     fn watch(&mut self) -> Option<WaitStatus> {
         loop {
             poll::drain(&self.children);
@@ -225,8 +226,8 @@ impl Watchdog {
     }
 
     fn send_event(&self, event: Event) {
-        // There are fewer events in a guardian's life than the queue has
-        // room for; it fails only if nobody listens any more.
+        // A guardian causes fewer events than the queue has room for. Sending
+        // fails only if the receiver is gone.
         let _ = self.events.try_send(event);
     }
 
@@ -272,7 +273,7 @@ impl Watchdog {
             }
         }
         if !self.channel_open {
-            // It is about to end, or out of its mind.
+            // It is about to end, or has failed.
             self.stop_by = self.stop_by.min(clock::boot());
         }
     }
@@ -349,8 +350,8 @@ impl Watchdog {
 
     fn give_up_at(&self) -> Instant {
         let slack = self.due_at().after(SLACK);
-        // One that was woken has much to end perhaps, and gets done with it
-        // sooner if nobody looks through the same thousands of processes.
+        // A guardian that was woken may have much to end. It is done sooner if
+        // this process does not look through the same thousands of processes.
         if self.woken {
             slack.after(SLACK)
         } else {
@@ -408,7 +409,7 @@ impl Watchdog {
 
     /// Until there is news since `now`, when the clock was looked at.
     fn sleep(&mut self, now: Instant) -> io::Result<()> {
-        // A stop between the two is told by a SIGCHLD.
+        // A stop between the two causes a SIGCHLD.
         let late = now >= self.give_up_at();
         let at = if now < self.due_at() {
             self.due_at()

@@ -1,5 +1,5 @@
 //! `tenure logs`: the output of a workload on this machine, from the files
-//! that its steward writes.
+//! that its shim writes.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -43,7 +43,7 @@ fn is_undeployed(fixture: &Fixture) {
     poll_until(PATIENCE, gone).unwrap_or_else(|| panic!("{:?}", fixture.workload("job")));
 }
 
-/// Its steward knows, whichever settings the next life has.
+/// Its shim knows, whichever settings the next life has.
 #[test]
 fn what_was_done_while_its_agent_was_away_is_not_done_again() {
     for other in [false, true] {

@@ -119,7 +119,7 @@ impl Fixture {
         self.directory.path().join("state")
     }
 
-    /// A command with the store, the group and the place of this town.
+    /// A command with the store, the group and the directory of this fixture.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         self.command_of(TENURE, args)
     }

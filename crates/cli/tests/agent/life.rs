@@ -257,7 +257,7 @@ fn a_shim_that_is_killed_or_hangs_is_replaced() {
     fixture.shows("a", |it| it["restarts"].as_u64() >= Some(2));
 }
 
-/// Whatever a hung steward keeps an agent from: to begin, to end what a former
+/// Whatever a hung shim keeps an agent from: to begin, to end what a former
 /// life has left, or to end.
 #[test]
 fn a_shim_that_hangs_does_not_keep_its_agent_out() {
@@ -274,7 +274,7 @@ fn a_shim_that_hangs_does_not_keep_its_agent_out() {
     let other = || fixture.stamps.last("a").filter(|run| run.pid != before);
     poll_until(PATIENCE, other).expect("it is started again, by another steward");
     fixture.all_run(&["a"], |node| node == "one");
-    // Asked twice, it ends everything at once; its steward hangs, and hears
+    // Asked twice, it ends everything at once; its shim hangs, and hears
     // of nothing.
     kill_process(again.below("__steward"), Signal::STOP).expect("it runs");
     again.signal(Signal::TERM);
@@ -298,7 +298,7 @@ impl Drop for Killed {
     }
 }
 
-/// The kernel wakes the steward when the agent is killed, and that one kills a
+/// The kernel wakes the shim when the agent is killed, and that one kills a
 /// guardian that is still stopped.
 #[test]
 fn an_agent_that_is_killed_beside_stopped_processes_leaves_nothing_behind() {
@@ -328,7 +328,7 @@ fn an_agent_that_is_killed_beside_stopped_processes_leaves_nothing_behind() {
     drop(two);
 }
 
-/// The agent itself kills a steward that hangs, and the kernel wakes its
+/// The agent itself kills a shim that hangs, and the kernel wakes its
 /// guardian.
 #[test]
 fn a_shim_and_a_guardian_that_hang_are_replaced() {

@@ -53,7 +53,7 @@ fn two_agents_of_one_name_on_two_machines_are_two_nodes() {
     here.all_run(&["a", "b", "c"], |_| true);
 }
 
-/// A second agent would find the steward of the first one, and kill it as one
+/// A second agent would find the shim of the first one, and kill it as one
 /// that does not answer.
 #[test]
 fn an_agent_whose_lock_was_removed_keeps_its_directory() {

@@ -31,7 +31,7 @@ fn is_stopped(fixture: &Fixture, tell: impl Fn(&Agent, &[i32])) {
     fixture.deploy("a", &["--node", "one"]);
     fixture.deploy_as("b", &["--node", "one"], &fixture.stamps.stubborn());
     let all = processes(&one);
-    // The agent, its steward, and a guardian and a command for each.
+    // The agent, its shim, and a guardian and a command for each.
     assert!(
         all.len() >= 6 && all.iter().all(|pid| lives(*pid)),
         "{all:?}"

@@ -129,7 +129,7 @@ fn an_agent_that_is_shown_the_same_boot_id_goes_on() {
     fixture.stamps.runs();
 }
 
-/// An agent whose clock is a day ahead of that of its former life. The steward
+/// An agent whose clock is a day ahead of that of its former life. The shim
 /// of that life would keep what runs for a day longer than the lease.
 #[test]
 fn an_agent_on_another_clock_has_a_shim_of_its_own() {

@@ -65,7 +65,7 @@ fn settings_and_the_config_of_a_workload_are_told_apart() {
 fn a_group_that_is_not_there_is_told_of() {
     let fixture = Fixture::sqlite();
     fixture.make_store();
-    // Without the group that all of a town's commands name.
+    // Without the group that all commands of a fixture name.
     let shown = fixture.command(&["ps"]).env_remove("TENURE_GROUP").output();
     let shown = shown.expect("it runs");
     let said = String::from_utf8_lossy(&shown.stderr);

@@ -240,7 +240,7 @@ impl Scene {
     }
 
     /// Waits for the last event, whichever of the two it is: on a very slow
-    /// machine the keeper takes over from a guardian that does its best.
+    /// machine the watchdog takes over from a guardian that does its best.
     pub(crate) fn expect_last(&mut self) {
         loop {
             let (_, said) = self.next().expect("a last event");
@@ -367,8 +367,8 @@ fn ready(fd: impl std::os::fd::AsFd, what: &str) {
     assert_ne!(poll(&mut fds, Some(&patience)), Ok(0), "no {what} in time");
 }
 
-/// Whether the keeper has taken over from a guardian that was kept waiting for
-/// longer than the keeper waits for it: on such a machine that is no mistake.
+/// Whether the watchdog has taken over from a guardian that was kept waiting for
+/// longer than the watchdog waits for it: on such a machine that is no mistake.
 fn is_late(said: &str) -> bool {
     let waited = PRESSURE.with_borrow(Pressure::waited);
     said.starts_with("Lost { why: \"the guardian did not answer in time") && waited > 0.1

@@ -36,7 +36,7 @@ enum Cure {
 }
 
 struct Storm {
-    /// They go first: what they have said lies in the town's directory.
+    /// They go first: what they have said lies in the fixture's directory.
     agents: Vec<Option<Agent>>,
     fixture: Fixture,
     net: Option<Net>,
