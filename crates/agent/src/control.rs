@@ -20,7 +20,7 @@ use super::spec::Workload;
 use super::state_directory::{self, CONTROL_SOCKET, SocketDirectory};
 
 /// How long an agent may take to greet.
-const GREETING: Duration = Duration::from_secs(3);
+const FIRST_MESSAGE_WITHIN: Duration = Duration::from_secs(3);
 
 /// How long an agent may be kept from its group while a command waits, unless
 /// `--timeout` says otherwise.
@@ -174,10 +174,11 @@ async fn connect(
     note: &mut impl FnMut(&str),
 ) -> Result<Connection, Failure> {
     let directory = state_directory::group_directory(root, group);
-    let (mut mute, mut found) = (Vec::new(), Vec::new());
-    for (node, stream) in reached(root, group, via, within, note).await? {
+    let (mut silent, mut found) = (Vec::new(), Vec::new());
+    for (node, stream) in reachable_agents(root, group, via, within, note).await? {
         let mut connection = Connection::new(UnixStream::from_std(stream)?);
-        let greeting = tokio::time::timeout(GREETING, connection.next::<Answer>()).await;
+        let greeting =
+            tokio::time::timeout(FIRST_MESSAGE_WITHIN, connection.next::<Answer>()).await;
         if matches!(greeting, Ok(Ok(Some(Answer::Hello)))) {
             if !alone {
                 return Ok(connection);
@@ -185,7 +186,7 @@ async fn connect(
             found.push((node, connection));
             continue;
         }
-        mute.push(node.display().to_string());
+        silent.push(node.display().to_string());
     }
     if found.len() > 1 {
         let name = |(node, _): &(PathBuf, Connection)| {
@@ -202,10 +203,10 @@ async fn connect(
     if let Some((_, connection)) = found.pop() {
         return Ok(connection);
     }
-    if !mute.is_empty() {
-        let mute = mute.join(", ");
+    if !silent.is_empty() {
+        let silent = silent.join(", ");
         return Err(Failure::Other(anyhow::anyhow!(
-            "expected an agent to answer within {GREETING:?}, found that none does: {mute}; \
+            "expected an agent to answer within {FIRST_MESSAGE_WITHIN:?}, found that none does: {silent}; \
              nothing was asked"
         )));
     }
@@ -218,7 +219,7 @@ async fn connect(
 }
 
 /// The agents' sockets that can be reached, by the directories of their nodes.
-async fn reached(
+async fn reachable_agents(
     root: &Path,
     group: &str,
     via: Option<&str>,

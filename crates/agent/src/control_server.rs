@@ -41,9 +41,9 @@ pub(super) const PENDING_MAX: usize = 1_024;
 const NOTES_MAX: usize = 32;
 /// After how long a command is told that its request is not in the view yet,
 /// though nothing has failed.
-const SLOW: Duration = Duration::from_secs(1);
+const NOTE_AFTER: Duration = Duration::from_secs(1);
 /// What it is told then.
-const UNANSWERED: &str = "no view has it yet: the store is slow to answer, or does not";
+const NOT_IN_VIEW: &str = "no view has it yet: the store is slow to answer, or does not";
 
 /// A request that an agent has taken, and the command that waits for it.
 pub(super) struct PendingRequest {
@@ -133,7 +133,7 @@ async fn serve_connection(
     let asked = request.to_string();
     let within = within_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
     let (pending, mut notes) = PendingRequest::new();
-    let mut work = std::pin::pin!(handler.answer(request, &pending));
+    let mut work = std::pin::pin!(handler.handle(request, &pending));
     let last = {
         let mut timed_out = std::pin::pin!(handler.wait_for_timeout(&pending, within));
         loop {
@@ -206,11 +206,11 @@ impl RequestHandler {
         let (mut since, mut slow) = (None, false);
         loop {
             let seen = trouble.borrow_and_update().clone();
-            let here = *in_view.borrow_and_update();
+            let is_in_view = *in_view.borrow_and_update();
             if let Some(Trouble { why, .. }) = &seen {
                 pending.send_note_once(&format!("waiting: {why}"));
             }
-            since = if here && seen.is_none() {
+            since = if is_in_view && seen.is_none() {
                 None
             } else {
                 since.or_else(|| Some(clock::boot()))
@@ -227,24 +227,29 @@ impl RequestHandler {
                 // The handler and the pending request hold the senders.
                 _ = trouble.changed() => {}
                 _ = in_view.changed() => {}
-                () = tokio::time::sleep(SLOW), if !here && !slow => {
+                () = tokio::time::sleep(NOTE_AFTER), if !is_in_view && !slow => {
                     slow = true;
                     if self.manager.group_state().borrow().member && seen.is_none() {
-                        pending.send_note_once(&format!("waiting: {UNANSWERED}"));
+                        pending.send_note_once(&format!("waiting: {NOT_IN_VIEW}"));
                     }
                 }
-                () = over => return self.gave_up(seen, here, within),
+                () = over => return self.timeout_failure(seen, is_in_view, within),
             }
         }
     }
 
-    fn gave_up(&self, trouble: Option<Trouble>, in_view: bool, within: Duration) -> RequestFailure {
+    fn timeout_failure(
+        &self,
+        trouble: Option<Trouble>,
+        in_view: bool,
+        within: Duration,
+    ) -> RequestFailure {
         let usage = trouble.as_ref().is_some_and(|it| it.broken);
         let member = self.manager.group_state().borrow().member;
         let found = match (trouble, member) {
             (Some(trouble), _) => trouble.why,
             (None, false) => "the agent has not joined its group yet".to_owned(),
-            (None, true) => UNANSWERED.to_owned(),
+            (None, true) => NOT_IN_VIEW.to_owned(),
         };
         let then = if in_view {
             "it is in the view; see `tenure ps`"

@@ -45,7 +45,7 @@ impl RequestHandler {
         node: Option<&str>,
         pending: &PendingRequest,
     ) -> RequestResult {
-        let me = self.joined(pending).await?;
+        let me = self.wait_until_joined(pending).await?;
         let (id, name) = match node {
             Some(node) => self.resolve(node)?,
             None => (me, self.manager.config().name.to_string()),

@@ -20,7 +20,7 @@ pub const TARGETS: &[Target] = &[("workloads", workloads)];
 const SAID_MAX: usize = 2_000;
 
 /// What is said of a file that cannot be read goes to logs and terminals.
-fn is_short(said: &str) {
+fn assert_short(said: &str) {
     assert!(said.len() <= SAID_MAX, "{} bytes: {said}", said.len());
     assert!(!said.contains(char::is_control), "{said:?}");
 }
@@ -29,12 +29,12 @@ fn is_short(said: &str) {
 /// what a node says of itself in a heartbeat, and as a line between agent,
 /// shim and command.
 fn workloads(bytes: &[u8]) {
-    same::<Process>(bytes);
-    same::<NodeStatus>(bytes);
-    same::<ShimOrder>(bytes);
-    same::<ShimReport>(bytes);
-    same::<RequestEnvelope>(bytes);
-    same::<Answer>(bytes);
+    assert_round_trip::<Process>(bytes);
+    assert_round_trip::<NodeStatus>(bytes);
+    assert_round_trip::<ShimOrder>(bytes);
+    assert_round_trip::<ShimReport>(bytes);
+    assert_round_trip::<RequestEnvelope>(bytes);
+    assert_round_trip::<Answer>(bytes);
     // What is of another version says nothing.
     let _ = NodeStatus::parse(bytes);
     let Ok(text) = str::from_utf8(bytes) else {
@@ -42,7 +42,7 @@ fn workloads(bytes: &[u8]) {
     };
     let file = match WorkloadFile::parse(text) {
         Ok(file) => file,
-        Err(said) => return is_short(&said),
+        Err(said) => return assert_short(&said),
     };
     for workload in file.workload {
         if workload.deployment().is_ok() {
@@ -54,7 +54,7 @@ fn workloads(bytes: &[u8]) {
 }
 
 /// What can be read and is written again, reads and is written the same.
-fn same<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
+fn assert_round_trip<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
     let Ok(value) = serde_json::from_slice::<T>(bytes) else {
         return;
     };

@@ -60,7 +60,7 @@ pub use pending_reason::pending_reason;
 /// Runs the hidden subcommand this process was started for, if any.
 pub fn dispatch() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
-    if args.next()? != shim::NAME {
+    if args.next()? != shim::SUBCOMMAND {
         return None;
     }
     let directory = args.next()?;

@@ -105,7 +105,7 @@ pub async fn run(
     if let Some(resume_state) = &resume_state {
         tracker.resume(&resume_state.jobs, clock::wall());
     }
-    let former = found.former();
+    let former = found.former_id();
     let (builder, completed) =
         resume_or_end(options.builder, &mut found, resume_state, &directory).await?;
     let defaults = WorkloadDefaults {
@@ -221,7 +221,7 @@ async fn resume_or_end(
         );
         return Ok((builder.resume(resume_state), Vec::new()));
     }
-    let (former, mut completed) = (found.former(), Vec::new());
+    let (former, mut completed) = (found.former_id(), Vec::new());
     if !found.state.runs.is_empty() {
         tracing::info!(
             "ending {} of a former life with other settings, on a clock that cannot be told to be \
@@ -279,7 +279,7 @@ struct Agent {
     /// The id under which the node is, or was last, in the view.
     joined_as: Option<NodeId>,
     /// When it was first asked to stop.
-    asked_at: Option<Instant>,
+    stop_requested_at: Option<Instant>,
     /// What was logged of the trouble that lasts. It may alternate between two
     /// causes, such as a read and a write that fail.
     troubles: BTreeSet<String>,
@@ -312,7 +312,7 @@ impl Agent {
             quorum,
             has_joined,
             joined_as: has_joined.then_some(seen.id),
-            asked_at: None,
+            stop_requested_at: None,
             troubles: BTreeSet::new(),
             excluded: None,
             seen,
@@ -337,7 +337,7 @@ impl Agent {
                 AgentEvent::Node(Some(event)) => self.handle_event(event),
                 AgentEvent::Completed(completed) => self.complete(completed),
                 AgentEvent::ShimLost => self.handler.tracker().count_lost_shim(),
-                AgentEvent::Stop => match self.asked_at {
+                AgentEvent::Stop => match self.stop_requested_at {
                     None => self.stop(),
                     Some(at) if clock::boot().since(at) < SIGNAL_ECHO => {
                         tracing::debug!("asked to stop once more, at the same time");
@@ -373,7 +373,7 @@ impl Agent {
 
     /// Hands everything on, and leaves.
     fn stop(&mut self) {
-        self.asked_at = Some(clock::boot());
+        self.stop_requested_at = Some(clock::boot());
         let (manager, has_joined) = (Arc::clone(&self.handler.manager), self.has_joined);
         if has_joined {
             tracing::info!("asked to stop: handing everything on first");

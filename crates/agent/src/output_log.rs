@@ -44,12 +44,12 @@ const OPENINGS_MAX: usize = 64;
 const OPENED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The file of an instance.
-pub fn file(logs: &Path, instance: u32) -> PathBuf {
+pub fn log_path(logs: &Path, instance: u32) -> PathBuf {
     logs.join(format!("{instance}.log"))
 }
 
 /// The same one, so many rotations ago.
-pub fn older(path: &Path, age: u32) -> PathBuf {
+pub fn rotated_path(path: &Path, age: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{age}"));
     name.into()
@@ -105,7 +105,7 @@ impl OutputLogs {
         limits: LogLimits,
     ) -> io::Result<OwnedFd> {
         let logs = state_directory::logs(&self.0.directory, workload);
-        let path = file(&logs, instance);
+        let path = log_path(&logs, instance);
         let (read, write) = io::pipe()?;
         let queue = Arc::new(OutputQueue::default());
         let reads = Arc::clone(&queue);
@@ -119,7 +119,7 @@ impl OutputLogs {
             let live = LiveDirectory::of(Arc::clone(&self.0), logs.clone());
             let thread = std::thread::Builder::new().name("tenure-log".into());
             thread.spawn(move || {
-                let opened = live.open(file(&live.logs, instance), limits);
+                let opened = live.open(log_path(&live.logs, instance), limits);
                 drop(permit);
                 match opened {
                     // If the caller has given up, nothing was started.
@@ -340,9 +340,9 @@ impl RotatingLog {
             let from = if age == 0 {
                 self.path.clone()
             } else {
-                older(&self.path, age)
+                rotated_path(&self.path, age)
             };
-            match fs::rename(from, older(&self.path, age + 1)) {
+            match fs::rename(from, rotated_path(&self.path, age + 1)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
@@ -381,7 +381,7 @@ mod tests {
         File::from(end).write_all(text.as_bytes()).expect("written");
         output_logs.finish().await;
         let logs = state_directory::logs(directory.path(), "w");
-        assert!(fs::read_to_string(file(&logs, 0)).expect("kept") == text);
+        assert!(fs::read_to_string(log_path(&logs, 0)).expect("kept") == text);
     }
 
     /// Opening a named pipe waits for its reader. So a pipe without one stands
@@ -452,7 +452,7 @@ mod tests {
     fn fifo(directory: &Path) -> (PathBuf, PathBuf) {
         let logs = state_directory::logs(directory, "w");
         fs::create_dir_all(&logs).expect("a directory");
-        let path = file(&logs, 0);
+        let path = log_path(&logs, 0);
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).expect("a pipe");
         (logs, path)
@@ -466,7 +466,7 @@ mod tests {
                 bytes: 1_000,
                 files,
             };
-            let path = file(directory.path(), 0);
+            let path = log_path(directory.path(), 0);
             let mut rotating_log = RotatingLog::open(path.clone(), limits).expect("a file");
             for line in 0..2_000 {
                 rotating_log.append(format!("line {line}\n").as_bytes());
@@ -483,7 +483,7 @@ mod tests {
             assert!(last.ends_with("line 1999\n"), "{last:?}");
             // What is there is one piece: nothing between two files is lost.
             if files > 0 {
-                let before = fs::read_to_string(older(&path, 1)).expect("text");
+                let before = fs::read_to_string(rotated_path(&path, 1)).expect("text");
                 assert_eq!(before.len(), 1_000);
             }
             // The next log goes on where this one ended.

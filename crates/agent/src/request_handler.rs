@@ -74,7 +74,7 @@ impl From<AskError> for RequestFailure {
 pub(super) type RequestResult = Result<(String, Value), RequestFailure>;
 
 impl RequestHandler {
-    pub(super) async fn answer(
+    pub(super) async fn handle(
         &self,
         request: AgentRequest,
         pending: &PendingRequest,
@@ -94,7 +94,10 @@ impl RequestHandler {
         self.manager.group_state().borrow().view.clone()
     }
 
-    pub(super) async fn joined(&self, pending: &PendingRequest) -> Result<NodeId, AskError> {
+    pub(super) async fn wait_until_joined(
+        &self,
+        pending: &PendingRequest,
+    ) -> Result<NodeId, AskError> {
         if !self.manager.group_state().borrow().member {
             pending.send_note_once("waiting: the agent has not joined its group yet");
         }
@@ -107,7 +110,7 @@ impl RequestHandler {
         wait: bool,
         pending: &PendingRequest,
     ) -> RequestResult {
-        let _ = self.joined(pending).await?;
+        let _ = self.wait_until_joined(pending).await?;
         let before = self.view().map_or(0, |view| view.epoch);
         self.write_to_view(workload, pending).await?;
         pending.mark_in_view();
@@ -148,7 +151,7 @@ impl RequestHandler {
             let deployment = workload
                 .deployment()
                 .map_err(|text| RequestFailure { text, usage: true })?;
-            let me = self.joined(pending).await?;
+            let me = self.wait_until_joined(pending).await?;
             let on = match &workload.node {
                 Some(node) => Some(self.resolve(node)?.0),
                 None if workload.ha => None,
@@ -171,7 +174,7 @@ impl RequestHandler {
     }
 
     async fn undeploy(&self, name: &str, pending: &PendingRequest) -> RequestResult {
-        let _ = self.joined(pending).await?;
+        let _ = self.wait_until_joined(pending).await?;
         self.manager.release(name).await?;
         pending.mark_in_view();
         let key = Name::new(name).map_err(|error| failure(error.to_string()))?;
@@ -234,7 +237,7 @@ impl RequestHandler {
         loop {
             let view = group_state.borrow_and_update().view.clone();
             let pending_reason = match view {
-                Some(view) if view.epoch >= it.since => match self.condition(name, &view).await? {
+                Some(view) if view.epoch >= it.since => match self.status_of(name, &view).await? {
                     (Some((node, entry)), _) if entry.epoch > it.after => match entry.condition {
                         Condition::Running | Condition::Completed => {
                             return Ok(running(name, &node, &entry));
@@ -260,7 +263,7 @@ impl RequestHandler {
     }
 
     /// The status of a workload on the node that has it, and what is waited for.
-    async fn condition(
+    async fn status_of(
         &self,
         name: &Name,
         view: &View,
@@ -291,8 +294,10 @@ impl RequestHandler {
         let (key, within) = (self.keys.heartbeat(id), self.manager.config().lease);
         let read = self.store.read(&key, within).await;
         let register = read.ok().and_then(|reading| reading.register);
-        let beat = register.and_then(|it| Heartbeat::decode(&it.value).ok());
-        beat.map_or_else(NodeStatus::default, |beat| NodeStatus::parse(&beat.status))
+        let heartbeat = register.and_then(|it| Heartbeat::decode(&it.value).ok());
+        heartbeat.map_or_else(NodeStatus::default, |heartbeat| {
+            NodeStatus::parse(&heartbeat.status)
+        })
     }
 
     /// The node that a name or an id stands for.

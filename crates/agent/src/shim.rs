@@ -53,7 +53,7 @@ use super::workload_run::{InstanceReport, RunOutcome, WorkloadRun};
 use crate::guard::SLACK;
 
 /// The hidden subcommand that makes this process a shim.
-pub(super) const NAME: &str = "__steward";
+pub(super) const SUBCOMMAND: &str = "__steward";
 /// This very binary, even if its file has been replaced meanwhile.
 const SELF: &str = "/proc/self/exe";
 /// How long the first agent may take to come.
@@ -71,7 +71,7 @@ pub(super) async fn spawn(directory: &Path) -> io::Result<()> {
     let directory = directory.to_owned();
     let (report_sender, report_receiver) = oneshot::channel();
     let reaper = std::thread::Builder::new().name("tenure-reaper".into());
-    reaper.spawn(move || match begin(&directory) {
+    reaper.spawn(move || match spawn_process(&directory) {
         Ok(mut child) => {
             // The receiver is there unless the agent ends just now.
             let _ = report_sender.send(Ok(()));
@@ -84,7 +84,7 @@ pub(super) async fn spawn(directory: &Path) -> io::Result<()> {
     report_receiver.await.map_err(io::Error::other)?
 }
 
-fn begin(directory: &Path) -> io::Result<Child> {
+fn spawn_process(directory: &Path) -> io::Result<Child> {
     let log = std::fs::File::options()
         .write(true)
         .create(true)
@@ -92,7 +92,7 @@ fn begin(directory: &Path) -> io::Result<Child> {
         .mode(0o600)
         .open(directory.join("steward.log"))?;
     let mut child = Command::new(SELF)
-        .arg(NAME)
+        .arg(SUBCOMMAND)
         .arg(directory)
         // The agent's own settings and config are not for its workloads.
         .env_remove("TENURE_CONFIG")
@@ -199,7 +199,7 @@ impl Shim {
     async fn serve(mut self) {
         while !self.is_done() {
             match self.next().await {
-                ShimEvent::AgentConnected(agent) => self.greet(agent),
+                ShimEvent::AgentConnected(agent) => self.send_state(agent),
                 ShimEvent::Order(order) => self.handle_order(order),
                 ShimEvent::AgentLeft(why) => {
                     if let Some(why) = why {
@@ -210,7 +210,7 @@ impl Shim {
                 ShimEvent::InstanceReport((run, event)) => {
                     let outcome = self.runs.get_mut(&run).map(|it| it.handle_event(event));
                     match outcome {
-                        Some(RunOutcome::Ended) => self.ended(run),
+                        Some(RunOutcome::Ended) => self.report_ended(run),
                         Some(RunOutcome::Completed) => {
                             self.send_report(&ShimReport::Completed { run });
                         }
@@ -279,7 +279,7 @@ impl Shim {
         }
     }
 
-    fn greet(&mut self, agent: Connection) {
+    fn send_state(&mut self, agent: Connection) {
         self.agent = Some(agent);
         let state = State {
             incarnation: self.incarnation.clone(),
@@ -298,14 +298,14 @@ impl Shim {
             if completed {
                 self.send_report(&ShimReport::Completed { run });
             } else {
-                self.ended(run);
+                self.report_ended(run);
             }
         }
     }
 
     /// Nothing is left of a run. If no agent is connected, the next
     /// one gets the report.
-    fn ended(&mut self, run: u64) {
+    fn report_ended(&mut self, run: u64) {
         if self.agent.is_some()
             && let Some(ended) = self.runs.remove(&run)
         {
@@ -318,7 +318,7 @@ impl Shim {
         match order {
             ShimOrder::Settings { text } => self.settings = text,
             ShimOrder::Notes { text } => self.notes = text,
-            ShimOrder::Begin(begin) => self.begin(*begin),
+            ShimOrder::Begin(begin) => self.start_run(*begin),
             ShimOrder::Extend { id, times } => {
                 let grant = times.grant();
                 for run in self.runs.values_mut() {
@@ -332,12 +332,12 @@ impl Shim {
             }
             ShimOrder::Stop { run } => {
                 if self.runs.get_mut(&run).is_some_and(WorkloadRun::stop) {
-                    self.ended(run);
+                    self.report_ended(run);
                 }
             }
             ShimOrder::Kill { run } => {
                 if self.runs.get_mut(&run).is_some_and(WorkloadRun::kill) {
-                    self.ended(run);
+                    self.report_ended(run);
                 }
             }
             ShimOrder::Quit => {
@@ -350,7 +350,7 @@ impl Shim {
         }
     }
 
-    fn begin(&mut self, begin: RunSpec) {
+    fn start_run(&mut self, begin: RunSpec) {
         let run = begin.run;
         if self.runs.contains_key(&run) || self.quitting {
             let failed = Some(format!("expected a new run, found {run} once more"));

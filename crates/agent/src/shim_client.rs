@@ -122,7 +122,7 @@ pub(super) fn connect(
 
 impl Host for ShimHost {
     fn begin(&mut self, start: Start) {
-        match self.defaults.begin(&start) {
+        match self.defaults.run_spec(&start) {
             Ok(begin) => self.order(ShimOrder::Begin(Box::new(begin))),
             Err(why) => {
                 let failed = Some(why.into());
@@ -224,7 +224,7 @@ impl ShimRelay {
                     },
                 },
                 order = self.orders.next(), if reads => self.forward(order),
-                () = until(hung_at) => self.kill(),
+                () = until(hung_at) => self.kill_shim(),
                 () = until(probe_at) => self.probe(),
             }
         }
@@ -319,7 +319,7 @@ impl ShimRelay {
         since.map_or(Instant::MAX, |since| since.max(ended))
     }
 
-    fn kill(&mut self) {
+    fn kill_shim(&mut self) {
         tracing::error!("the steward does not answer, and what it held is over; it is killed");
         let pid = self.connection.peer().and_then(Pid::from_raw);
         // While the connection is open the shim lives, and no other process has

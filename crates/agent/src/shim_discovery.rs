@@ -33,7 +33,7 @@ use super::state_directory::{SHIM_SOCKET, SocketDirectory};
 use crate::guard::SLACK;
 
 /// How long a shim may take to greet.
-const GREETING: Duration = Duration::from_secs(10);
+const FIRST_MESSAGE_WITHIN: Duration = Duration::from_secs(10);
 /// How long a shim may take to answer a heartbeat, at the least.
 pub(super) const HUNG_AFTER: Duration = Duration::from_secs(1);
 
@@ -82,7 +82,7 @@ pub(super) async fn find(
     // What it holds has ended by then: it has got no heartbeat for a lease.
     let over = lease.saturating_add(SLACK).saturating_add(SLACK);
     let mut connection = Connection::new(stream);
-    if let Some(state) = first_state(&mut connection, GREETING.max(over)).await? {
+    if let Some(state) = first_state(&mut connection, FIRST_MESSAGE_WITHIN.max(over)).await? {
         return Ok(ConnectedShim::new(connection, state, clock));
     }
     kill_hung(&mut connection).await;
@@ -95,10 +95,10 @@ async fn kill_hung(connection: &mut Connection) {
         "the steward of this node does not answer, and what it held is over; it is killed, and \
          another one is started"
     );
-    kill(connection).await;
+    kill_and_wait(connection).await;
 }
 
-async fn kill(connection: &mut Connection) {
+async fn kill_and_wait(connection: &mut Connection) {
     // While the connection is open the shim lives, and no other process has
     // its number.
     if let Some(pid) = connection.peer().and_then(Pid::from_raw) {
@@ -114,7 +114,7 @@ pub(super) async fn start(
 ) -> io::Result<ConnectedShim> {
     shim::spawn(directory).await?;
     let mut connection = Connection::new(sockets.connect(SHIM_SOCKET).await?);
-    match first_state(&mut connection, GREETING).await? {
+    match first_state(&mut connection, FIRST_MESSAGE_WITHIN).await? {
         // It is a child of this process, and reads its clock.
         Some(state) => Ok(ConnectedShim {
             same_clock: true,
@@ -202,7 +202,7 @@ impl ConnectedShim {
     }
 
     /// The id that the node had before.
-    pub(super) fn former(&self) -> Option<NodeId> {
+    pub(super) fn former_id(&self) -> Option<NodeId> {
         NodeId::parse(&self.state.incarnation.as_ref()?.id)
     }
 
@@ -243,7 +243,7 @@ impl ConnectedShim {
             return Ok(());
         }
         tracing::debug!("the steward of a former life reads another clock, and is replaced");
-        kill(&mut self.connection).await;
+        kill_and_wait(&mut self.connection).await;
         let notes = std::mem::take(&mut self.state.notes);
         *self = start(directory, &SocketDirectory::open(directory)?).await?;
         self.state.notes = notes;

@@ -222,7 +222,7 @@ impl WorkloadDefaults {
     ///
     /// # Errors
     /// If the content is none that this version understands.
-    pub(super) fn begin(&self, start: &Start) -> Result<RunSpec, String> {
+    pub(super) fn run_spec(&self, start: &Start) -> Result<RunSpec, String> {
         let process: Process = serde_json::from_slice(&start.config).map_err(|error| {
             format!(
                 "expected a command that this version understands: {error}; upgrade this agent, \

@@ -76,7 +76,7 @@ pub(crate) fn start(missing: Missing) {
         not_full: Condvar::new(),
     });
     let writer = std::thread::Builder::new().name("tenure-stderr".into());
-    WRITES.get_or_init(|| writer.spawn(|| queue.write_for_ever()).is_ok());
+    WRITES.get_or_init(|| writer.spawn(|| queue.run()).is_ok());
 }
 
 /// Whether the thread was started.
@@ -85,7 +85,7 @@ static WRITES: OnceLock<bool> = OnceLock::new();
 /// Says these bytes, a line or more of them, on stderr.
 pub(crate) fn say(bytes: &[u8]) {
     match QUEUE.get().filter(|_| WRITES.get() == Some(&true)) {
-        Some(queue) => queue.put(bytes),
+        Some(queue) => queue.push(bytes),
         None => drop(io::stderr().lock().write_all(bytes)),
     }
 }
@@ -94,7 +94,7 @@ pub(crate) fn say(bytes: &[u8]) {
 pub(crate) fn finish() {
     if let Some(queue) = QUEUE.get().filter(|_| WRITES.get() == Some(&true)) {
         let mut state = queue.lock();
-        while state.waits() && !state.is_stuck() {
+        while state.waits() && !state.is_stalled() {
             state = queue.wait_for_room(state);
         }
     }
@@ -139,11 +139,11 @@ impl State {
     }
 
     /// Whether lines wait and stderr does not move.
-    fn is_stuck(&mut self) -> bool {
+    fn is_stalled(&mut self) -> bool {
         self.waits() && self.stall.is_stalled(clock::boot(), unread)
     }
 
-    fn moves(&mut self) {
+    fn note_progress(&mut self) {
         self.stall = StallDetector::at(clock::boot(), unread());
     }
 
@@ -153,14 +153,14 @@ impl State {
 
     fn queue(&mut self, line: Vec<u8>) {
         if !self.waits() {
-            self.moves();
+            self.note_progress();
         }
         self.bytes += line.len();
         self.lines.push_back(line);
     }
 
     /// Says how many lines are missing, in their place.
-    fn tell_dropped(&mut self) {
+    fn queue_dropped_note(&mut self) {
         if self.dropped > 0 {
             let line = (self.missing)(std::mem::take(&mut self.dropped));
             self.queue(line.into_bytes());
@@ -178,11 +178,11 @@ impl Queue {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    fn put(&self, bytes: &[u8]) {
+    fn push(&self, bytes: &[u8]) {
         let main = std::thread::current().name() == Some("main");
         let mut state = self.lock();
         loop {
-            if state.is_stuck() {
+            if state.is_stalled() {
                 state.dropped += 1;
                 return;
             }
@@ -195,13 +195,13 @@ impl Queue {
             }
             state = self.wait_for_room(state);
         }
-        state.tell_dropped();
+        state.queue_dropped_note();
         state.queue(bytes.to_vec());
         drop(state);
         self.not_empty.notify_one();
     }
 
-    fn write_for_ever(&self) {
+    fn run(&self) {
         let mut state = self.lock();
         loop {
             let Some(line) = state.lines.pop_front() else {
@@ -216,9 +216,9 @@ impl Queue {
             state = self.lock();
             state.writing = false;
             state.bytes -= line.len();
-            state.moves();
+            state.note_progress();
             if state.lines.is_empty() {
-                state.tell_dropped();
+                state.queue_dropped_note();
             }
             self.not_full.notify_all();
         }

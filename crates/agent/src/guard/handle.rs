@@ -101,15 +101,15 @@ impl Guardian {
     }
 
     fn begin(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Result<Self> {
-        let (orders, taken) = sync_channel(ORDERS);
-        let (events, heard) = channel(EVENTS);
+        let (orders, order_receiver) = sync_channel(ORDERS);
+        let (events, event_receiver) = channel(EVENTS);
         let (confirmed_sender, confirmed) = watch::channel(None);
-        let (wake, woken) = UnixStream::pair()?;
+        let (wake, wake_receiver) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let watchdog = Watchdog::new(
             watchdog::spawn(program, output)?,
-            taken,
-            woken,
+            order_receiver,
+            wake_receiver,
             events,
             confirmed_sender,
         )?;
@@ -119,7 +119,7 @@ impl Guardian {
         Ok(Self {
             orders,
             wake,
-            events: heard,
+            events: event_receiver,
             confirmed,
             last: None,
         })

@@ -62,7 +62,7 @@ const RETRY: Duration = Duration::from_millis(5);
 /// How many dead a guardian may leave to us if it is killed.
 const MANY_DEAD: usize = 1000;
 /// How long a guardian may take to reap more than that, when nothing lives.
-const REAPING: Duration = Duration::from_secs(5);
+const REAPING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes that may wait for a guardian that does not read. Beyond that only
 /// what matters is sent on: times and ends, not forwarded signals.
 const BACKLOG: usize = 64 << 10;
@@ -208,7 +208,7 @@ impl Watchdog {
         loop {
             poll::drain(&self.children);
             poll::drain(&self.wake);
-            self.take_orders();
+            self.forward_orders();
             if self.channel_open {
                 self.read_guardian();
             }
@@ -231,7 +231,7 @@ impl Watchdog {
         let _ = self.events.try_send(event);
     }
 
-    fn take_orders(&mut self) {
+    fn forward_orders(&mut self) {
         while let Some(orders) = &self.orders {
             let order = match orders.try_recv() {
                 Ok(order) => order,
@@ -337,7 +337,7 @@ impl Watchdog {
         let over = !killed_below.alive && killed_below.below.is_subset(&self.below);
         self.below = killed_below.below;
         if over {
-            self.below.len() < MANY_DEAD || late >= REAPING
+            self.below.len() < MANY_DEAD || late >= REAPING_TIMEOUT
         } else {
             late >= SLACK
         }

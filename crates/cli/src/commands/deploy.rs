@@ -124,18 +124,18 @@ async fn deploy_all(
 /// What became of one or of several, whose failures are told as they come.
 struct Outcome<'a> {
     context: &'a Context,
-    of: usize,
-    asked: usize,
+    total: usize,
+    sent: usize,
     failed: usize,
     last: Option<Failure>,
 }
 
 impl<'a> Outcome<'a> {
-    const fn new(context: &'a Context, of: usize) -> Self {
+    const fn new(context: &'a Context, total: usize) -> Self {
         Self {
             context,
-            of,
-            asked: 0,
+            total,
+            sent: 0,
             failed: 0,
             last: None,
         }
@@ -143,11 +143,11 @@ impl<'a> Outcome<'a> {
 
     /// Whether it is no use to ask for the others.
     fn add(&mut self, one: Result<(), RequestError>) -> bool {
-        self.asked += 1;
+        self.sent += 1;
         let Err(RequestError { failure, gave_up }) = one else {
             return false;
         };
-        if self.of > 1 {
+        if self.total > 1 {
             self.context.output.error(&failure.to_string());
         }
         self.failed += 1;
@@ -156,15 +156,15 @@ impl<'a> Outcome<'a> {
     }
 
     fn end(self) -> Result<ExitCode, Failure> {
-        let (failed, of) = (self.failed, self.of);
+        let (failed, total) = (self.failed, self.total);
         match self.last {
             None => Ok(ExitCode::SUCCESS),
-            Some(failure) if of == 1 => Err(failure),
+            Some(failure) if total == 1 => Err(failure),
             Some(failure) => {
-                let text = match of - self.asked {
-                    0 => format!("{failed} of {of} workloads failed, as said above"),
+                let text = match total - self.sent {
+                    0 => format!("{failed} of {total} workloads failed, as said above"),
                     rest => format!(
-                        "{failed} of {of} workloads failed, as said above, and {rest} were not \
+                        "{failed} of {total} workloads failed, as said above, and {rest} were not \
                          asked for"
                     ),
                 };

@@ -16,7 +16,7 @@ use crate::{Context, args};
 
 /// How often to look for more. Files of other users' agents and of network
 /// file systems tell nobody when they grow.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) async fn logs(context: &Context, args: &args::Logs) -> Result<ExitCode, Failure> {
     if context.common.json {
@@ -31,7 +31,7 @@ pub(crate) async fn logs(context: &Context, args: &args::Logs) -> Result<ExitCod
     let older = ages(&path);
     let mut files: Vec<PathBuf> = older
         .rev()
-        .map(|age| output_log::older(&path, age))
+        .map(|age| output_log::rotated_path(&path, age))
         .collect();
     files.push(path.clone());
     let end = match args.lines {
@@ -47,7 +47,7 @@ pub(crate) async fn logs(context: &Context, args: &args::Logs) -> Result<ExitCod
 /// The ages of the older files that there are.
 fn ages(path: &Path) -> std::ops::RangeInclusive<u32> {
     let mut last = 0;
-    while output_log::older(path, last + 1).exists() {
+    while output_log::rotated_path(path, last + 1).exists() {
         last += 1;
     }
     1..=last
@@ -59,12 +59,13 @@ fn find(root: &Path, args: &args::Logs) -> Result<PathBuf, Failure> {
     let nodes = state_directory::nodes(root, group, args.via.via.as_deref())?;
     let files = nodes.iter().map(|node| {
         let logs = state_directory::logs(node, &args.workload);
-        output_log::file(&logs, args.instance)
+        output_log::log_path(&logs, args.instance)
     });
     // If it was on several nodes of this machine, where it was last.
     let found = files.filter_map(|file| {
         // It may just be renamed.
-        let found = std::fs::metadata(&file).or_else(|_| output_log::older(&file, 1).metadata());
+        let found =
+            std::fs::metadata(&file).or_else(|_| output_log::rotated_path(&file, 1).metadata());
         Some((found.ok()?.modified().ok()?, file))
     });
     found.max().map(|(_, file)| file).ok_or_else(|| {
@@ -139,7 +140,7 @@ fn last(files: &[PathBuf], most: usize) -> std::io::Result<Option<File>> {
 /// Goes on where `following` was read to: what came meanwhile is not skipped.
 async fn follow(path: &Path, mut following: Option<File>) -> std::io::Result<()> {
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let Some(file) = &mut following else {
             following = open(path)?;
             continue;

@@ -104,7 +104,7 @@ fn a_group_with_an_older_agent_collects_nothing_and_loses_nothing() {
     let older = || {
         let agent = fixture.start_in(&["sh", "-c", &script], "old", &short);
         let joined = || fixture.member("old");
-        poll_until(PATIENCE, joined).unwrap_or_else(|| panic!("{}", agent.said()));
+        poll_until(PATIENCE, joined).unwrap_or_else(|| panic!("{}", agent.log_text()));
         agent
     };
     let asked_of_old = |args: &[&str]| {
@@ -134,7 +134,7 @@ fn a_group_with_an_older_agent_collects_nothing_and_loses_nothing() {
     asked_of_old(&by_old);
     fixture.shows("pay", |it| it["state"] == "running");
     asked_of_old(&["undeploy", "pay", "--via", "old"]);
-    old.perish();
+    old.kill_all();
     left(&fixture, 0);
     let _old = older();
     asked_of_old(&by_old);

@@ -17,8 +17,8 @@ fn a_drain_says_what_became_of_the_node_and_of_its_work() {
     assert!(said.contains("failed over, not handed on: a"), "{said}");
     fixture.all_run(&["a"], |node| node == "two");
     fixture.deploy("own", &["--node", "two", "--no-ha", "--via", "two"]);
-    two.says("taking over 1 workload of ");
-    one.says("quorum attained: 1 HA node, none needed");
+    two.wait_for_log("taking over 1 workload of ");
+    one.wait_for_log("quorum attained: 1 HA node, none needed");
     let shown = fixture.done(&["ps"]);
     assert!(
         shown.starts_with("group town: 1 HA node, no quorum needed, "),
@@ -39,8 +39,8 @@ fn a_drain_says_what_became_of_the_node_and_of_its_work() {
         out.contains("1 workload waits (a): no live HA node"),
         "{out}"
     );
-    assert_eq!(two.ends(), 0);
-    two.says("left the group, with nothing running here");
+    assert_eq!(two.wait_for_exit(), 0);
+    two.wait_for_log("left the group, with nothing running here");
 }
 
 #[test]
@@ -58,5 +58,5 @@ fn a_drain_says_that_the_group_needs_the_node() {
         (&object["quorum"], &object["attained"]),
         (&2.into(), &false.into())
     );
-    assert_eq!(one.ends(), 0);
+    assert_eq!(one.wait_for_exit(), 0);
 }

@@ -59,7 +59,7 @@ fn what_was_done_while_its_agent_was_away_is_not_done_again() {
         } else {
             "going on as"
         };
-        again.says(word);
+        again.wait_for_log(word);
         is_undeployed(&fixture);
         let runs = fixture.stamps.runs();
         assert_eq!(runs.len(), 1, "other settings: {other}; {runs:?}");
@@ -79,7 +79,7 @@ fn what_was_done_while_the_store_was_away_is_not_done_again() {
     }
     ends(&fixture);
     for agent in [&one, &two] {
-        agent.says("everything is ended");
+        agent.wait_for_log("everything is ended");
     }
     for server in &servers {
         kill_process(*server, Signal::CONT).expect("it runs");
@@ -115,7 +115,7 @@ fn what_is_to_be_done_at_most_once_is_not_ha() {
     deploy_a_job(&fixture, &["--no-ha"]);
     one.stop();
     ends(&fixture);
-    two.says("has died");
+    two.wait_for_log("has died");
     is_undeployed(&fixture);
     assert_eq!(fixture.stamps.runs().len(), 1);
 }

@@ -125,7 +125,7 @@ impl Fixture {
     }
 
     /// The same for so many seconds, and without what it says.
-    pub(crate) fn patiently(&self, seconds: &str, args: &[&str]) -> Command {
+    pub(crate) fn with_timeout(&self, seconds: &str, args: &[&str]) -> Command {
         let mut command = self.command_of("timeout", &[seconds, TENURE]);
         command
             .args(args)
@@ -203,9 +203,13 @@ impl Fixture {
         let before = fs::read_to_string(self.directory.path().join(format!("{name}.log")));
         let before = joins(&before.unwrap_or_default());
         let agent = self.start(name, flags);
-        let joined = || (joins(&agent.said()) > before).then_some(());
+        let joined = || (joins(&agent.log_text()) > before).then_some(());
         let joined = poll_until(PATIENCE, joined);
-        assert!(joined.is_some(), "{name} does not join:\n{}", agent.said());
+        assert!(
+            joined.is_some(),
+            "{name} does not join:\n{}",
+            agent.log_text()
+        );
         agent
     }
 
@@ -304,7 +308,7 @@ fn pid(process: &Child) -> Pid {
 
 impl Agent {
     /// The number of its process.
-    pub(crate) fn number(&self) -> u32 {
+    pub(crate) fn process_id(&self) -> u32 {
         self.process.id()
     }
 
@@ -324,7 +328,7 @@ impl Agent {
     }
 
     /// KILL for everything at once, as when a machine loses its power.
-    pub(crate) fn perish(&mut self) {
+    pub(crate) fn kill_all(&mut self) {
         if matches!(self.process.try_wait(), Ok(Some(_))) {
             // It has gone, and its number may be another's.
             return;
@@ -338,26 +342,26 @@ impl Agent {
         let _ = self.process.wait();
     }
 
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn log_text(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Waits until its log has this; returns the log.
-    pub(crate) fn says(&self, text: &str) -> String {
-        let heard = || Some(self.said()).filter(|said| said.contains(text));
+    pub(crate) fn wait_for_log(&self, text: &str) -> String {
+        let heard = || Some(self.log_text()).filter(|said| said.contains(text));
         poll_until(PATIENCE, heard)
-            .unwrap_or_else(|| panic!("{} does not say {text:?}:\n{}", self.name, self.said()))
+            .unwrap_or_else(|| panic!("{} does not say {text:?}:\n{}", self.name, self.log_text()))
     }
 
     /// Waits for its end.
-    pub(crate) fn ends(&mut self) -> i32 {
+    pub(crate) fn wait_for_exit(&mut self) -> i32 {
         let ended = poll_until(PATIENCE, || self.process.try_wait().expect("a child"));
         ended.expect("it ends").code().expect("it ends by itself")
     }
 
     /// The id under which it last joined.
     pub(crate) fn id(&self) -> String {
-        let said = self.said();
+        let said = self.log_text();
         let (_, id) = said.rsplit_once("joined as ").expect("it has joined");
         id.chars().take(32).collect()
     }
@@ -379,9 +383,9 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         // A stopped one hears nothing but this.
-        self.perish();
+        self.kill_all();
         if std::thread::panicking() {
-            super::print(&format!("--- {}\n{}", self.name, self.said()));
+            super::print(&format!("--- {}\n{}", self.name, self.log_text()));
         }
     }
 }

@@ -18,7 +18,7 @@ fn the_quorum_is_awaited_lost_and_regained() {
     let fixture = Fixture::sqlite();
     let quorum = ["--quorum", "2"];
     let one = fixture.node("one", &quorum);
-    one.says("HA workloads wait until 2");
+    one.wait_for_log("HA workloads wait until 2");
     let args = ["deploy", "a", "--node", "one", "--no-wait", "--"];
     let own = fixture.stamps.command();
     let own: Vec<&str> = own.iter().map(String::as_str).collect();
@@ -34,8 +34,8 @@ fn the_quorum_is_awaited_lost_and_regained() {
     fixture.all_run(&["a"], |node| node == "one");
     let first = fixture.stamps.last("a").expect("it runs");
     let own = fixture.stamps.last("own").expect("it runs").pid;
-    two.perish();
-    one.says("quorum lost");
+    two.kill_all();
+    one.wait_for_log("quorum lost");
     is_silent(&fixture, "a");
     let shown = fixture.shows("a", |it| it["state"] == "waiting for quorum");
     assert_eq!(shown["node"], "one", "it keeps its place");
@@ -60,8 +60,8 @@ fn groups_on_one_store_are_kept_apart() {
     let before = fixture.stamps.last("a").expect("it runs");
     let epoch = || fixture.ps()[0]["epoch"].clone();
     let group = epoch();
-    four.perish();
-    three.says("quorum lost");
+    four.kill_all();
+    three.wait_for_log("quorum lost");
     is_silent(&fixture, "b");
     let _five = fixture.node("five", &there);
     fixture.all_run(&["b"], |node| node == "three");
@@ -79,7 +79,7 @@ fn no_failover_to_a_non_ha_node() {
     let mut one = fixture.node("one", &[]);
     let _two = fixture.node("two", &["--no-ha"]);
     fixture.deploy("a", &["--node", "one"]);
-    one.perish();
+    one.kill_all();
     let shown = fixture.shows("a", |it| it["state"] == "waiting for a node");
     assert_eq!(shown["why"], "no live HA node");
     assert_eq!(
@@ -121,7 +121,7 @@ fn a_dead_nodes_load_is_spread_within_labels_and_limits() {
     fixture.done(&["deploy", "--no-wait", "--file", &file.display().to_string()]);
     let all: Vec<&str> = bound.iter().chain(&free).map(String::as_str).collect();
     fixture.all_run(&all, |node| node == "one");
-    one.perish();
+    one.kill_all();
     fixture.all_run(&all, |node| node != "one");
     let node_of = |name: &str| fixture.stamps.last(name).expect("it runs").node;
     for name in &bound {
@@ -145,10 +145,10 @@ fn a_drift_that_differs_within_a_group_is_warned_of() {
     let mut others = Vec::new();
     for name in ["two", "also"] {
         let other = fixture.node(name, &["--drift", "2.5%"]);
-        let said = other.says("expected the same --drift");
+        let said = other.wait_for_log("expected the same --drift");
         let found = "found 2.5 % here and 1 % on one, 1 % on same: only";
         assert!(said.contains(found), "{said}");
-        assert!(!one.said().contains("1 % on"), "{}", one.said());
+        assert!(!one.log_text().contains("1 % on"), "{}", one.log_text());
         others.push(other);
     }
 }

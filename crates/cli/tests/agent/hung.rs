@@ -23,8 +23,8 @@ fn an_agent_goes_on_while_the_file_of_its_lock_hangs() {
     let begun = fixture.writes("a").pid;
     let _two = fixture.node("two", &["--quorum", "1"]);
     let lock = fixture.state().join("town/one/agent.lock");
-    let stall = Stall::of_file(one.number(), &lock);
-    one.says("has not answered for 2s");
+    let stall = Stall::of_file(one.process_id(), &lock);
+    one.wait_for_log("has not answered for 2s");
     // Longer than anything runs without a beat.
     let long = clock::boot().after(Duration::from_secs_f64(2.0 * fixture.lease()));
     poll_until(PATIENCE, || (clock::boot() >= long).then_some(()));
@@ -33,8 +33,8 @@ fn an_agent_goes_on_while_the_file_of_its_lock_hangs() {
     fixture.all_run(&["a"], |node| node == "two");
     fixture.stamps.runs();
     one.signal(Signal::TERM);
-    one.says("left the group");
-    gone(one.number());
+    one.wait_for_log("left the group");
+    gone(one.process_id());
     drop(stall);
 }
 
@@ -49,10 +49,10 @@ fn an_agent_whose_directory_hangs_at_its_start_can_be_stopped() {
     let mut prefix = vec!["strace", "-D"];
     prefix.extend(words.iter().map(String::as_str));
     let one = fixture.start_in(&prefix, "one", &["--quorum", "1"]);
-    one.says("has not answered");
+    one.wait_for_log("has not answered");
     one.signal(Signal::TERM);
-    one.says("asked to stop before it had begun");
-    gone(one.number());
+    one.wait_for_log("asked to stop before it had begun");
+    gone(one.process_id());
 }
 
 /// A log that cannot be opened, here a named pipe that nobody reads, is a start

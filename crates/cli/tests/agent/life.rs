@@ -85,7 +85,7 @@ fn a_drained_node_hands_everything_on_and_leaves() {
     fixture.deploy("own", &["--node", "one", "--no-ha"]);
     let said = fixture.done(&["drain", "one", "--via", "two"]);
     assert!(said.contains("one has handed on"), "{said}");
-    assert_eq!(one.ends(), 0);
+    assert_eq!(one.wait_for_exit(), 0);
     fixture.all_run(&["a", "b", "c"], |node| node == "two");
     for name in ["a", "b", "c"] {
         let shown = fixture.shows(name, |it| it["state"] == "running");
@@ -96,12 +96,12 @@ fn a_drained_node_hands_everything_on_and_leaves() {
     }
     assert_eq!(fixture.workload("own"), None);
     assert!(
-        !two.said().contains("has died"),
+        !two.log_text().contains("has died"),
         "a clean leave is no death"
     );
     // The last one keeps its work for whoever comes.
     two.signal(Signal::TERM);
-    assert_eq!(two.ends(), 0);
+    assert_eq!(two.wait_for_exit(), 0);
     let shown = fixture.workload("a").expect("it is kept");
     assert_eq!(shown["state"], "waiting for a node");
     let _three = fixture.node("three", &[]);
@@ -125,13 +125,13 @@ fn a_stopped_agent_loses_its_work_before_the_heir_starts_it() {
     };
     poll_until(PATIENCE, settled).expect("it runs on");
     one.signal(Signal::CONT);
-    one.says("everything is ended");
+    one.wait_for_log("everything is ended");
     let joined = || (one.id() != id).then_some(());
     poll_until(PATIENCE, joined).expect("it joins again, under another id");
     for agent in [&one, &two] {
-        agent.says("deployed with --no-ha: alone;");
+        agent.wait_for_log("deployed with --no-ha: alone;");
     }
-    let said = one.said();
+    let said = one.log_text();
     assert!(!said.contains("another node has this name"), "{said}");
     // It came after the other, and is shown where its name is.
     let nodes = fixture.ps().into_iter().filter(|it| it["type"] == "node");
@@ -149,7 +149,7 @@ fn a_planted_mistake_is_seen() {
     let fixture = Fixture::sqlite();
     let late = ["env", "TENURE_TEST_LATE_MS=12000"];
     let one = fixture.start_in(&late, "one", &[]);
-    one.says("joined as");
+    one.wait_for_log("joined as");
     let _two = fixture.node("two", &[]);
     fixture.deploy_as("a", &["--node", "one"], &fixture.stamps.stubborn());
     one.stop();
@@ -171,7 +171,7 @@ fn an_agent_that_is_restarted_in_time_goes_on() {
     for _ in 0..3 {
         one.kill();
         one = fixture.start("one", &LONG);
-        one.says("going on as");
+        one.wait_for_log("going on as");
         fixture.all_run(&["a"], |node| node == "one");
     }
     let until = now() + 9.0;
@@ -179,7 +179,7 @@ fn an_agent_that_is_restarted_in_time_goes_on() {
     fixture.all_run(&["a"], |node| node == "one");
     let after = fixture.stamps.last("a").expect("it runs");
     assert_eq!((before.pid, before.fence), (after.pid, after.fence));
-    assert!(!two.said().contains("has died"), "{}", two.said());
+    assert!(!two.log_text().contains("has died"), "{}", two.log_text());
     // The next life knows of it, and can do with it what the first could.
     fixture.shows("a", |it| {
         it["state"] == "running" && restarts(it) && it["fence"] == after.fence
@@ -207,7 +207,7 @@ fn a_workload_that_became_ready_between_two_lives_is_shown_as_running() {
     let ready = fixture.stamps.last("a").expect("it runs").first + 1.5;
     poll_until(PATIENCE, || (now() > ready).then_some(()));
     let one = fixture.start("one", &LONG);
-    one.says("going on as");
+    one.wait_for_log("going on as");
     let shown = fixture.shows("a", |it| it["state"] == "running");
     let run = fixture.stamps.last("a").expect("it runs");
     assert_eq!(shown["fence"], run.fence);
@@ -224,11 +224,11 @@ fn an_agent_that_comes_back_with_other_settings_ends_what_it_had() {
     one.kill();
     // The log goes on: wait for what is said once more.
     let again = fixture.start("one", &["--lease", "8s", "--label", "zone=b"]);
-    again.says("ending 1 workload of a former life");
+    again.wait_for_log("ending 1 workload of a former life");
     let joined = || (again.id() != id).then_some(());
     poll_until(PATIENCE, joined).expect("it joins under another id");
     // Nobody needs to wait for the silence of the old one.
-    two.says("has died");
+    two.wait_for_log("has died");
     fixture.all_run(&["a"], |_| true);
     let shown = fixture.member("one").expect("it is there");
     assert_eq!(shown["labels"][0], "zone=b");
@@ -251,7 +251,7 @@ fn a_shim_that_is_killed_or_hangs_is_replaced() {
         fixture.all_run(&["a"], |node| node == "one");
     }
     assert!(
-        !one.said().contains("everything is ended"),
+        !one.log_text().contains("everything is ended"),
         "the node lives on"
     );
     fixture.shows("a", |it| it["restarts"].as_u64() >= Some(2));
@@ -270,7 +270,7 @@ fn a_shim_that_hangs_does_not_keep_its_agent_out() {
     one.kill();
     kill_process(shim, Signal::STOP).expect("it runs");
     let mut again = fixture.node("one", &[]);
-    again.says("the steward of this node does not answer");
+    again.wait_for_log("the steward of this node does not answer");
     let other = || fixture.stamps.last("a").filter(|run| run.pid != before);
     poll_until(PATIENCE, other).expect("it is started again, by another steward");
     fixture.all_run(&["a"], |node| node == "one");
@@ -278,11 +278,11 @@ fn a_shim_that_hangs_does_not_keep_its_agent_out() {
     // of nothing.
     kill_process(again.below("__steward"), Signal::STOP).expect("it runs");
     again.signal(Signal::TERM);
-    again.says("asked to stop");
+    again.wait_for_log("asked to stop");
     let echo = clock::boot().after(Duration::from_millis(700));
     poll_until(PATIENCE, || (clock::boot() >= echo).then_some(()));
     again.signal(Signal::TERM);
-    again.ends();
+    again.wait_for_exit();
     fixture.stamps.runs();
 }
 
@@ -358,7 +358,7 @@ fn a_guardian_that_is_killed_takes_its_workload_along_and_it_is_started_again() 
     kill_process(one.below("__guardian a "), Signal::KILL).expect("it runs");
     let again = || fixture.stamps.last("a").filter(|run| run.pid != before);
     poll_until(PATIENCE, again).expect("it is started again");
-    one.says("a failed (1 in a row): the guardian ended by signal 9");
+    one.wait_for_log("a failed (1 in a row): the guardian ended by signal 9");
     fixture.stamps.runs();
 }
 
@@ -378,7 +378,7 @@ fn a_store_that_is_gone_fences_the_nodes_and_all_is_well_when_it_is_back() {
         kill_process(*server, Signal::STOP).expect("it runs");
     }
     for agent in [&one, &two] {
-        agent.says("everything is ended");
+        agent.wait_for_log("everything is ended");
     }
     let (took, late) = (now() - gone, pressure.allows());
     assert!(

@@ -65,7 +65,7 @@ fn a_lost_view_names_what_went_with_it() {
     fixture.deploy("mail", &[]);
     fixture.deploy("pay", &[]);
     lose_the_view(&fixture.url());
-    one.says("2 workloads went with it: mail, pay; deploy them again");
+    one.wait_for_log("2 workloads went with it: mail, pay; deploy them again");
     // The group goes on, and takes them again.
     fixture.deploy("pay", &[]);
 }
@@ -76,7 +76,7 @@ fn a_view_of_a_later_version_is_refused_and_left_alone() {
     let one = fixture.node("one", &[]);
     fixture.deploy("old", &[]);
     rewrite_the_view(&fixture.url(), " 1\n", " 2\n");
-    one.says("ha/town/view");
+    one.wait_for_log("ha/town/view");
     let (code, said) = fixture.fails(&["ps"]);
     assert!(code == 2 && said.contains("ha/town/view"), "{said}");
     let (code, said) = fixture.fails(&["watch", "--group", "town"]);
@@ -215,13 +215,13 @@ fn a_database_that_is_locked_answers_again_when_it_is_unlocked() {
         let (code, said) = fixture.fails(&args);
         assert!(code == 1 && said.contains("not taken back"), "{said}");
     }
-    let said = one.says("did not answer within");
+    let said = one.wait_for_log("did not answer within");
     assert!(!said.contains("the store answers again"), "{said}");
     lock.execute_batch("COMMIT").expect("unlocked");
-    let said = one.says("the store answers again");
+    let said = one.wait_for_log("the store answers again");
     // A write and what comes after it fail in different ways for one reason.
     assert_eq!(said.matches("did not answer within").count(), 1, "{said}");
-    let said = one.says("`tenure deploy twin`, for which nobody waits any more");
+    let said = one.wait_for_log("`tenure deploy twin`, for which nobody waits any more");
     assert!(said.contains("expected a new name"), "{said}");
     assert_eq!(said.matches("the store answers again").count(), 1, "{said}");
 }

@@ -11,7 +11,7 @@ use super::fixture::{Fixture, PATIENCE};
 fn secrets_of_a_workload_stay_in_a_file_of_its_node() {
     let fixture = Fixture::sqlite();
     let one = fixture.node("one", &["--metrics", "0.0.0.0:0"]);
-    one.says("other machines reach this address");
+    one.wait_for_log("other machines reach this address");
     let metrics = || {
         fixture.member("one")?["metrics"]
             .as_str()

@@ -37,7 +37,7 @@ fn is_stopped(fixture: &Fixture, tell: impl Fn(&Agent, &[i32])) {
         "{all:?}"
     );
     tell(&one, &all);
-    assert_eq!(one.ends(), 0);
+    assert_eq!(one.wait_for_exit(), 0);
     let left = || all.iter().all(|pid| !lives(*pid)).then_some(());
     poll_until(PATIENCE, left).unwrap_or_else(|| panic!("something is left of {all:?}"));
     fixture.all_run(&["a", "b"], |node| node == "two");

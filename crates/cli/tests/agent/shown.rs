@@ -58,7 +58,7 @@ fn can(test: &str, prefix: &[&str]) -> bool {
 fn again(fixture: &Fixture, mut agent: Agent, prefix: &[&str], word: &str) -> Agent {
     agent.kill();
     let again = fixture.start_in(prefix, &agent.name, &LONG);
-    again.says(word);
+    again.wait_for_log(word);
     again
 }
 
@@ -67,7 +67,7 @@ fn again(fixture: &Fixture, mut agent: Agent, prefix: &[&str], word: &str) -> Ag
 fn does_not_go_on(first: &[&str], second: &[&str]) {
     let fixture = Fixture::sqlite();
     let one = fixture.start_in(first, "one", &LONG);
-    one.says("joined as");
+    one.wait_for_log("joined as");
     let two = fixture.node("two", &LONG);
     fixture.deploy("a", &["--node", "one"]);
     let id = one.id();
@@ -81,7 +81,7 @@ fn does_not_go_on(first: &[&str], second: &[&str]) {
         (run.last - run.first > 9.0).then_some(())
     };
     poll_until(PATIENCE, settled).expect("it runs on");
-    let (said, other) = (one.said(), two.said());
+    let (said, other) = (one.log_text(), two.log_text());
     assert!(!said.contains("going on as"), "{said}");
     assert!(!said.contains("two has died"), "{said}");
     assert!(!other.contains("everything is ended"), "{other}");
@@ -118,7 +118,7 @@ fn an_agent_that_is_shown_the_same_boot_id_goes_on() {
     }
     let fixture = Fixture::sqlite();
     let one = fixture.start_in(&foreign, "one", &LONG);
-    one.says("joined as");
+    one.wait_for_log("joined as");
     fixture.deploy("a", &[]);
     let before = fixture.stamps.last("a").expect("it runs");
     let _one = again(&fixture, one, &foreign, "going on as");
@@ -195,16 +195,16 @@ fn an_older_view_that_comes_back_is_told_and_raised() {
     fixture.deploy("pay", &[]);
     let fence = fixture.stamps.last("pay").expect("it runs").fence;
     view(&fixture.url(), Some(old));
-    one.says("1 workload went with it: pay; deploy them again");
+    one.wait_for_log("1 workload went with it: pay; deploy them again");
     // It goes on where it was, with what the older view has.
     fixture.deploy("pay", &[]);
     let again = || fixture.stamps.last("pay").filter(|run| run.fence > fence);
     poll_until(PATIENCE, again).expect("it runs again, with a higher fence");
     fixture.all_run(&["mail", "pay"], |_| true);
     assert!(
-        !one.said().contains("everything is ended"),
+        !one.log_text().contains("everything is ended"),
         "{}",
-        one.said()
+        one.log_text()
     );
     fixture.stamps.runs();
 }

@@ -29,13 +29,13 @@ fn what_people_get_wrong_is_told() {
     assert!(code == 1 && said.contains("none called town"), "{said}");
     let _one = fixture.node("one", &["--quorum", "1"]);
     let mut second = fixture.start("two", &["--quorum", "3"]);
-    assert_eq!(second.ends(), 2);
-    let said = second.said();
+    assert_eq!(second.wait_for_exit(), 2);
+    let said = second.log_text();
     assert!(said.contains("quorum of the group, 1, found 3"), "{said}");
     let mut namesake = fixture.start("one", &["--quorum", "1"]);
     // Such a one may be about to end: a service manager tries again.
-    assert_eq!(namesake.ends(), 1);
-    let said = namesake.said();
+    assert_eq!(namesake.wait_for_exit(), 1);
+    let said = namesake.log_text();
     assert!(said.contains("only agent of this name"), "{said}");
     fs::write(path.join("bad.json"), "{\"a\": ").expect("a file");
     fs::write(path.join("bad.toml"), "[[workload]]\nname = \"a\"\n").expect("a file");
@@ -99,9 +99,9 @@ fn an_agent_that_is_stopped_is_asked_nothing() {
     let two = fixture.node("two", &[]);
     fixture.deploy("b", &["--node", "two"]);
     // For longer than its lease: only then has it to end everything.
-    two.says("has died");
+    two.wait_for_log("has died");
     one.signal(rustix::process::Signal::CONT);
-    one.says("everything is ended");
+    one.wait_for_log("everything is ended");
     fixture.done(&["undeploy", "b"]);
     assert_eq!(fixture.workload("a"), None, "it was asked after all");
 }
@@ -111,12 +111,12 @@ fn an_agent_that_never_joined_ends_when_it_is_asked_to() {
     let fixture = Fixture::sqlite();
     let nobody = "tenure://127.0.0.1:1";
     let mut one = fixture.start("one", &["--store", nobody]);
-    one.says("node one of group town");
-    let said = one.says("onnection refused");
+    one.wait_for_log("node one of group town");
+    let said = one.wait_for_log("onnection refused");
     assert!(said.contains("tenure://127.0.0.1:1: "), "{said}");
     one.signal(rustix::process::Signal::TERM);
-    assert_eq!(one.ends(), 0, "{}", one.said());
-    one.says("asked to stop before it had joined");
+    assert_eq!(one.wait_for_exit(), 0, "{}", one.log_text());
+    one.wait_for_log("asked to stop before it had joined");
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn a_group_all_of_whose_agents_are_dead_is_not_shown_as_if_it_ran() {
     let mut one = fixture.node("one", &[]);
     fixture.deploy("a", &[]);
     assert_eq!(fixture.member("one").expect("it is there")["state"], "ha");
-    one.perish();
+    one.kill_all();
     // Nobody is there to judge it.
     fixture.shows("a", |it| it["state"] == "unknown");
     let shown = fixture.member("one").expect("it is there");
@@ -382,9 +382,9 @@ fn a_group_is_watched_and_measured() {
     let fixture = Fixture::sqlite();
     let [port] = super::common::servers::free();
     let one = fixture.node("one", &["--metrics", &port]);
-    one.says(&format!("metrics at http://{port}/metrics"));
+    one.wait_for_log(&format!("metrics at http://{port}/metrics"));
     let mut busy = fixture.start("busy", &["--metrics", &port]);
-    assert_eq!(busy.ends(), 1, "{}", busy.said());
+    assert_eq!(busy.wait_for_exit(), 1, "{}", busy.log_text());
     let out = fixture.directory.path().join("watched");
     let file = fs::File::create(&out).expect("a file");
     let mut watch = fixture
@@ -406,7 +406,7 @@ fn a_group_is_watched_and_measured() {
     says("a is assigned to one");
     let mut two = fixture.node("two", &[]);
     says("two has joined");
-    two.perish();
+    two.kill_all();
     says("two has died");
     fixture.done(&["undeploy", "a"]);
     says("a is gone");

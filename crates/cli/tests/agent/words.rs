@@ -23,7 +23,7 @@ fn settings_and_the_config_of_a_workload_are_told_apart() {
     let own = format!("TENURE_CONFIG={settings}");
     let prefix = ["env", &own, "TENURE_WORKLOAD_CONFIG=inherited"];
     let one = fixture.start_in(&prefix, "one", &[]);
-    one.says("joined as");
+    one.wait_for_log("joined as");
     let script = format!(
         "echo \"${{TENURE_CONFIG-none}} ${{TENURE_WORKLOAD_CONFIG-none}}\" > {out}; sleep 1000"
     );
@@ -96,9 +96,9 @@ fn a_drain_without_a_node_is_of_the_only_one() {
     let id: String = two.id().chars().take(8).collect();
     assert!(fixture.done(&["ps"]).contains(&id), "it shows {id}");
     fixture.done(&["drain", &id, "--via", "one"]);
-    assert_eq!(two.ends(), 0);
+    assert_eq!(two.wait_for_exit(), 0);
     fixture.done(&["drain"]);
-    assert_eq!(one.ends(), 0);
+    assert_eq!(one.wait_for_exit(), 0);
 }
 
 #[test]
@@ -172,6 +172,10 @@ fn two_signals_at_once_ask_once() {
     one.signal(Signal::TERM);
     one.signal(Signal::INT);
     one.signal(Signal::CONT);
-    assert_eq!(one.ends(), 0, "{}", one.said());
-    assert!(!one.said().contains("asked twice"), "{}", one.said());
+    assert_eq!(one.wait_for_exit(), 0, "{}", one.log_text());
+    assert!(
+        !one.log_text().contains("asked twice"),
+        "{}",
+        one.log_text()
+    );
 }

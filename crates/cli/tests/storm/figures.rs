@@ -72,7 +72,7 @@ fn deploy(fixture: &Fixture, agents: [&Agent; 3]) -> Option<()> {
 
 /// How often these were fenced so far.
 fn fences(agents: [&Agent; 3]) -> usize {
-    let fenced = |agent: &Agent| agent.said().matches("everything is ended").count();
+    let fenced = |agent: &Agent| agent.log_text().matches("everything is ended").count();
     agents.into_iter().map(fenced).sum()
 }
 
@@ -105,7 +105,7 @@ fn kills(store: &str, fixture: &Fixture) {
         }
         let before = fences([&one, &two, &three]);
         let (killed, pressure) = (now(), Pressure::begin());
-        one.perish();
+        one.kill_all();
         fixture.all_run(&NAMES, |node| node != "one");
         let late = pressure.allows();
         let mut took = NAMES.map(|name| fixture.stamps.last(name).expect("it runs").first - killed);
@@ -181,7 +181,7 @@ fn figures_of_drains() {
         }
         let last = NAMES.map(|name| fixture.stamps.last(name).expect("it runs").first);
         let took = last.into_iter().fold(0.0, f64::max) - began;
-        assert_eq!(one.ends(), 0);
+        assert_eq!(one.wait_for_exit(), 0);
         if fixture.term() == term {
             whole.push(took);
         } else {
@@ -246,7 +246,7 @@ fn loses_one(fixture: &Fixture, mut one: Agent, workloads: u64) {
     };
     let held = shown().filter(|it| it["node"] == name.as_str()).count();
     let killed = now();
-    one.perish();
+    one.kill_all();
     let moved = || {
         let fits = |it: &serde_json::Value| it["state"] == "running" && it["node"] != name.as_str();
         (shown().filter(fits).count() as u64 == workloads).then_some(())
@@ -267,7 +267,7 @@ fn figures_of_scale() {
         .map(|node| fixture.start(&format!("n{node}"), &["--spread", "--lease", "2s"]))
         .collect();
     for node in &nodes {
-        node.says("joined as");
+        node.wait_for_log("joined as");
     }
     let file = fixture.directory.path().join("all.toml");
     let table = |number: u64| {

@@ -108,7 +108,7 @@ impl Storm {
         };
         let via = format!("n{node}");
         let args = [args, &["--via", &via]].concat();
-        let ran = self.fixture.patiently(ANSWER, &args).status();
+        let ran = self.fixture.with_timeout(ANSWER, &args).status();
         ran.expect("it runs").success()
     }
 
@@ -160,7 +160,7 @@ impl Storm {
                 ("agents killed", Cure::Start)
             }
             1 => {
-                agent.perish();
+                agent.kill_all();
                 ("machines killed", Cure::Start)
             }
             2 => {
@@ -260,7 +260,7 @@ fn storm() {
     let mut storm = Storm::new(seed);
     storm.agents = (0..NODES).map(|node| Some(storm.start(node))).collect();
     for agent in storm.agents.iter().flatten() {
-        agent.says("joined as");
+        agent.wait_for_log("joined as");
     }
     for _ in 0..8 {
         storm.deploy();
