@@ -36,8 +36,7 @@ use super::request_handler::{RequestFailure, RequestHandler, RequestResult, Trou
 pub(super) const CONNECTIONS_MAX: usize = 64;
 /// How many requests may be pending: not in the view yet, and not refused.
 pub(super) const PENDING_MAX: usize = 1_024;
-/// How many different things a command is told to be waited for, at most once
-/// each.
+/// How many different notes a command gets while it waits.
 const NOTES_MAX: usize = 32;
 /// After how long a command is told that its request is not in the view yet,
 /// though nothing has failed.

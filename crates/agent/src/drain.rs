@@ -169,7 +169,7 @@ impl Draining {
         }
     }
 
-    /// Under which id it has come back, if it has.
+    /// The id under which it has joined again, if it has.
     fn rejoined_as(&self, after: Option<&View>) -> Option<NodeId> {
         let members = after.iter().flat_map(|view| &view.members);
         let mut back = members.filter(|it| it.name.as_str() == self.name);
@@ -233,7 +233,7 @@ impl Draining {
     }
 }
 
-/// What waits, in words.
+/// What waits, as texts for people.
 fn waiting_texts(view: &View, waiting: &BTreeMap<String, Vec<Name>>, how: &str) -> Vec<String> {
     let one = |(why, names): (&String, &Vec<Name>)| {
         let list: Vec<&str> = names.iter().map(Name::as_str).collect();

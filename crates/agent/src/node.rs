@@ -151,8 +151,8 @@ pub async fn run(
     ended
 }
 
-/// Takes the directory of this node, whenever its file system answers; `None`
-/// if it is asked to stop before.
+/// Takes the lock of this node's directory, as soon as its file system answers.
+/// `None` if the agent is asked to stop before.
 async fn take_lock(
     root: &Path,
     group: &str,
@@ -184,7 +184,7 @@ async fn take_lock(
     Ok(None)
 }
 
-/// Settings that hold, also for guardians: one that hangs takes up a part of
+/// Checks the settings, also for guardians: one that hangs takes up a part of
 /// the kill margin.
 fn check_config(builder: &Builder) -> Result<Config, Failure> {
     let config = builder.config().map_err(|error| usage(error.to_string()))?;
@@ -286,7 +286,7 @@ struct Agent {
     excluded: Option<Refusal>,
 }
 
-/// What happened.
+/// What the agent handles.
 enum AgentEvent {
     Node(Option<Event>),
     ViewChanged,
@@ -371,7 +371,7 @@ impl Agent {
         }
     }
 
-    /// Hands everything on, and leaves.
+    /// Has the node hand everything on, and leave.
     fn stop(&mut self) {
         self.stop_requested_at = Some(clock::boot());
         let (manager, has_joined) = (Arc::clone(&self.handler.manager), self.has_joined);

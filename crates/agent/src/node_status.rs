@@ -28,7 +28,7 @@ pub enum Condition {
     Running,
     /// It would not start, or has ended by itself; it is tried again.
     Failing,
-    /// It was told to stop.
+    /// It was ordered to stop.
     Stopped,
     /// It ended as it should, and is about to be undeployed.
     Completed,
@@ -107,12 +107,12 @@ pub struct NodeStatus {
 }
 
 impl NodeStatus {
-    /// What a heartbeat says; nothing, if that is of another version.
+    /// The status in a heartbeat; an empty one if it does not parse.
     pub fn parse(bytes: &[u8]) -> Self {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
 
-    /// As bytes that fit.
+    /// Encodes it so that it fits into the register.
     fn encode(mut self) -> Vec<u8> {
         let bytes = |status: &Self| serde_json::to_vec(status).unwrap_or_default();
         let mut encoded = bytes(&self);
@@ -160,7 +160,7 @@ pub(super) struct Counts {
 }
 
 impl StatusTracker {
-    /// An empty one, or what a previous incarnation has noted.
+    /// Begins empty, or with what a previous incarnation has noted.
     pub(super) fn new(own: NodeStatus, notes: &str) -> Self {
         let noted: BTreeMap<String, WorkloadStatus> =
             serde_json::from_str(notes).unwrap_or_default();
@@ -228,7 +228,8 @@ impl StatusTracker {
         status.encode()
     }
 
-    /// There is another view, after `before`, for the node known as `me`.
+    /// Updates the statuses by another view, which follows `before`, for the node
+    /// of the id `me`.
     pub(super) fn handle_view(
         &mut self,
         before: Option<&View>,
@@ -288,7 +289,7 @@ impl StatusTracker {
         }
     }
 
-    /// Another shim had to be started.
+    /// Counts that another shim had to be started.
     pub(super) const fn count_lost_shim(&mut self) {
         self.counts.shims_lost += 1;
     }
@@ -326,7 +327,7 @@ fn truncate(why: &str) -> String {
     why[..end].to_owned()
 }
 
-/// Who had it in the view before.
+/// Which node had it in the view before.
 fn origin(before: &View, view: &View, name: &Name, me: NodeId) -> Option<(String, MoveReason)> {
     let holder = before.workloads.get(name)?.place.holder()?;
     let former = before.member(holder).filter(|former| former.id != me)?;

@@ -88,7 +88,7 @@ impl OrderQueue {
         }
     }
 
-    /// Takes back the starts that wait; which runs these were.
+    /// Removes the starts that wait, and returns their runs.
     pub(super) fn give_up_starts(&self) -> Vec<u64> {
         let mut given_up = Vec::new();
         self.lock().retain(|it| match it {

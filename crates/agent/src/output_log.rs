@@ -43,12 +43,12 @@ const OPENINGS_MAX: usize = 64;
 /// How long it may take until the log of an instance is open.
 const OPENED_WITHIN: Duration = Duration::from_secs(2);
 
-/// The file of an instance.
+/// The log of an instance.
 pub fn log_path(logs: &Path, instance: u32) -> PathBuf {
     logs.join(format!("{instance}.log"))
 }
 
-/// The same one, so many rotations ago.
+/// The same log, so many rotations ago.
 pub fn rotated_path(path: &Path, age: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{age}"));
@@ -149,8 +149,8 @@ impl OutputLogs {
         }
     }
 
-    /// Looks at a file of this node on a thread of its own, in turn with those
-    /// that open logs.
+    /// Reads a file of this node on a thread of its own, in turn with those that
+    /// open logs.
     ///
     /// # Errors
     /// Those of `look`, and that it takes longer than [`OPENED_WITHIN`].

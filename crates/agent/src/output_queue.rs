@@ -75,7 +75,7 @@ impl OutputQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what comes from an instance until it has closed its end.
+    /// Reads the output of an instance until it has closed its end.
     pub(super) fn read(&self, mut from: io::PipeReader) {
         let mut bytes = vec![0; CHUNK];
         loop {
@@ -111,7 +111,7 @@ impl OutputQueue {
     }
 
     /// The next piece to write, and how many bytes were dropped before it.
-    /// `None` at the end. To ask says that the piece before is written.
+    /// `None` at the end. The call also says that the piece before is written.
     pub(super) fn next(&self) -> Option<(u64, Vec<u8>)> {
         let mut state = self.lock();
         if state.writing > 0 {

@@ -42,7 +42,7 @@ impl RequestHandler {
     }
 }
 
-/// What keeps the agent from its group.
+/// What keeps the agent from its group, such as a store that does not answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Trouble {
     pub(super) why: String,
@@ -134,8 +134,8 @@ impl RequestHandler {
         self.wait_for_deployed(&deployed, pending).await
     }
 
-    /// Why a workload that has just been deployed cannot be started now, if
-    /// that is so.
+    /// Why a workload that has just been deployed does not start now, if it does
+    /// not.
     fn pending_reason_of(&self, name: &str) -> Option<String> {
         let (view, name) = (self.view()?, Name::new(name).ok()?);
         pending_reason(&view, view.workloads.get(&name)?, |_| true)

@@ -44,7 +44,7 @@ use crate::guard::SLACK;
 
 /// How long to wait between attempts to start a shim.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long what is to start waits for a shim.
+/// How long a start waits for a shim.
 const STARTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The host that the manager gets.
@@ -58,7 +58,7 @@ pub(super) struct ShimHost {
 /// What the agent keeps: it ends the shim, and sees what the shim reports.
 pub(super) struct ShimHandle {
     orders: Arc<OrderQueue>,
-    /// Workloads that have ended as they should.
+    /// Workloads that have completed.
     pub(super) completed: UnboundedReceiver<CompletedWorkload>,
     /// How many shims were lost.
     pub(super) lost: watch::Receiver<u64>,

@@ -32,7 +32,7 @@ use super::shim;
 use super::state_directory::{SHIM_SOCKET, SocketDirectory};
 use crate::guard::SLACK;
 
-/// How long a shim may take to greet.
+/// How long a shim may take to send its first report.
 const FIRST_MESSAGE_WITHIN: Duration = Duration::from_secs(10);
 /// How long a shim may take to answer a heartbeat, at the least.
 pub(super) const HUNG_AFTER: Duration = Duration::from_secs(1);
@@ -41,20 +41,20 @@ pub(super) const HUNG_AFTER: Duration = Duration::from_secs(1);
 pub(super) struct ConnectedShim {
     pub(super) connection: Connection,
     pub(super) state: State,
-    /// When what it holds has ended at the latest, if no heartbeat comes.
+    /// By when what it holds has ended, if no heartbeat comes.
     ended_by: Instant,
     /// Whether its clock is the one that is read here.
     same_clock: bool,
 }
 
-/// What an agent wants to compare after a restart: its settings, and the clock
-/// that it reads.
+/// What an agent compares after a restart: its settings, and the clock that it
+/// reads.
 pub(super) fn settings(url: &str, config: &Config, clock: Option<ClockId>) -> String {
     format!("{url} {config:?} {clock:?}")
 }
 
-/// A workload that has ended as it should, and is to be undeployed: by the
-/// digest it can be told from another one of its name.
+/// A workload that has completed, and is to be undeployed. The digest tells it
+/// from another one of its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct CompletedWorkload {
     pub(super) name: Name,

@@ -278,9 +278,9 @@ impl AgentLock {
         found.is_ok_and(|it| (it.dev(), it.ino()) == self.identity)
     }
 
-    /// Warns when the file, or a directory above it, was removed or
-    /// replaced, or when its file system does not answer. What the agent holds
-    /// is not in danger, so it goes on.
+    /// Warns when the file, or a directory above it, was removed or replaced, or
+    /// when its file system does not answer. What the agent holds is not in
+    /// danger, so it goes on.
     ///
     /// Each look has a thread of its own, since it may hang with the file
     /// system.

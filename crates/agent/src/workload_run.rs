@@ -195,7 +195,7 @@ impl WorkloadRun {
         }
     }
 
-    /// When it is to be looked at.
+    /// When it has run for long enough, if nothing ends before.
     pub(super) const fn ready_at(&self) -> Option<Instant> {
         self.ready_at
     }
@@ -210,7 +210,7 @@ impl WorkloadRun {
         ready
     }
 
-    /// Takes in what became of an instance.
+    /// Updates the run by an event of an instance.
     pub(super) fn handle_event(&mut self, event: InstanceEvent) -> RunOutcome {
         match event {
             InstanceEvent::Started => {
