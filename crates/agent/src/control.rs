@@ -1,10 +1,10 @@
 //! The control socket: how commands on this machine speak to an agent.
 //!
-//! A connection is a greeting, one request and its answers: notes while it is
-//! waited for, and one last word. An agent that does not greet is stopped or
-//! starved; it is asked nothing, so that it does nothing when it goes on. Only
-//! the agent's user can reach the socket (`place.rs`). What an agent does with
-//! a request is told in `errand.rs`.
+//! A connection has a greeting, one request and its answers: notes while the
+//! command waits, and one last answer. An agent that does not greet is stopped or
+//! starved. The command sends it no request, so that it does nothing when it goes
+//! on. Only the agent's user can reach the socket (`state_directory.rs`).
+//! `control_server.rs` is the agent's side.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,21 +15,21 @@ use serde_json::Value;
 use tenure_runtime::failure::{Failure, usage};
 use tokio::net::UnixStream;
 
-use super::place::{self, CONTROL, Door};
+use super::messages::{Connection, RestartPolicy};
 use super::spec::Workload;
-use super::wire::{Restart, Wire};
+use super::state_directory::{self, CONTROL_SOCKET, SocketDirectory};
 
 /// How long an agent may take to greet.
-const GREETING: Duration = Duration::from_secs(3);
+const FIRST_MESSAGE_WITHIN: Duration = Duration::from_secs(3);
 
-/// How long an agent may be kept from its group while somebody waits, if
-/// nothing else was said.
-pub const WITHIN: Duration = Duration::from_secs(60);
+/// How long an agent may be kept from its group while a command waits, unless
+/// `--timeout` says otherwise.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a command asks.
+/// What a command asks of an agent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case")]
-pub enum Ask {
+pub enum AgentRequest {
     /// Run this, and wait until it does.
     Deploy {
         /// What is to run.
@@ -51,7 +51,7 @@ pub enum Ask {
     },
 }
 
-impl fmt::Display for Ask {
+impl fmt::Display for AgentRequest {
     /// The command, as far as it tells one from another.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -64,13 +64,13 @@ impl fmt::Display for Ask {
     }
 }
 
-/// What has been deployed, for whoever waits for it later.
+/// What has been deployed, for a command that waits for it later.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Deployed {
-    /// By what it is known in its group.
+    /// Its name in its group.
     pub name: String,
     /// When it is started again.
-    pub restart: Restart,
+    pub restart: RestartPolicy,
     /// An epoch from before it was: what ran then was another of its name.
     pub after: u64,
     /// The first epoch that this agent knows to have it.
@@ -79,13 +79,13 @@ pub struct Deployed {
 
 /// What a command sends.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Request {
+pub(super) struct RequestEnvelope {
     /// How long the agent may be kept from its group before this has failed;
     /// what was sent by an older command does not say.
     #[serde(default)]
     pub(super) within_ms: Option<u64>,
     #[serde(flatten)]
-    pub(super) ask: Ask,
+    pub(super) request: AgentRequest,
 }
 
 /// What an agent answers.
@@ -108,15 +108,15 @@ pub(super) enum Answer {
     },
 }
 
-/// Why there is nothing to show for what was asked.
-pub struct NotDone {
+/// Why a request failed.
+pub struct RequestError {
     /// How the command fails.
     pub failure: Failure,
     /// The agent is kept from its group: it is no use to ask for more.
     pub gave_up: bool,
 }
 
-impl From<Failure> for NotDone {
+impl From<Failure> for RequestError {
     fn from(failure: Failure) -> Self {
         let gave_up = false;
         Self { failure, gave_up }
@@ -126,21 +126,21 @@ impl From<Failure> for NotDone {
 /// Asks an agent of this group on this machine; of `via`, if that is named.
 /// Notes are handed on as they come. It may be kept from its group for
 /// `within` at a stretch.
-pub async fn ask(
+pub async fn send_request(
     root: &Path,
     group: &str,
     via: Option<&str>,
     within: Duration,
-    ask: Ask,
+    request: AgentRequest,
     mut note: impl FnMut(&str),
-) -> Result<(String, Value), NotDone> {
-    // Which of several would be drained is not for the alphabet to say.
-    let alone = matches!(ask, Ask::Drain { node: None });
-    let mut wire = connect(root, group, via, (alone, within), &mut note).await?;
+) -> Result<(String, Value), RequestError> {
+    // The order of names must not decide which of several agents is drained.
+    let alone = matches!(request, AgentRequest::Drain { node: None });
+    let mut connection = connect(root, group, via, (alone, within), &mut note).await?;
     let within_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
-    wire.queue(&Request { within_ms, ask });
+    connection.queue(&RequestEnvelope { within_ms, request });
     loop {
-        match wire.next::<Answer>().await.map_err(Failure::from)? {
+        match connection.next::<Answer>().await.map_err(Failure::from)? {
             Some(Answer::Hello) => {}
             Some(Answer::Note { text }) => note(&text),
             Some(Answer::Done { text, object }) => return Ok((text, object)),
@@ -151,7 +151,7 @@ pub async fn ask(
             }) => {
                 let other = || Failure::Other(anyhow::anyhow!("{text}"));
                 let failure = if wrong { usage(&*text) } else { other() };
-                return Err(NotDone { failure, gave_up });
+                return Err(RequestError { failure, gave_up });
             }
             None => {
                 let failure = Failure::Other(anyhow::anyhow!(
@@ -172,23 +172,24 @@ async fn connect(
     via: Option<&str>,
     (alone, within): (bool, Duration),
     note: &mut impl FnMut(&str),
-) -> Result<Wire, Failure> {
-    let directory = place::of_group(root, group);
-    let (mut mute, mut found) = (Vec::new(), Vec::new());
-    for (node, stream) in reached(root, group, via, within, note).await? {
-        let mut wire = Wire::new(UnixStream::from_std(stream)?);
-        let greeting = tokio::time::timeout(GREETING, wire.next::<Answer>()).await;
+) -> Result<Connection, Failure> {
+    let directory = state_directory::group_directory(root, group);
+    let (mut silent, mut found) = (Vec::new(), Vec::new());
+    for (node, stream) in reachable_agents(root, group, via, within, note).await? {
+        let mut connection = Connection::new(UnixStream::from_std(stream)?);
+        let greeting =
+            tokio::time::timeout(FIRST_MESSAGE_WITHIN, connection.next::<Answer>()).await;
         if matches!(greeting, Ok(Ok(Some(Answer::Hello)))) {
             if !alone {
-                return Ok(wire);
+                return Ok(connection);
             }
-            found.push((node, wire));
+            found.push((node, connection));
             continue;
         }
-        mute.push(node.display().to_string());
+        silent.push(node.display().to_string());
     }
     if found.len() > 1 {
-        let name = |(node, _): &(PathBuf, Wire)| {
+        let name = |(node, _): &(PathBuf, Connection)| {
             let name = node.file_name().map(|it| it.to_string_lossy().into_owned());
             name.unwrap_or_default()
         };
@@ -199,13 +200,13 @@ async fn connect(
             names.join(", ")
         )));
     }
-    if let Some((_, wire)) = found.pop() {
-        return Ok(wire);
+    if let Some((_, connection)) = found.pop() {
+        return Ok(connection);
     }
-    if !mute.is_empty() {
-        let mute = mute.join(", ");
+    if !silent.is_empty() {
+        let silent = silent.join(", ");
         return Err(Failure::Other(anyhow::anyhow!(
-            "expected an agent to answer within {GREETING:?}, found that none does: {mute}; \
+            "expected an agent to answer within {FIRST_MESSAGE_WITHIN:?}, found that none does: {silent}; \
              nothing was asked"
         )));
     }
@@ -218,7 +219,7 @@ async fn connect(
 }
 
 /// The agents' sockets that can be reached, by the directories of their nodes.
-async fn reached(
+async fn reachable_agents(
     root: &Path,
     group: &str,
     via: Option<&str>,
@@ -233,12 +234,15 @@ async fn reached(
     };
     let (below, group, via) = (root.to_owned(), group.to_owned(), via.map(str::to_owned));
     let look = move || {
-        let nodes = place::nodes(&below, &group, via.as_deref())?;
+        let nodes = state_directory::nodes(&below, &group, via.as_deref())?;
         let reach = |node: PathBuf| {
-            let stream = Door::open(&node).ok()?.reach(CONTROL).ok()?;
+            let stream = SocketDirectory::open(&node)
+                .ok()?
+                .connect_blocking(CONTROL_SOCKET)
+                .ok()?;
             Some((node, stream))
         };
         Ok(nodes.into_iter().filter_map(reach).collect())
     };
-    place::answered(root, within, slow, look).await
+    state_directory::run_on_thread(root, within, slow, look).await
 }

@@ -1,11 +1,11 @@
-//! `tenure drain`: has a node hand on what it has, and says what became of it.
+//! `tenure drain`: has a node hand on its workloads, and reports how that went.
 //!
-//! That a node is not in the view any more does not say that it *left*: it may
-//! have died on the way, and then what it had was failed over, not handed on.
-//! The view keeps its latest departures, and how each was. That it left does
-//! not say that its work runs: perhaps nobody is there to take it, or the
-//! group needs the node for its quorum. Both are said, the latter before
-//! anything is asked, too, since it cannot be taken back.
+//! A node that is not in the view any more has not necessarily *left*. It may
+//! have died on the way, and then its workloads were failed over, not handed on.
+//! The view keeps its latest departures, and how each was. Nor do the workloads
+//! of a node that left necessarily run: perhaps no node can take them, or the
+//! group needs the node for its quorum. Both are reported. The latter is also
+//! said before anything is asked, since a drain cannot be taken back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,40 +15,44 @@ use tenure::Name;
 use tenure::clock;
 use tenure::ha::{NodeId, Place, View};
 
-use super::desk::{Desk, Done, Wrong, wrong};
-use super::errand::Errand;
-use super::wait::{CHOSEN, waits_for};
-use crate::words::counted;
+use super::control_server::PendingRequest;
+use super::pending_reason::{BEING_PLACED, pending_reason};
+use super::request_handler::{RequestFailure, RequestHandler, RequestResult, failure};
+use crate::format::counted;
 
-/// How a node went, as far as the view remembers.
+/// How a node left the group, as far as the view remembers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Gone {
+enum DepartureKind {
     Left,
     Died,
     /// The view does not say, or could not be seen any more.
     Unknown,
 }
 
-/// A node that is drained.
+/// A node that is being drained.
 struct Draining {
     id: NodeId,
     name: String,
-    /// What was known when it was asked for.
+    /// The view before the request.
     before: Arc<View>,
-    /// What it was seen to have since.
+    /// The workloads that it had at any time since.
     had: BTreeSet<Name>,
 }
 
-impl Desk {
-    pub(super) async fn drain(&self, node: Option<&str>, errand: &Errand) -> Done {
-        let me = self.joined(errand).await?;
+impl RequestHandler {
+    pub(super) async fn drain(
+        &self,
+        node: Option<&str>,
+        pending: &PendingRequest,
+    ) -> RequestResult {
+        let me = self.wait_until_joined(pending).await?;
         let (id, name) = match node {
             Some(node) => self.resolve(node)?,
             None => (me, self.manager.config().name.to_string()),
         };
         let before = self
             .view()
-            .ok_or_else(|| wrong("expected a view of the group"))?;
+            .ok_or_else(|| failure("expected a view of the group"))?;
         let mut draining = Draining {
             id,
             name,
@@ -56,23 +60,27 @@ impl Desk {
             had: BTreeSet::new(),
         };
         for text in draining.warnings() {
-            errand.tell(&format!("warning: {text}"));
+            pending.send_note(&format!("warning: {text}"));
         }
         let began = clock::boot();
         self.manager.drain_node(id).await?;
-        errand.lands();
-        let after = self.leaves(&mut draining, errand).await;
+        pending.mark_in_view();
+        let after = self.wait_until_left(&mut draining, pending).await;
         let took = clock::boot().since(began).as_millis();
-        draining.told(after.as_deref(), u64::try_from(took).unwrap_or(u64::MAX))
+        draining.outcome(after.as_deref(), u64::try_from(took).unwrap_or(u64::MAX))
     }
 
     /// Waits until a node is not in the view; returns the first without it.
-    async fn leaves(&self, draining: &mut Draining, errand: &Errand) -> Option<Arc<View>> {
+    async fn wait_until_left(
+        &self,
+        draining: &mut Draining,
+        pending: &PendingRequest,
+    ) -> Option<Arc<View>> {
         let mut group_state = self.manager.group_state();
-        let mut told = usize::MAX;
+        let mut last_count = usize::MAX;
         loop {
-            // Whether it has stopped is looked at first: what is seen then is
-            // the last that it saw.
+            // Whether the manager has stopped is read first: the view that is
+            // read after that is the last that it saw.
             let stopped = self.manager.has_stopped();
             let view = group_state.borrow_and_update().view.clone();
             if let Some(view) = view {
@@ -83,10 +91,10 @@ impl Desk {
                     .held_by(draining.id)
                     .map(|(name, _)| name.clone())
                     .collect();
-                if held.len() != told {
-                    told = held.len();
-                    let has = counted(told, "workload");
-                    errand.tell(&format!("{}: has {has} to hand on", draining.name));
+                if held.len() != last_count {
+                    last_count = held.len();
+                    let has = counted(last_count, "workload");
+                    pending.send_note(&format!("{}: has {has} to hand on", draining.name));
                 }
                 draining.had.extend(held);
             }
@@ -102,16 +110,16 @@ impl Desk {
 }
 
 impl Draining {
-    /// What a person should know before it is too late.
+    /// What a person should know before it cannot be taken back any more.
     fn warnings(&self) -> Vec<String> {
         let mut view = View::clone(&self.before);
         view.members.retain(|member| member.id != self.id);
         let held = self.before.held_by(self.id);
         for (name, it) in held.filter(|(_, it)| it.ha) {
-            // Perhaps somebody takes it; then it may still need the quorum.
+            // If another node takes it, it may still need the quorum.
             let mut it = it.clone();
             it.place = Place::Waiting;
-            let taken = waits_for(&view, &it, |_| true).is_none_or(|why| why == CHOSEN);
+            let taken = pending_reason(&view, &it, |_| true).is_none_or(|why| why == BEING_PLACED);
             let next = view.members.iter().find(|it| it.ha && !it.draining);
             if let (true, Some(next)) = (taken, next) {
                 it.place = Place::Assigned(next.id);
@@ -120,7 +128,7 @@ impl Draining {
         }
         view.workloads
             .retain(|_, it| it.place.holder() != Some(self.id));
-        let mut texts = said(&view, &self.waiting(&view), "will wait");
+        let mut texts = waiting_texts(&view, &self.waiting(&view), "will wait");
         let own = self.before.held_by(self.id).filter(|(_, it)| !it.ha);
         let own: Vec<&str> = own.map(|(name, _)| name.as_str()).collect();
         if !own.is_empty() {
@@ -137,8 +145,8 @@ impl Draining {
             if matches!(it.place, Place::Releasing { .. }) {
                 return None;
             }
-            // Who is silent is judged by the group; until then it counts as live.
-            waits_for(view, it, |_| true).filter(|why| why != CHOSEN)
+            // The group judges which node is dead. Until then each counts as live.
+            pending_reason(view, it, |_| true).filter(|why| why != BEING_PLACED)
         };
         let mut waiting: BTreeMap<String, Vec<Name>> = BTreeMap::new();
         for name in view.workloads.keys() {
@@ -152,33 +160,33 @@ impl Draining {
         waiting
     }
 
-    fn gone(&self, after: Option<&View>) -> Gone {
+    fn departure_kind(&self, after: Option<&View>) -> DepartureKind {
         let departures = after.iter().flat_map(|view| &view.departures);
         match departures.clone().find(|gone| gone.id == self.id) {
-            Some(gone) if gone.died => Gone::Died,
-            Some(_) => Gone::Left,
-            None => Gone::Unknown,
+            Some(gone) if gone.died => DepartureKind::Died,
+            Some(_) => DepartureKind::Left,
+            None => DepartureKind::Unknown,
         }
     }
 
-    /// Under which id it has come back, if it has.
-    fn back(&self, after: Option<&View>) -> Option<NodeId> {
+    /// The id under which it has joined again, if it has.
+    fn rejoined_as(&self, after: Option<&View>) -> Option<NodeId> {
         let members = after.iter().flat_map(|view| &view.members);
         let mut back = members.filter(|it| it.name.as_str() == self.name);
         let back = back.find(|it| self.before.member(it.id).is_none());
         back.map(|it| it.id)
     }
 
-    fn told(&self, after: Option<&View>, took_ms: u64) -> Done {
-        let (name, back) = (&self.name, self.back(after));
+    fn outcome(&self, after: Option<&View>, took_ms: u64) -> RequestResult {
+        let (name, back) = (&self.name, self.rejoined_as(after));
         let again = back.map_or_else(String::new, |id| {
             format!("; it is back as {id}, which is not drained")
         });
-        match self.gone(after) {
-            Gone::Left => {}
-            Gone::Died => return Err(self.died(after, &again)),
-            Gone::Unknown => {
-                return Err(wrong(format!(
+        match self.departure_kind(after) {
+            DepartureKind::Left => {}
+            DepartureKind::Died => return Err(self.died(after, &again)),
+            DepartureKind::Unknown => {
+                return Err(failure(format!(
                     "expected {name} ({}) to leave, found that it is not known whether it has \
                      left or died{again}; see `tenure ps`",
                     self.id
@@ -186,10 +194,10 @@ impl Draining {
             }
         }
         let Some(view) = after else {
-            return Err(wrong("expected a view of the group"));
+            return Err(failure("expected a view of the group"));
         };
         let waiting = self.waiting(view);
-        let texts = said(view, &waiting, "waits");
+        let texts = waiting_texts(view, &waiting, "waits");
         let mut text = format!("{name} has handed on what it had and left, in {took_ms} ms");
         if !texts.is_empty() {
             text = format!("{name} has left, in {took_ms} ms, but {}", texts.join("; "));
@@ -209,7 +217,7 @@ impl Draining {
         Ok((text + &again, object))
     }
 
-    fn died(&self, after: Option<&View>, again: &str) -> Wrong {
+    fn died(&self, after: Option<&View>, again: &str) -> RequestFailure {
         let had = self.had.iter();
         let kept = had.filter(|it| after.is_some_and(|view| view.workloads.contains_key(*it)));
         let kept: Vec<&str> = kept.map(Name::as_str).collect();
@@ -217,7 +225,7 @@ impl Draining {
             [] => "nothing was left to be failed over".to_owned(),
             names => format!("failed over, not handed on: {}", names.join(", ")),
         };
-        wrong(format!(
+        failure(format!(
             "expected {} ({}) to hand on what it had and leave, found that it died meanwhile; \
              {over}{again}",
             self.name, self.id
@@ -225,8 +233,8 @@ impl Draining {
     }
 }
 
-/// What waits, in words.
-fn said(view: &View, waiting: &BTreeMap<String, Vec<Name>>, how: &str) -> Vec<String> {
+/// What waits, as texts for people.
+fn waiting_texts(view: &View, waiting: &BTreeMap<String, Vec<Name>>, how: &str) -> Vec<String> {
     let one = |(why, names): (&String, &Vec<Name>)| {
         let list: Vec<&str> = names.iter().map(Name::as_str).collect();
         let how = match (how, names.len()) {
@@ -290,14 +298,16 @@ mod tests {
         view
     }
 
-    fn told(after: Option<View>) -> Result<(String, Value), String> {
+    fn outcome_of(after: Option<View>) -> Result<(String, Value), String> {
         let draining = Draining {
             id: NodeId::from_u128(1),
             name: "one".into(),
             before: Arc::new(view(&[1])),
             had: BTreeSet::new(),
         };
-        draining.told(after.as_ref(), 7).map_err(|wrong| wrong.text)
+        draining
+            .outcome(after.as_ref(), 7)
+            .map_err(|failure| failure.text)
     }
 
     #[test]
@@ -311,18 +321,18 @@ mod tests {
             view.departures.extend(went.map(departed));
             Some(view)
         };
-        let (text, object) = told(without(Some(false), &[])).expect("it left");
+        let (text, object) = outcome_of(without(Some(false), &[])).expect("it left");
         assert!(text.contains("one has handed on"), "{text}");
         assert_eq!(object["back"], Value::Null);
-        let (text, object) = told(without(Some(false), &[2])).expect("it left");
+        let (text, object) = outcome_of(without(Some(false), &[2])).expect("it left");
         let id = NodeId::from_u128(2).to_string();
         assert!(text.contains(&format!("it is back as {id}")), "{text}");
         assert_eq!(object["back"], id);
-        let why = told(without(Some(true), &[2])).expect_err("it died");
+        let why = outcome_of(without(Some(true), &[2])).expect_err("it died");
         assert!(why.contains("died") && why.contains(&id), "{why}");
         // Others have gone since, and nothing says how this one did.
         for unknown in [None, without(None, &[])] {
-            let why = told(unknown).expect_err("nobody knows");
+            let why = outcome_of(unknown).expect_err("nobody knows");
             assert!(why.contains("not known whether"), "{why}");
         }
     }

@@ -1,10 +1,9 @@
 //! A file of variables for a workload (`--env-file`), on the node that has it.
 //!
-//! Secrets belong there and not into the store: the file is read when an
-//! instance starts, by the steward that starts it, and what is in it goes to
-//! that instance alone. The format is that of Docker: `NAME=VALUE` a line, the
-//! value as it stands there; lines that are blank or begin with `#` do not
-//! count.
+//! Secrets belong there and not into the store. The shim reads the file when it
+//! starts an instance, and gives the variables to that instance alone. The format
+//! is that of Docker: `NAME=VALUE` a line, the value as it stands there. Lines
+//! that are blank or begin with `#` do not count.
 
 use std::ffi::OsString;
 use std::path::Path;

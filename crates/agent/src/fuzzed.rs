@@ -1,13 +1,13 @@
-//! What an agent reads that others have written, as any bytes at all: what
-//! `tenure_server::fuzzed` says of its targets holds for this too.
+//! What an agent reads that others have written, as fuzz targets that take any
+//! bytes. What `tenure_server::fuzzed` says of its targets holds for these too.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::book::Status;
-use super::control::{Answer, Request};
-use super::spec::{CONFIG_MAX, File, INSTANCES_MAX, Process};
-use super::wire::{News, Order};
+use super::control::{Answer, RequestEnvelope};
+use super::messages::{ShimOrder, ShimReport};
+use super::node_status::NodeStatus;
+use super::spec::{CONFIG_MAX, INSTANCES_MAX, Process, WorkloadFile};
 
 /// A target: its name, which is also that of its corpus, and what takes the
 /// bytes.
@@ -20,29 +20,29 @@ pub const TARGETS: &[Target] = &[("workloads", workloads)];
 const SAID_MAX: usize = 2_000;
 
 /// What is said of a file that cannot be read goes to logs and terminals.
-fn is_short(said: &str) {
+fn assert_short(said: &str) {
     assert!(said.len() <= SAID_MAX, "{} bytes: {said}", said.len());
     assert!(!said.contains(char::is_control), "{said:?}");
 }
 
 /// `bytes` as a file of workloads, as a workload as it lies in the store, as
 /// what a node says of itself in a heartbeat, and as a line between agent,
-/// steward and command.
+/// shim and command.
 fn workloads(bytes: &[u8]) {
-    same::<Process>(bytes);
-    same::<Status>(bytes);
-    same::<Order>(bytes);
-    same::<News>(bytes);
-    same::<Request>(bytes);
-    same::<Answer>(bytes);
+    assert_round_trip::<Process>(bytes);
+    assert_round_trip::<NodeStatus>(bytes);
+    assert_round_trip::<ShimOrder>(bytes);
+    assert_round_trip::<ShimReport>(bytes);
+    assert_round_trip::<RequestEnvelope>(bytes);
+    assert_round_trip::<Answer>(bytes);
     // What is of another version says nothing.
-    let _ = Status::parse(bytes);
+    let _ = NodeStatus::parse(bytes);
     let Ok(text) = str::from_utf8(bytes) else {
         return;
     };
-    let file = match File::parse(text) {
+    let file = match WorkloadFile::parse(text) {
         Ok(file) => file,
-        Err(said) => return is_short(&said),
+        Err(said) => return assert_short(&said),
     };
     for workload in file.workload {
         if workload.deployment().is_ok() {
@@ -54,7 +54,7 @@ fn workloads(bytes: &[u8]) {
 }
 
 /// What can be read and is written again, reads and is written the same.
-fn same<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
+fn assert_round_trip<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
     let Ok(value) = serde_json::from_slice::<T>(bytes) else {
         return;
     };

@@ -1,68 +1,68 @@
-//! An agent: this machine's node of a group, whose workloads are processes; and
-//! the guardians that keep processes on the leash, which `tenure run` has too.
-//! Internal to Tenure.
+//! An agent is this machine's node of a group. Its workloads are processes. The
+//! crate also has the guardians that end a process by its lease times, which
+//! `tenure run` uses too. Internal to Tenure.
 //!
 //! ```text
 //!   tenure deploy, undeploy, drain ──control.sock──► agent ──► the store
-//!                                                      │ (a manager, beats)
+//!                                                      │ (a manager, heartbeats)
 //!                                                 steward.sock
 //!                                                      ▼
-//!                                 steward ──► guardian ──► CMD   (one each)
+//!                                    shim ──► guardian ──► CMD   (one each)
 //! ```
 //!
-//! The agent decides through the library's manager (`tenure::ha`); the steward
-//! (`steward.rs`) holds the processes and outlives it; a guardian for each
-//! (`guard/`) keeps the times by itself. Whichever *one* of them is killed or
-//! stopped, whatever runs has ended before anybody else may start it, and an
-//! agent that is back in time goes on as if nothing had happened.
+//! The agent decides, by means of the library's manager (`tenure::ha`). The shim
+//! (`shim.rs`) holds the processes and outlives the agent. Each process has a
+//! guardian (`guard/`), which keeps the lease times by itself. If any *one* of
+//! these is killed or stopped, what runs has ended before another node may start
+//! it. An agent that is back in time goes on with what runs.
 //!
 //! Left out on purpose: limits on what processes use, users other than the
 //! agent's own, and images. A command is what is found on the machine.
 
 use std::process::ExitCode;
 
-mod book;
+mod completion;
 mod control;
-mod desk;
+mod control_server;
 mod drain;
-mod drifts;
+mod drift_check;
 mod env_file;
-mod errand;
-mod found;
+pub mod format;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzed;
 pub mod guard;
-mod link;
+mod messages;
 mod metrics;
-pub mod movement;
 mod node;
-mod orders;
-pub mod place;
-mod queue;
-mod refused;
-mod retire;
-mod run;
+mod node_status;
+mod order_queue;
+pub mod output_log;
+mod output_queue;
+mod pending_reason;
+mod quorum_advice;
+mod request_handler;
+mod resolve_node;
+mod shim;
+mod shim_client;
+mod shim_discovery;
 pub mod spec;
-pub mod spool;
-mod steward;
-mod wait;
-mod which;
-mod wire;
-pub mod words;
+pub mod stall;
+pub mod state_directory;
+mod workload_run;
 
-pub use book::{Condition, How, Status};
-pub use control::{Ask, Deployed, NotDone, WITHIN, ask};
+pub use control::{AgentRequest, DEFAULT_TIMEOUT, Deployed, RequestError, send_request};
+pub use messages::{LogLimits, RestartPolicy};
 pub use node::{Options, run as run_node};
-pub use wait::waits_for;
-pub use wire::{LogLimits, Restart};
+pub use node_status::{Condition, MoveReason, NodeStatus};
+pub use pending_reason::pending_reason;
 
 /// Runs the hidden subcommand this process was started for, if any.
 pub fn dispatch() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
-    if args.next()? != steward::NAME {
+    if args.next()? != shim::SUBCOMMAND {
         return None;
     }
     let directory = args.next()?;
-    Some(steward::main(directory.as_ref()))
+    Some(shim::main(directory.as_ref()))
 }

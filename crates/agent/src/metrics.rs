@@ -1,9 +1,9 @@
 //! The metrics of an agent, in the text format of Prometheus, by HTTP.
 //!
-//! There are a dozen numbers and one page, so this is all the HTTP there is:
-//! a request is read up to its first line, answered, and the connection
-//! closed. At most [`CONNECTIONS_MAX`] are served at a time, and a client that
-//! dawdles is dropped.
+//! There are a dozen numbers and one page, so this is all the HTTP there is: it
+//! reads a request up to its first line, answers it, and closes the connection.
+//! At most [`CONNECTIONS_MAX`] are served at a time. A client that is slow is
+//! dropped.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use tenure_runtime::failure::{Failure, usage};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use super::book::{Condition, Counts};
-use super::desk::Desk;
+use super::node_status::{Condition, Counts};
+use super::request_handler::RequestHandler;
 
 const CONNECTIONS_MAX: usize = 16;
 /// How long a client may take to ask, and to read the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest beginning of a request that is looked at, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
 
@@ -48,7 +48,7 @@ pub(super) async fn listen(address: &str) -> Result<TcpListener, Failure> {
 }
 
 /// Serves until this is dropped.
-pub(super) async fn serve(listener: TcpListener, desk: Arc<Desk>) {
+pub(super) async fn serve(listener: TcpListener, handler: Arc<RequestHandler>) {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
@@ -58,15 +58,15 @@ pub(super) async fn serve(listener: TcpListener, desk: Arc<Desk>) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let desk = Arc::clone(&desk);
+        let handler = Arc::clone(&handler);
         tokio::spawn(async move {
-            let _ = tokio::time::timeout(PATIENCE, attend(&stream, &desk)).await;
+            let _ = tokio::time::timeout(CLIENT_TIMEOUT, serve_connection(&stream, &handler)).await;
             drop(permit);
         });
     }
 }
 
-async fn attend(stream: &TcpStream, desk: &Desk) -> std::io::Result<()> {
+async fn serve_connection(stream: &TcpStream, handler: &RequestHandler) -> std::io::Result<()> {
     let mut request = Vec::new();
     while !request.windows(4).any(|four| four == b"\r\n\r\n") {
         stream.readable().await?;
@@ -82,7 +82,7 @@ async fn attend(stream: &TcpStream, desk: &Desk) -> std::io::Result<()> {
         }
     }
     let (status, body) = if request.starts_with(b"GET /metrics ") {
-        ("200 OK", page(desk))
+        ("200 OK", render(handler))
     } else {
         ("404 Not Found", "expected GET /metrics\n".to_owned())
     };
@@ -106,9 +106,9 @@ async fn attend(stream: &TcpStream, desk: &Desk) -> std::io::Result<()> {
 /// A number: its name, what it means, how much it is.
 type Row = (&'static str, &'static str, u64);
 
-fn page(desk: &Desk) -> String {
-    let gauges = gauges(desk).map(|(name, help, value)| ("gauge", "", name, help, value));
-    let counters = counters(desk.book().counts());
+fn render(handler: &RequestHandler) -> String {
+    let gauges = gauges(handler).map(|(name, help, value)| ("gauge", "", name, help, value));
+    let counters = counters(handler.tracker().counts());
     let counters = counters.map(|(name, help, value)| ("counter", "_total", name, help, value));
     let mut text = String::new();
     for (kind, end, name, help, value) in gauges.into_iter().chain(counters) {
@@ -122,15 +122,17 @@ fn page(desk: &Desk) -> String {
     text
 }
 
-fn gauges(desk: &Desk) -> [Row; 6] {
-    let group_state = desk.manager.group_state().borrow().clone();
+fn gauges(handler: &RequestHandler) -> [Row; 6] {
+    let group_state = handler.manager.group_state().borrow().clone();
     let view = group_state.view.as_deref();
     let (epoch, nodes, quorum) = view.map_or((0, 0, 0), |view| {
         (view.epoch, view.voters() as u64, u64::from(view.quorum))
     });
-    let book = desk.book();
+    let tracker = handler.tracker();
     let count = |condition| {
-        let all = book.entries().filter(|entry| entry.condition == condition);
+        let all = tracker
+            .entries()
+            .filter(|entry| entry.condition == condition);
         all.count() as u64
     };
     let (running, failing) = (count(Condition::Running), count(Condition::Failing));
@@ -159,7 +161,7 @@ fn counters(counts: Counts) -> [Row; 9] {
         (
             "failures",
             "Starts that failed, and runs that ended by themselves.",
-            counts.failures,
+            counts.start_failures,
         ),
         (
             "fenced",
@@ -170,27 +172,27 @@ fn counters(counts: Counts) -> [Row; 9] {
         (
             "failovers_begun",
             "Take-overs that this node has begun.",
-            counts.begun,
+            counts.failovers_begun,
         ),
         (
             "failovers_completed",
             "Take-overs that this node has completed.",
-            counts.completed,
+            counts.failovers_completed,
         ),
         (
             "failovers_failed",
             "Workloads taken over that would not start.",
-            counts.failed,
+            counts.failovers_failed,
         ),
         (
             "store_failures",
             "Calls of the store that failed.",
-            counts.troubles,
+            counts.store_failures,
         ),
         (
             "stewards_lost",
             "Stewards that had to be replaced.",
-            counts.stewards,
+            counts.shims_lost,
         ),
     ]
 }

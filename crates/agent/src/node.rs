@@ -1,10 +1,10 @@
-//! The agent itself: from its start to its end.
+//! The agent itself, from its start to its end.
 //!
-//! It takes the lock of its directory, finds the steward of a former life or
-//! starts one, joins, and then only listens: to the node, to the steward, to
-//! commands, to signals. The first TERM or INT drains the node, so that its
-//! work is elsewhere before it ends; a second one, later than [`ECHO`], ends
-//! everything at once and lets the others find out.
+//! It takes the lock of its directory, finds the shim of a previous incarnation
+//! or starts one, and joins. Then it handles events: of the node, of the shim, of
+//! commands and of signals. The first TERM or INT drains the node, so that its
+//! work runs elsewhere before it ends. A second one, later than [`SIGNAL_ECHO`],
+//! ends everything at once, and the other nodes find out by its silence.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -28,31 +28,31 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::sync::watch;
 
-use super::book::{Book, Status};
-use super::desk::{Desk, Trouble};
-use super::drifts;
-use super::errand;
-use super::found::{self, Done, Found};
-use super::link::{self, Reins};
-use super::place::{CONTROL, Door, Lock};
-use super::retire::retire;
-use super::spec::{Frame, KIND};
-use super::wire::LogLimits;
-use super::{metrics, place, refused};
+use super::completion::undeploy_completed;
+use super::control_server;
+use super::drift_check;
+use super::messages::LogLimits;
+use super::node_status::{NodeStatus, StatusTracker};
+use super::request_handler::{RequestHandler, Trouble};
+use super::shim_client::{self, ShimHandle};
+use super::shim_discovery::{self, CompletedWorkload, ConnectedShim};
+use super::spec::{KIND, WorkloadDefaults};
+use super::state_directory::{AgentLock, CONTROL_SOCKET, SocketDirectory};
+use super::{metrics, quorum_advice, state_directory};
+use crate::format::{counted, quorum_of};
 use crate::guard::{MARGIN_MIN, SLACK};
-use crate::words::{counted, quorum_of};
 
-/// How long commands may take to hear the last word of an agent that ends.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long commands may take to read the last answer of an agent that ends.
+const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
 /// Within what time two requests to stop are one: `timeout` and others signal
 /// both a process and its group.
-const ECHO: Duration = Duration::from_millis(500);
+const SIGNAL_ECHO: Duration = Duration::from_millis(500);
 
-/// How many different things are said of one trouble with the store.
+/// How many different causes of one trouble with the store are logged.
 const TROUBLES_MAX: usize = 8;
 
-/// What an agent was told.
+/// The options of an agent.
 pub struct Options {
     /// The node, as it is to join its group.
     pub builder: Builder,
@@ -68,8 +68,8 @@ pub struct Options {
     pub log: LogLimits,
 }
 
-/// Is a node until it has left. `announce` is given a line for people, and an
-/// object for programs, once the agent can be asked; it must not wait for the
+/// Runs a node until it has left. `announce` gets a line for people, and an
+/// object for programs, once the agent takes requests. It must not wait for its
 /// reader.
 ///
 /// # Errors
@@ -78,60 +78,61 @@ pub async fn run(
     options: Options,
     announce: impl FnOnce(&str, &Value),
 ) -> Result<ExitCode, Failure> {
-    // Signals first: one that comes while the steward starts must not be lost.
+    // Signals first: one that comes while the shim starts must not be lost.
     let mut stop = [
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
     ];
-    let config = checked(&options.builder)?;
+    let config = check_config(&options.builder)?;
     let (group, name) = (config.group.as_str(), config.name.as_str());
-    let Some((directory, lock)) = take(&options.root, group, name, &mut stop).await? else {
+    let Some((directory, lock)) = take_lock(&options.root, group, name, &mut stop).await? else {
         return Ok(ExitCode::SUCCESS);
     };
     tokio::spawn(Arc::clone(&lock).watch(config.lease));
-    let metered = match &options.metrics {
+    let metrics_port = match &options.metrics {
         Some(address) => Some(metrics::listen(address).await?),
         None => None,
     };
-    // The grant of a former life, and the times that its steward keeps, are of
-    // the clock that it read (docs/design/groups.md §7.1).
+    // The grant of a previous incarnation, and the times that its shim keeps,
+    // are of the clock that it read (docs/design/groups.md §7.1).
     let clock = clock::id();
-    let settings = found::settings(&options.url, &config, clock);
-    let mut found = found::find(&directory, config.lease, clock).await?;
-    let past = found.past(&settings, clock);
-    let resumes = past.is_some();
-    let bound = metered.as_ref().and_then(|it| it.local_addr().ok());
-    let mut book = Book::new(head(&config, bound), &found.state.notes);
-    if let Some(past) = &past {
-        book.resume(&past.jobs, clock::wall());
+    let settings = shim_discovery::settings(&options.url, &config, clock);
+    let mut found = shim_discovery::find(&directory, config.lease, clock).await?;
+    let resume_state = found.resume_state(&settings, clock);
+    let resumes = resume_state.is_some();
+    let bound = metrics_port.as_ref().and_then(|it| it.local_addr().ok());
+    let mut tracker = StatusTracker::new(own_status(&config, bound), &found.state.notes);
+    if let Some(resume_state) = &resume_state {
+        tracker.resume(&resume_state.jobs, clock::wall());
     }
-    let former = found.former();
-    let (builder, done) = before(options.builder, &mut found, past, &directory).await?;
-    let frame = Frame {
+    let former = found.former_id();
+    let (builder, completed) =
+        resume_or_end(options.builder, &mut found, resume_state, &directory).await?;
+    let defaults = WorkloadDefaults {
         group: group.to_owned(),
         node: name.to_owned(),
         grace_ms: u64::try_from(config.grace.as_millis()).unwrap_or(u64::MAX),
         log: options.log,
     };
-    let (link, stop_levels) = link::link(found, frame, settings, directory.clone())?;
-    let manager = builder.host(KIND, link).start();
+    let (host, shim) = shim_client::connect(found, defaults, settings, directory.clone())?;
+    let manager = builder.host(KIND, host).start();
     let manager = Arc::new(manager.map_err(|error| usage(error.to_string()))?);
     let events = manager.events();
-    let desk = Arc::new(Desk {
+    let handler = Arc::new(RequestHandler {
         manager,
         store: options.store,
         keys: Keys::of(config.group.clone()),
-        book: Mutex::new(book),
+        tracker: Mutex::new(tracker),
         former: Mutex::new(former.filter(|_| !resumes)),
-        permits: Arc::new(Semaphore::new(errand::CONNECTIONS_MAX)),
-        errands: Arc::new(Semaphore::new(errand::ERRANDS_MAX)),
+        connection_permits: Arc::new(Semaphore::new(control_server::CONNECTIONS_MAX)),
+        pending_permits: Arc::new(Semaphore::new(control_server::PENDING_MAX)),
         trouble: watch::Sender::new(None),
     });
-    let door = Door::open(&directory)?;
-    let listener = door.listen(CONTROL)?;
-    tokio::spawn(errand::serve(listener, Arc::clone(&desk)));
-    if let Some(listener) = metered {
-        tokio::spawn(metrics::serve(listener, Arc::clone(&desk)));
+    let sockets = SocketDirectory::open(&directory)?;
+    let listener = sockets.listen(CONTROL_SOCKET)?;
+    tokio::spawn(control_server::serve(listener, Arc::clone(&handler)));
+    if let Some(listener) = metrics_port {
+        tokio::spawn(metrics::serve(listener, Arc::clone(&handler)));
     }
     announce(
         &format!(
@@ -140,25 +141,28 @@ pub async fn run(
         ),
         &json!({ "node": name, "group": group, "directory": directory }),
     );
-    let agent = Agent::new(desk, events, stop_levels, (config.quorum, resumes));
-    for done in done {
-        agent.complete(done);
+    let agent = Agent::new(handler, events, shim, (config.quorum, resumes));
+    for completed in completed {
+        agent.complete(completed);
     }
-    let ended = agent.live(&mut stop).await;
-    door.remove(CONTROL).await;
+    let ended = agent.serve(&mut stop).await;
+    sockets.remove(CONTROL_SOCKET).await;
     drop(lock);
     ended
 }
 
-/// Takes the directory of this node, whenever its file system answers; `None`
-/// if it is asked to stop before.
-async fn take(
+/// Takes the lock of this node's directory, as soon as its file system answers.
+/// `None` if the agent is asked to stop before.
+async fn take_lock(
     root: &Path,
     group: &str,
     name: &str,
     [terminate, interrupt]: &mut [Signal; 2],
-) -> Result<Option<(PathBuf, Arc<Lock>)>, Failure> {
-    let (below, directory) = (root.to_owned(), place::of_node(root, group, name));
+) -> Result<Option<(PathBuf, Arc<AgentLock>)>, Failure> {
+    let (below, directory) = (
+        root.to_owned(),
+        state_directory::node_directory(root, group, name),
+    );
     let slow = || {
         tracing::warn!(
             "{} has not answered: its file system is slow or hangs; this agent begins when it does",
@@ -166,13 +170,13 @@ async fn take(
         );
     };
     let look = move || {
-        place::private(&below)?;
-        place::private(&directory)?;
-        let lock = Lock::take(&directory)?;
+        state_directory::create_private(&below)?;
+        state_directory::create_private(&directory)?;
+        let lock = AgentLock::take(&directory)?;
         Ok(Some((directory, Arc::new(lock))))
     };
     tokio::select! {
-        taken = place::answered(root, Duration::MAX, slow, look) => return taken,
+        taken = state_directory::run_on_thread(root, Duration::MAX, slow, look) => return taken,
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
@@ -180,9 +184,9 @@ async fn take(
     Ok(None)
 }
 
-/// Settings that hold, also for guardians: one that hangs takes up a part of
+/// Checks the settings, also for guardians: one that hangs takes up a part of
 /// the kill margin.
-fn checked(builder: &Builder) -> Result<Config, Failure> {
+fn check_config(builder: &Builder) -> Result<Config, Failure> {
     let config = builder.config().map_err(|error| usage(error.to_string()))?;
     let (margin, least) = (config.kill_margin, MARGIN_MIN);
     if margin < least {
@@ -201,54 +205,55 @@ fn checked(builder: &Builder) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Goes on from a former life, or makes sure that nothing of it is left; says
-/// what of it had been done.
-async fn before(
+/// Goes on from a previous incarnation, or makes sure that nothing of it is
+/// left. Returns which of its workloads had completed.
+async fn resume_or_end(
     builder: Builder,
-    found: &mut Found,
-    past: Option<ResumeState>,
+    found: &mut ConnectedShim,
+    resume_state: Option<ResumeState>,
     directory: &Path,
-) -> Result<(Builder, Vec<Done>), Failure> {
-    if let Some(past) = past {
+) -> Result<(Builder, Vec<CompletedWorkload>), Failure> {
+    if let Some(resume_state) = resume_state {
         tracing::info!(
             "going on as {}, with {} kept running",
-            past.id,
-            counted(past.jobs.len(), "workload")
+            resume_state.id,
+            counted(resume_state.jobs.len(), "workload")
         );
-        return Ok((builder.resume(past), Vec::new()));
+        return Ok((builder.resume(resume_state), Vec::new()));
     }
-    let (former, mut done) = (found.former(), Vec::new());
+    let (former, mut completed) = (found.former_id(), Vec::new());
     if !found.state.runs.is_empty() {
         tracing::info!(
             "ending {} of a former life with other settings, on a clock that cannot be told to be \
              this one, or too long ago",
             counted(found.state.runs.len(), "workload")
         );
-        done = found.end_all(directory).await?;
+        completed = found.end_all(directory).await?;
     }
-    found.on_one_clock(directory).await?;
+    found.ensure_same_clock(directory).await?;
     let builder = match former {
         Some(former) => builder.former(former),
         None => builder,
     };
-    Ok((builder, done))
+    Ok((builder, completed))
 }
 
-fn head(config: &Config, metrics: Option<SocketAddr>) -> Status {
+fn own_status(config: &Config, metrics: Option<SocketAddr>) -> NodeStatus {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Status {
+    NodeStatus {
         host: host.trim().to_owned(),
         pid: std::process::id(),
         since: clock::wall().as_millis(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         drift_ppm: Some(config.drift.ppm()),
         metrics: metrics.map(|it| it.to_string()),
-        ..Status::default()
+        ..NodeStatus::default()
     }
 }
 
-/// What has ended for good because its node has died, by node: it was not HA.
-fn died_along(before: &View, view: &View) -> Vec<(String, String)> {
+/// The workloads that have ended for good because their node has died, by
+/// node: they were not HA.
+fn ended_with_node(before: &View, view: &View) -> Vec<(String, String)> {
     let dead = before.members.iter().filter(|member| {
         let gone = view.departures.iter().find(|gone| gone.id == member.id);
         view.member(member.id).is_none() && gone.is_none_or(|gone| gone.died)
@@ -263,84 +268,84 @@ fn died_along(before: &View, view: &View) -> Vec<(String, String)> {
 }
 
 struct Agent {
-    desk: Arc<Desk>,
+    handler: Arc<RequestHandler>,
     events: Events,
-    stop_levels: Reins,
+    shim: ShimHandle,
     group_state: watch::Receiver<GroupState>,
     seen: GroupState,
     quorum: u32,
-    /// It is, or was, in the view: something may be assigned to it.
-    belongs: bool,
-    /// The id under which it is, or was last, in the view.
-    joined: Option<NodeId>,
+    /// The node is, or was, in the view: workloads may be assigned to it.
+    has_joined: bool,
+    /// The id under which the node is, or was last, in the view.
+    joined_as: Option<NodeId>,
     /// When it was first asked to stop.
-    asked_at: Option<Instant>,
-    /// What was told of the trouble that lasts: it may alternate between two
-    /// faces of one, such as a read and a write that fail.
+    stop_requested_at: Option<Instant>,
+    /// What was logged of the trouble that lasts. It may alternate between two
+    /// causes, such as a read and a write that fail.
     troubles: BTreeSet<String>,
     excluded: Option<Refusal>,
 }
 
-/// What happened.
-enum Happened {
-    Told(Option<Event>),
-    Looked,
-    Completed(Done),
-    StewardLost,
+/// What the agent handles.
+enum AgentEvent {
+    Node(Option<Event>),
+    ViewChanged,
+    Completed(CompletedWorkload),
+    ShimLost,
     Stop,
 }
 
 impl Agent {
     fn new(
-        desk: Arc<Desk>,
+        handler: Arc<RequestHandler>,
         events: Events,
-        stop_levels: Reins,
-        (quorum, belongs): (u32, bool),
+        shim: ShimHandle,
+        (quorum, has_joined): (u32, bool),
     ) -> Self {
-        let mut group_state = desk.manager.group_state();
+        let mut group_state = handler.manager.group_state();
         let seen = group_state.borrow_and_update().clone();
         Self {
-            desk,
+            handler,
             events,
-            stop_levels,
+            shim,
             group_state,
             quorum,
-            belongs,
-            joined: belongs.then_some(seen.id),
-            asked_at: None,
+            has_joined,
+            joined_as: has_joined.then_some(seen.id),
+            stop_requested_at: None,
             troubles: BTreeSet::new(),
             excluded: None,
             seen,
         }
     }
 
-    async fn live(mut self, stop: &mut [Signal; 2]) -> Result<ExitCode, Failure> {
+    async fn serve(mut self, stop: &mut [Signal; 2]) -> Result<ExitCode, Failure> {
         loop {
             let [terminate, interrupt] = stop;
             let happened = tokio::select! {
                 biased;
-                _ = terminate.recv() => Happened::Stop,
-                _ = interrupt.recv() => Happened::Stop,
-                Ok(()) = self.group_state.changed() => Happened::Looked,
-                event = self.events.next() => Happened::Told(event),
-                Some(done) = self.stop_levels.completed.recv() => Happened::Completed(done),
-                Ok(()) = self.stop_levels.lost.changed() => Happened::StewardLost,
+                _ = terminate.recv() => AgentEvent::Stop,
+                _ = interrupt.recv() => AgentEvent::Stop,
+                Ok(()) = self.group_state.changed() => AgentEvent::ViewChanged,
+                event = self.events.next() => AgentEvent::Node(event),
+                Some(completed) = self.shim.completed.recv() => AgentEvent::Completed(completed),
+                Ok(()) = self.shim.lost.changed() => AgentEvent::ShimLost,
             };
             match happened {
-                Happened::Looked => self.look(),
-                Happened::Told(None | Some(Event::Stopped)) => break,
-                Happened::Told(Some(event)) => self.hear(event),
-                Happened::Completed(done) => self.complete(done),
-                Happened::StewardLost => self.desk.book().lose_steward(),
-                Happened::Stop => match self.asked_at {
+                AgentEvent::ViewChanged => self.handle_view(),
+                AgentEvent::Node(None | Some(Event::Stopped)) => break,
+                AgentEvent::Node(Some(event)) => self.handle_event(event),
+                AgentEvent::Completed(completed) => self.complete(completed),
+                AgentEvent::ShimLost => self.handler.tracker().count_lost_shim(),
+                AgentEvent::Stop => match self.stop_requested_at {
                     None => self.stop(),
-                    Some(at) if clock::boot().since(at) < ECHO => {
+                    Some(at) if clock::boot().since(at) < SIGNAL_ECHO => {
                         tracing::debug!("asked to stop once more, at the same time");
                     }
                     Some(_) => {
                         tracing::warn!("asked twice: ending everything at once");
-                        self.stop_levels.quit().await;
-                        return Err(Failure::Other(anyhow::anyhow!(if self.belongs {
+                        self.shim.quit().await;
+                        return Err(Failure::Other(anyhow::anyhow!(if self.has_joined {
                             "ended without leaving: the others take over when the lease is over"
                         } else {
                             "ended before it had joined: nothing ran here"
@@ -350,33 +355,33 @@ impl Agent {
             }
             self.publish();
         }
-        let all = u32::try_from(errand::CONNECTIONS_MAX - 1).unwrap_or(u32::MAX);
-        let served = self.desk.permits.acquire_many(all);
-        let _ = tokio::time::timeout(LAST_WORDS, served).await;
+        let all = u32::try_from(control_server::CONNECTIONS_MAX - 1).unwrap_or(u32::MAX);
+        let served = self.handler.connection_permits.acquire_many(all);
+        let _ = tokio::time::timeout(FLUSH_WITHIN, served).await;
         if self.excluded.is_none() {
-            self.farewell();
+            self.log_end();
         }
-        self.stop_levels.quit().await;
+        self.shim.quit().await;
         match self.excluded {
             None => Ok(ExitCode::SUCCESS),
             Some(why) => {
-                let told = refused::told(&self.desk, &why).await;
+                let told = quorum_advice::quorum_advice(&self.handler, &why).await;
                 Err(usage(format!("{why}{told}")))
             }
         }
     }
 
-    /// Hands everything on, and leaves.
+    /// Has the node hand everything on, and leave.
     fn stop(&mut self) {
-        self.asked_at = Some(clock::boot());
-        let (manager, belongs) = (Arc::clone(&self.desk.manager), self.belongs);
-        if belongs {
+        self.stop_requested_at = Some(clock::boot());
+        let (manager, has_joined) = (Arc::clone(&self.handler.manager), self.has_joined);
+        if has_joined {
             tracing::info!("asked to stop: handing everything on first");
         } else {
             tracing::info!("asked to stop before it had joined: nothing is to be handed on");
         }
         tokio::spawn(async move {
-            if belongs {
+            if has_joined {
                 manager.drain().await;
             } else {
                 manager.leave().await;
@@ -384,11 +389,11 @@ impl Agent {
         });
     }
 
-    /// The last word of a log.
-    fn farewell(&self) {
+    /// Logs how the agent ended.
+    fn log_end(&self) {
         let group_state = self.group_state.borrow();
         let view = group_state.view.as_ref();
-        if !self.belongs {
+        if !self.has_joined {
             tracing::info!("ended; it had not joined");
         } else if view.is_some_and(|view| view.member(group_state.id).is_some()) {
             tracing::warn!("ended without leaving: the others take over when the lease is over");
@@ -397,50 +402,58 @@ impl Agent {
         }
     }
 
-    /// Tells the others and a next life what has changed.
+    /// Publishes what has changed, to other nodes and to the next incarnation.
     fn publish(&self) {
-        let book = self.desk.book();
-        let (status, notes) = (book.status(), book.notes());
-        drop(book);
-        self.desk.manager.tell(&status);
-        self.stop_levels.note(notes);
+        let tracker = self.handler.tracker();
+        let (status, notes) = (tracker.status(), tracker.notes());
+        drop(tracker);
+        self.handler.manager.tell(&status);
+        self.shim.note(notes);
     }
 
-    fn look(&mut self) {
+    fn handle_view(&mut self) {
         let group_state = self.group_state.borrow_and_update().clone();
-        self.belongs |= group_state.member;
+        self.has_joined |= group_state.member;
         if let Some(view) = &group_state.view {
             let before = self.seen.view.as_deref();
-            for (node, names) in before.map_or_else(Vec::new, |it| died_along(it, view)) {
+            for (node, names) in before.map_or_else(Vec::new, |it| ended_with_node(it, view)) {
                 tracing::warn!(
                     "{node} has died, and with it what was deployed with --no-ha: {names}; \
                      deploy it again, or without --no-ha, so that another node takes it over"
                 );
             }
-            let mut book = self.desk.book();
-            book.look(before, view, group_state.id, clock::wall());
+            let mut tracker = self.handler.tracker();
+            tracker.handle_view(before, view, group_state.id, clock::wall());
         }
         self.seen = group_state;
     }
 
-    fn complete(&self, done: Done) {
-        tracing::info!("{} has ended as it should, and is undeployed", done.name);
-        self.desk.book().complete(&done.name, clock::wall());
-        tokio::spawn(retire(Arc::clone(&self.desk.manager), done));
+    fn complete(&self, completed: CompletedWorkload) {
+        tracing::info!(
+            "{} has ended as it should, and is undeployed",
+            completed.name
+        );
+        self.handler
+            .tracker()
+            .set_completed(&completed.name, clock::wall());
+        tokio::spawn(undeploy_completed(
+            Arc::clone(&self.handler.manager),
+            completed,
+        ));
     }
 
-    fn hear(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         if let Event::Fenced { id, why } = event
-            && self.joined != Some(id)
+            && self.joined_as != Some(id)
         {
             // Nothing was ever assigned to it, so nothing is ended.
             return tracing::info!("{why} before {id} had joined: joining under another id");
         }
-        self.desk.book().hear(&event, clock::wall());
+        self.handler.tracker().handle_event(&event, clock::wall());
         match event {
             Event::Joined { id, namesake } => {
                 tracing::info!("joined as {id}");
-                self.joined = Some(id);
+                self.joined_as = Some(id);
                 if namesake {
                     tracing::warn!(
                         "another node has this name: name nodes by their ids, or give one of \
@@ -449,10 +462,10 @@ impl Agent {
                     );
                 }
                 self.warn_of_quorum();
-                tokio::spawn(drifts::compare(Arc::clone(&self.desk)));
+                tokio::spawn(drift_check::warn_if_different(Arc::clone(&self.handler)));
             }
             Event::Fenced { id, why } => {
-                let former = &self.desk.former;
+                let former = &self.handler.former;
                 *former.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
                 tracing::warn!("{why}: everything is ended, and {id} is given up");
             }
@@ -460,14 +473,14 @@ impl Agent {
                 epoch,
                 found,
                 workloads,
-            } => tracing::warn!("{}", lost_view(&self.desk, (epoch, found), &workloads)),
+            } => tracing::warn!("{}", lost_view(&self.handler, (epoch, found), &workloads)),
             Event::QuorumAttained { nodes, quorum } => {
                 tracing::info!("quorum attained: {}", quorum_of(nodes, quorum));
             }
             Event::QuorumLost { nodes, quorum } => {
                 tracing::warn!("quorum lost: {}", quorum_of(nodes, quorum));
             }
-            Event::NodeJoined { id, name } if name == self.desk.manager.config().name => {
+            Event::NodeJoined { id, name } if name == self.handler.manager.config().name => {
                 tracing::warn!(
                     "another node of this name has joined ({id}); name nodes by their ids"
                 );
@@ -492,11 +505,11 @@ impl Agent {
             Event::Excluded { why } => self.excluded = Some(why),
             Event::Trouble { failure, in_a_row } => {
                 let broken = failure.class == FailureClass::Broken;
-                self.struggle(failure.why.to_string(), broken, in_a_row);
+                self.report_trouble(failure.why.to_string(), broken, in_a_row);
             }
             Event::Recovered => {
                 self.troubles.clear();
-                self.desk.trouble.send_replace(None);
+                self.handler.trouble.send_replace(None);
                 tracing::warn!("the store answers again");
             }
             // Answers, heartbeats and the end are told elsewhere.
@@ -504,10 +517,10 @@ impl Agent {
         }
     }
 
-    /// Says once what is wrong with the store, until it answers again.
-    fn struggle(&mut self, why: String, broken: bool, in_a_row: u32) {
+    /// Logs once what is wrong with the store, until it answers again.
+    fn report_trouble(&mut self, why: String, broken: bool, in_a_row: u32) {
         // Some stores say who they are, others only what happened.
-        let store = self.desk.store.to_string();
+        let store = self.handler.store.to_string();
         let why = if why.contains(&store) {
             why
         } else {
@@ -517,7 +530,7 @@ impl Agent {
             why: why.clone(),
             broken,
         };
-        self.desk.trouble.send_replace(Some(trouble));
+        self.handler.trouble.send_replace(Some(trouble));
         // What comes before the store's name says what the call was.
         let cause = why.find(&store).map_or(&*why, |at| &why[at..]);
         if self.troubles.len() < TROUBLES_MAX && self.troubles.insert(cause.to_owned()) {
@@ -542,8 +555,12 @@ impl Agent {
 }
 
 /// The warning that the view is gone, or that an older copy is back.
-fn lost_view(desk: &Desk, (epoch, found): (u64, Option<u64>), workloads: &[Name]) -> String {
-    let (key, store) = (desk.keys.view(), &desk.store);
+fn lost_view(
+    handler: &RequestHandler,
+    (epoch, found): (u64, Option<u64>),
+    workloads: &[Name],
+) -> String {
+    let (key, store) = (handler.keys.view(), &handler.store);
     let found = found.map_or_else(|| "nothing".to_owned(), |found| format!("epoch {found}"));
     let names: Vec<&str> = workloads.iter().map(Name::as_str).collect();
     let names = match names.len() {

@@ -1,5 +1,5 @@
-//! What a workload is: the command and all that goes with it, as it lies in
-//! the store, and as people write it in a file.
+//! What a workload is: the command and all that goes with it, as it lies in the
+//! store, and as people write it in a file.
 //!
 //! The file (`tenure deploy --file`) is TOML and may describe many:
 //!
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure::ha::{Deployment, Start};
 
-use super::wire::{Begin, LogLimits, Restart};
+use super::messages::{LogLimits, RestartPolicy, RunSpec};
 
 /// What the content register calls workloads that are processes.
 pub const KIND: &str = "process";
@@ -50,7 +50,7 @@ pub struct Process {
     pub env_file: Option<String>,
     /// When it is started again.
     #[serde(default)]
-    pub restart: Restart,
+    pub restart: RestartPolicy,
     /// How long it must run to have been started, in milliseconds.
     #[serde(default = "ready_ms")]
     pub ready_ms: u64,
@@ -63,11 +63,11 @@ const fn ready_ms() -> u64 {
     READY_MS
 }
 
-/// A workload as somebody wants it.
+/// A workload as a user wants it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Workload {
-    /// By what it is known in its group.
+    /// Its name in its group.
     pub name: String,
     /// The program and its arguments.
     pub command: Vec<String>,
@@ -77,7 +77,7 @@ pub struct Workload {
     /// The path of a file on the node that has it, with more variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env_file: Option<String>,
-    /// A node's name or id; otherwise whichever fits.
+    /// A node's name or id; otherwise any node that fits.
     #[serde(default)]
     pub node: Option<String>,
     /// Whether it moves off a dead node.
@@ -94,7 +94,7 @@ pub struct Workload {
     pub needs: Vec<String>,
     /// When it is started again.
     #[serde(default)]
-    pub restart: Restart,
+    pub restart: RestartPolicy,
     /// How long it must run to have been started, such as `2s`.
     #[serde(default)]
     pub ready: Option<String>,
@@ -114,13 +114,13 @@ const fn one() -> u32 {
 /// A file of workloads.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct File {
+pub struct WorkloadFile {
     /// All that are in it.
     #[serde(default)]
     pub workload: Vec<Workload>,
 }
 
-impl File {
+impl WorkloadFile {
     /// What is in a file of workloads.
     ///
     /// # Errors
@@ -210,19 +210,19 @@ impl Workload {
 
 /// What is the same for all workloads of an agent.
 #[derive(Clone, Debug)]
-pub(super) struct Frame {
+pub(super) struct WorkloadDefaults {
     pub(super) group: String,
     pub(super) node: String,
     pub(super) grace_ms: u64,
     pub(super) log: LogLimits,
 }
 
-impl Frame {
-    /// What the steward is told to start.
+impl WorkloadDefaults {
+    /// What the shim is ordered to start.
     ///
     /// # Errors
     /// If the content is none that this version understands.
-    pub(super) fn begin(&self, start: &Start) -> Result<Begin, String> {
+    pub(super) fn run_spec(&self, start: &Start) -> Result<RunSpec, String> {
         let process: Process = serde_json::from_slice(&start.config).map_err(|error| {
             format!(
                 "expected a command that this version understands: {error}; upgrade this agent, \
@@ -245,7 +245,7 @@ impl Frame {
         if let Some(config) = process.config {
             add(CONFIG, config.to_string());
         }
-        Ok(Begin {
+        Ok(RunSpec {
             run: start.run.0,
             id: start.id.to_string(),
             name: start.name.to_string(),
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<Vec<Workload>, String> {
-        let file: Result<File, _> = toml::from_str(text);
+        let file: Result<WorkloadFile, _> = toml::from_str(text);
         file.map(|file| file.workload)
             .map_err(|error| error.to_string())
     }
@@ -294,7 +294,7 @@ mod tests {
         "#;
         let all = parsed(text).expect("fine");
         assert_eq!(all.len(), 2);
-        assert_eq!(all[0].restart, Restart::OnFailure);
+        assert_eq!(all[0].restart, RestartPolicy::OnFailure);
         let config = all[0].config.as_ref().expect("one").to_string();
         assert_eq!(config, r#"{"greeting":"hello","list":[1,2]}"#);
         assert!(!all[1].ha && all[1].instances == 1);

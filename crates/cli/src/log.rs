@@ -30,7 +30,7 @@ fn missing(lines: u64) -> String {
     format!(
         "{} of this log were dropped: nobody had read stderr for {:?}",
         crate::output::counted(usize::try_from(lines).unwrap_or(usize::MAX), "line"),
-        crate::movement::PATIENCE
+        crate::stall::STALL_TIMEOUT
     )
 }
 

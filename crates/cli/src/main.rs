@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser as _};
 use tenure::store::Store;
-use tenure_agent::{self as agent, guard, movement};
+use tenure_agent::{self as agent, guard, stall};
 use tenure_runtime::failure;
 
 use crate::args::{Cli, Command, Common, LogFormat};
@@ -59,7 +59,7 @@ impl Context {
     /// How long the agent that is asked may be kept from its group: it goes
     /// on asking its store, which mostly comes back.
     fn patience_of_agents(&self) -> Duration {
-        self.said.unwrap_or(agent::WITHIN)
+        self.said.unwrap_or(agent::DEFAULT_TIMEOUT)
     }
 }
 

@@ -15,7 +15,7 @@ use tenure::core::election::Record;
 use tenure::election::Observation;
 use tenure::error::{plain, plain_json};
 
-pub(crate) use tenure_agent::words::{counted, quorum_of, timestamp};
+pub(crate) use tenure_agent::format::{counted, quorum_of, timestamp};
 
 use crate::args::LogFormat;
 use crate::stderr;

@@ -8,7 +8,7 @@
 //! * Nothing waits here but the main thread, and that only for a reader that
 //!   goes on reading: what is merely slow loses nothing until [`QUEUE_MAX`]
 //!   bytes wait, and from then on slows the main thread down.
-//! * Once stderr has not moved for [`PATIENCE`](crate::movement::PATIENCE),
+//! * Once stderr has not moved for [`STALL_TIMEOUT`](crate::stall::STALL_TIMEOUT),
 //!   lines are dropped and counted. What waits already is kept, in order. When
 //!   stderr moves again, a line says how many are missing.
 //! * At the end of the program what waits is written, for as long as stderr
@@ -29,13 +29,13 @@ use std::time::Duration;
 use tenure::clock;
 use tenure::error::plain_json;
 
-use crate::movement::Movement;
+use crate::stall::StallDetector;
 
 /// How many bytes of lines may wait. What comes on top is waited for by the
 /// main thread, and dropped and counted on any other.
 pub(crate) const QUEUE_MAX: usize = 4 << 20;
 /// How often a thread that waits looks whether stderr still moves.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Makes the line that says how many are missing.
 pub(crate) type Missing = fn(u64) -> String;
@@ -43,9 +43,9 @@ pub(crate) type Missing = fn(u64) -> String;
 struct Queue {
     state: Mutex<State>,
     /// There is something to write.
-    news: Condvar,
+    not_empty: Condvar,
     /// Something has been written.
-    room: Condvar,
+    not_full: Condvar,
 }
 
 struct State {
@@ -53,7 +53,7 @@ struct State {
     /// Of the lines above, and of the one that is being written.
     bytes: usize,
     writing: bool,
-    movement: Movement,
+    stall: StallDetector,
     dropped: u64,
     missing: Missing,
 }
@@ -68,15 +68,15 @@ pub(crate) fn start(missing: Missing) {
             lines: VecDeque::new(),
             bytes: 0,
             writing: false,
-            movement: Movement::NONE,
+            stall: StallDetector::NONE,
             dropped: 0,
             missing,
         }),
-        news: Condvar::new(),
-        room: Condvar::new(),
+        not_empty: Condvar::new(),
+        not_full: Condvar::new(),
     });
     let writer = std::thread::Builder::new().name("tenure-stderr".into());
-    WRITES.get_or_init(|| writer.spawn(|| queue.write_for_ever()).is_ok());
+    WRITES.get_or_init(|| writer.spawn(|| queue.run()).is_ok());
 }
 
 /// Whether the thread was started.
@@ -85,7 +85,7 @@ static WRITES: OnceLock<bool> = OnceLock::new();
 /// Says these bytes, a line or more of them, on stderr.
 pub(crate) fn say(bytes: &[u8]) {
     match QUEUE.get().filter(|_| WRITES.get() == Some(&true)) {
-        Some(queue) => queue.put(bytes),
+        Some(queue) => queue.push(bytes),
         None => drop(io::stderr().lock().write_all(bytes)),
     }
 }
@@ -94,7 +94,7 @@ pub(crate) fn say(bytes: &[u8]) {
 pub(crate) fn finish() {
     if let Some(queue) = QUEUE.get().filter(|_| WRITES.get() == Some(&true)) {
         let mut state = queue.lock();
-        while state.waits() && !state.is_stuck() {
+        while state.waits() && !state.is_stalled() {
             state = queue.wait_for_room(state);
         }
     }
@@ -139,12 +139,12 @@ impl State {
     }
 
     /// Whether lines wait and stderr does not move.
-    fn is_stuck(&mut self) -> bool {
-        self.waits() && self.movement.has_stopped(clock::boot(), unread)
+    fn is_stalled(&mut self) -> bool {
+        self.waits() && self.stall.is_stalled(clock::boot(), unread)
     }
 
-    fn moves(&mut self) {
-        self.movement = Movement::at(clock::boot(), unread());
+    fn note_progress(&mut self) {
+        self.stall = StallDetector::at(clock::boot(), unread());
     }
 
     fn fits(&self, more: usize) -> bool {
@@ -153,14 +153,14 @@ impl State {
 
     fn queue(&mut self, line: Vec<u8>) {
         if !self.waits() {
-            self.moves();
+            self.note_progress();
         }
         self.bytes += line.len();
         self.lines.push_back(line);
     }
 
     /// Says how many lines are missing, in their place.
-    fn tell_dropped(&mut self) {
+    fn queue_dropped_note(&mut self) {
         if self.dropped > 0 {
             let line = (self.missing)(std::mem::take(&mut self.dropped));
             self.queue(line.into_bytes());
@@ -174,15 +174,15 @@ impl Queue {
     }
 
     fn wait_for_room<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let waited = self.room.wait_timeout(state, LOOK);
+        let waited = self.not_full.wait_timeout(state, POLL_INTERVAL);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    fn put(&self, bytes: &[u8]) {
+    fn push(&self, bytes: &[u8]) {
         let main = std::thread::current().name() == Some("main");
         let mut state = self.lock();
         loop {
-            if state.is_stuck() {
+            if state.is_stalled() {
                 state.dropped += 1;
                 return;
             }
@@ -195,17 +195,17 @@ impl Queue {
             }
             state = self.wait_for_room(state);
         }
-        state.tell_dropped();
+        state.queue_dropped_note();
         state.queue(bytes.to_vec());
         drop(state);
-        self.news.notify_one();
+        self.not_empty.notify_one();
     }
 
-    fn write_for_ever(&self) {
+    fn run(&self) {
         let mut state = self.lock();
         loop {
             let Some(line) = state.lines.pop_front() else {
-                let waited = self.news.wait(state);
+                let waited = self.not_empty.wait(state);
                 state = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
@@ -216,11 +216,11 @@ impl Queue {
             state = self.lock();
             state.writing = false;
             state.bytes -= line.len();
-            state.moves();
+            state.note_progress();
             if state.lines.is_empty() {
-                state.tell_dropped();
+                state.queue_dropped_note();
             }
-            self.room.notify_all();
+            self.not_full.notify_all();
         }
     }
 }

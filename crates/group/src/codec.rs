@@ -1,9 +1,9 @@
-//! What a view looks like in its register.
+//! The format of a view in its register.
 //!
-//! Text that a person can read in a database console, closed by a checksum.
-//! Fields of a line are parted by tabs, which no name has; what is usual is
-//! left out, and nodes are named by their line, because a group of thousands
-//! of workloads has to fit into [`VIEW_BYTES_MAX`]:
+//! It is text that a person can read in a database console, and ends with a
+//! checksum. Tabs separate the fields of a line, because no name has a tab.
+//! Usual values are left out, and nodes are named by their line, because a group
+//! of thousands of workloads has to fit into [`VIEW_BYTES_MAX`]:
 //!
 //! ```text
 //! tenure-ha 1
@@ -20,8 +20,8 @@
 //! crc32c 1a2b3c4d
 //! ```
 //!
-//! A format, a line or a field that this version does not know is refused,
-//! never guessed at and never overwritten.
+//! A format, a line or a field that this version does not know is refused. It is
+//! neither guessed at nor overwritten.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -338,7 +338,7 @@ impl Assignment {
 
 fn place(out: &mut String, places: &BTreeMap<NodeId, usize>, place: Place) -> fmt::Result {
     let node = |id: NodeId| {
-        // Nobody but a member is ever named.
+        // Only members are ever named.
         let index = places.get(&id).copied();
         debug_assert!(index.is_some(), "{id} is named but no member");
         index.unwrap_or(usize::MAX)

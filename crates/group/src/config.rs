@@ -1,4 +1,4 @@
-//! What a node of a group is told, and the arithmetic that must hold.
+//! The settings of a node of a group, and the arithmetic that must hold for them.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -24,7 +24,7 @@ pub struct Config {
     /// How many HA nodes the group needs before any HA workload runs. Every
     /// HA node of a group must be told the same.
     pub quorum: u32,
-    /// Whether the load of a dead node lands on all survivors, not on one.
+    /// Whether the load of a dead node is spread over all survivors, not on one.
     /// Every HA node of a group must be told the same.
     pub spread: bool,
     /// Its labels, such as `zone=a`; at most [`LABELS_MAX`].
@@ -33,7 +33,7 @@ pub struct Config {
     pub max: Option<u32>,
     /// How long it may be silent.
     pub lease: Duration,
-    /// How often it beats.
+    /// How often it writes its heartbeat.
     pub interval: Duration,
     /// How long workloads get to stop.
     pub grace: Duration,
@@ -49,7 +49,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The group of whoever names none.
+    /// The group of a node that names none.
     pub const DEFAULT_GROUP: &'static str = "__DEFAULT__";
 
     /// An HA node with the default times and no need of a quorum.
@@ -111,7 +111,7 @@ impl Config {
         times
     }
 
-    /// The grant of a beat sent at `start`.
+    /// The grant of a heartbeat sent at `start`.
     pub(super) fn grant(&self, start: Instant) -> Grant {
         Grant::new(start, &self.times())
     }
@@ -143,7 +143,7 @@ impl Config {
     }
 }
 
-/// Rounded up to what a view can say, so that no judge waits less.
+/// Rounded up to what a view can say, so that no node that judges waits less.
 fn millis_up(lease: Duration) -> Duration {
     let millis = lease.as_nanos().div_ceil(1_000_000);
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))

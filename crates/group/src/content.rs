@@ -29,7 +29,7 @@
 //!   epoch that was known before the touch was sent. This node has seen every
 //!   epoch from that one to `w`, so it has seen the mark appear. The touch
 //!   did not hold, and the swap was not sent.
-//! * `m` is later than `w`: as long as the view names `d` nobody adds the
+//! * `m` is later than `w`: as long as the view names `d` no node adds the
 //!   mark, and without the mark the deletion is not sent. So the view has
 //!   stopped naming `d` before.
 //!
@@ -239,7 +239,7 @@ impl Uploads {
                 };
                 holds
             }
-            // Somebody else has touched it, or deleted it.
+            // Another node has touched it, or deleted it.
             Err(failure) if failure.class == FailureClass::Conflict => {
                 item.stage = Stage::Due(context.now);
                 item.conflicted = true;
@@ -316,7 +316,7 @@ impl Collector {
     }
 
     /// Forgets all. What is on its way has its version as a precondition, and
-    /// whoever collects next takes the marks away.
+    /// the next collector takes the marks away.
     pub(super) fn clear(&mut self) {
         if self.on {
             *self = Self::new();

@@ -1,5 +1,5 @@
-//! What all parts of a node share: who it is, what time it is, and how it
-//! calls the store and tells news. Nothing here decides anything.
+//! What all parts of a node share: its id, the time, and how it calls the store
+//! and reports news. Nothing here decides anything.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -160,7 +160,7 @@ impl Context {
         (self.config.interval / 8).saturating_mul(doubled).min(most)
     }
 
-    /// At most 10 % of the lease, so that judges do not stampede.
+    /// At most 10 % of the lease, so that nodes that judge do not stampede.
     pub(super) fn jitter(&mut self) -> Duration {
         self.rng.span(self.config.lease / 10)
     }

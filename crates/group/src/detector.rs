@@ -1,18 +1,19 @@
-//! Judging the other nodes: a death takes two steps (§3).
+//! The failure detector: how a node judges the others. A death takes two steps
+//! (§3).
 //!
-//! The register that is judged must be the register that is swapped, and the
-//! view is another register. So first the *heartbeat register* is swapped,
-//! from the exact version that was silent for the span, to one that says
-//! `dead`; a beat that lands first wins, and cancels the verdict. Only then,
-//! and by anybody who reads `dead`, may the view be swapped.
+//! The register that is judged must be the register that is swapped, and the view
+//! is another register. So first the *heartbeat register* is swapped, from the
+//! exact version that was silent for the span, to one that says `dead`. A
+//! heartbeat that is written first wins, and cancels that. Only then may the view
+//! be swapped, by any node that reads `dead`.
 //!
-//! What a list or a watch shows keeps this node's sight of the others up to
-//! date; a verdict falls only on a fresh read of the one register, asked when
-//! the time had passed, that shows the very beat that was silent.
+//! Lists and watches keep this node's picture of the others up to date. A node is
+//! declared dead only after a fresh read of its register. That read was sent when
+//! the span had passed, and shows the very heartbeat that was silent.
 //!
-//! A heartbeat register that is not there (somebody deleted it) can never
-//! come back, because beats do not create; its node is given the same span to
-//! find out, and is then as good as dead.
+//! A heartbeat register that is not there (it was deleted) can never come back,
+//! because heartbeats do not create it. Its node gets the same span to find out,
+//! and then counts as dead.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -34,7 +35,7 @@ use super::{Bug, NodeId, Plant};
 pub(super) struct FailureDetector {
     peers: BTreeMap<NodeId, PeerState>,
     /// Ids of this node's own that it has given up and whose work has ended:
-    /// nobody needs to wait for their silence.
+    /// no node needs to wait for their silence.
     former: Vec<NodeId>,
     list: Option<Pending>,
     list_at: Instant,
@@ -80,7 +81,7 @@ impl HeartbeatState {
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Watching,
-    /// Silent for long enough; act then, unless somebody else has.
+    /// Silent for long enough; act then, unless another node has.
     Doubting {
         act_at: Instant,
     },
@@ -184,7 +185,7 @@ impl FailureDetector {
                 self.note(context, view, member.id, None, Some(pending.asked));
             }
         }
-        // What is neither there nor a member is nobody's business any more.
+        // What is neither there nor a member is not followed any more.
         let known = |id: &NodeId| shown.contains_key(id) || view.member(*id).is_some();
         self.peers.retain(|id, _| known(id));
         self.former.retain(known);
@@ -354,7 +355,7 @@ impl FailureDetector {
                 let pending = context.write(key, Expect::Version(version), dead.encode());
                 self.set(id, Stage::Declaring(pending));
             }
-            // Gone for the span: nobody can bring it back.
+            // Gone for the span: nothing can bring it back.
             HeartbeatState::Absent if stands && view.member(id).is_some() => {
                 self.condemn(context, id);
             }
@@ -436,7 +437,7 @@ impl FailureDetector {
                 }
                 self.condemn(context, id);
             }
-            // Somebody wrote first: a late beat, or another judge. Look.
+            // Another write came first: a late heartbeat, or another node that judges.
             Err(failure) if failure.class == FailureClass::Conflict => {
                 let act_at = context.now;
                 self.set(id, Stage::Doubting { act_at });
@@ -558,7 +559,7 @@ impl PeerState {
         self.first.after(span)
     }
 
-    /// Whether what is shown is older than what is known: beats and verdicts
+    /// Whether what is shown is older than what is known: heartbeats and verdicts
     /// only raise the sequence, and nothing comes back. But what was asked for
     /// after the known state was seen is no old news: then the store gives out
     /// an older copy. It is waited for once more, which costs time and no

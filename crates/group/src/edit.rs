@@ -1,11 +1,11 @@
 //! How one view becomes the next (§1, §3, §4): pure functions, the same for
 //! nodes and for an operator's command.
 //!
-//! Edits are level-triggered. A node looks at the view it has and drafts the
-//! next one with *everything* that is due: who is to be buried, what it has
-//! released, what its users asked for. If the compare-and-swap fails it
-//! drafts again from what it finds, so nothing is lost and nothing is done
-//! twice. Many commands go into one draft.
+//! Edits are level-triggered. A node looks at the view it has and drafts the next
+//! one with *everything* that is due: which nodes to remove, what it has released,
+//! what its users asked for. If the compare-and-swap fails, it drafts again from
+//! what it finds, so nothing is lost and nothing is done twice. Many commands go
+//! into one draft.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -21,7 +21,7 @@ use super::view::{
 };
 use super::{Bug, Digest, NodeId, Plant};
 
-/// What somebody asks of a group.
+/// What a user asks of a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// Run this, on that node or on whichever fits.
@@ -124,7 +124,7 @@ impl core::error::Error for Refusal {}
 pub struct Draft {
     view: View,
     changed: bool,
-    /// About how many bytes it takes, once somebody has asked.
+    /// About how many bytes it takes, once that was asked.
     bytes: Option<usize>,
     plant: Plant,
 }
@@ -146,7 +146,7 @@ impl Draft {
     }
 
     /// The next view, or `None` if there is nothing to change. Whatever was
-    /// waiting is placed if somebody fits.
+    /// waiting is placed if a node fits.
     pub fn finish(mut self) -> Option<View> {
         if !self.changed {
             return None;
@@ -265,7 +265,7 @@ impl Draft {
                 } => continue,
                 Place::Releasing { .. } if plant.is(Bug::MovesForgotten) => continue,
                 _ if !assignment.ha => continue,
-                // It was promised to somebody who is there.
+                // It was promised to a node that is there.
                 Place::Releasing {
                     to: Target::Node(next),
                     ..
@@ -385,7 +385,7 @@ impl Draft {
         Err(Refusal::Unfit(member.name.clone(), why))
     }
 
-    /// Asks whoever has it to let go.
+    /// Asks its holder to release it.
     fn redirect(&mut self, name: &Name, to: Target) -> Result<(), Refusal> {
         let assignment = self.view.workloads.get_mut(name);
         let assignment = assignment.ok_or_else(|| Refusal::NoWorkload(name.clone()))?;

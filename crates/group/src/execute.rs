@@ -1,4 +1,4 @@
-//! Carrying out the plan: what is started, stopped and killed here (§6).
+//! Executes the plan: starts, stops and kills workloads here (§6).
 
 use alloc::vec::Vec;
 
@@ -20,7 +20,7 @@ impl Node {
         let due = self.replan || self.was_open != open || self.jobs.is_retry_due(now);
         (self.replan, self.was_open) = (false, open);
         let actions = match (self.stage, self.view_sync.view()) {
-            // Until a beat succeeds the guardian alone keeps the work.
+            // Until a heartbeat succeeds the guardian alone keeps the work.
             (Stage::Resuming, _) => Vec::new(),
             _ if !due => Vec::new(),
             (Stage::Fenced | Stage::Joining, _) if adopt => Vec::new(),

@@ -1,5 +1,5 @@
-//! The heartbeat register: one per node, written by it alone, and once more
-//! by whoever judges it dead (§3).
+//! The heartbeat register. Each node has one, and alone writes it. A node that
+//! judges it dead writes it once more (§3).
 //!
 //! ```text
 //! tenure-ha-node 1
@@ -11,9 +11,9 @@
 //! crc32c 1a2b3c4d
 //! ```
 //!
-//! The last line but one stands only in the register of a dead node, and says
-//! who judged. Such a register is never written again, only deleted: every
-//! beat meets a conflict, and beats never create.
+//! The last line but one is only in the register of a dead node, and names the
+//! node that judged. Such a register is never written again, only deleted: every
+//! heartbeat meets a conflict, and heartbeats never create.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -44,7 +44,7 @@ pub struct Heartbeat {
     /// What the node tells people of itself; opaque here, at most
     /// [`STATUS_BYTES_MAX`].
     pub status: Bytes,
-    /// Who judged it dead, if anybody did.
+    /// The node that judged it dead, if one did.
     pub dead: Option<NodeId>,
 }
 

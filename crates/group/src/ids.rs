@@ -1,10 +1,10 @@
 //! The names of things in a group: node ids, digests, and the keys of its
 //! registers.
 //!
-//! A [`NodeId`] names one *incarnation* of a node, never a host: whoever
-//! passed its own deadline comes back under another, and nothing that the
-//! old one sent can be taken for the new one's. A [`Digest`] names the
-//! register with the config and the command of a workload; the machine never
+//! A [`NodeId`] names one *incarnation* of a node, never a host. A node that
+//! passed its own deadline comes back under another id, and nothing that it sent
+//! under the old one can be taken for the new one's. A [`Digest`] names the
+//! register with the config and the command of a workload. The machine never
 //! looks inside.
 
 use alloc::format;

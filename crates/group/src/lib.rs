@@ -1,30 +1,36 @@
 //! Work that moves off dead machines, over any store of registers.
 //!
-//! A *group* of nodes shares one register, the [`View`]: who is in the group,
-//! and which workload is to run where. Each node beats in a register of its
-//! own, so that beating does not contend for the view, and runs what the view
-//! assigns to it ([`reconcile`]). When a node falls silent, another one judges it
-//! dead, in two steps, and its HA workloads go to an heir that everybody
-//! would have chosen. The clauses cited as `§` are those of `docs/design/groups.md`.
+//! A *group* of nodes shares one register, the [`View`]: which nodes are in the
+//! group, and which workload is to run where. Each node writes its heartbeat in a
+//! register of its own, so that heartbeats do not contend for the view. It runs
+//! what the view assigns to it ([`reconcile`]). When a node falls silent, another
+//! one judges it dead, in two steps. Its HA workloads go to a node that every
+//! node would have chosen. The clauses cited as `§` are those of
+//! `docs/design/groups.md`.
 //!
 //! # Why does a workload never run twice?
 //!
-//! The view gives it one holder at a time. The holder is changed by itself,
-//! after it has reaped what ran, or by its death. Death needs the holder's
-//! own heartbeat register, swapped from a version that was silent for
-//! `lease x (1 + drift)` on the judge's clock; and the holder has killed
-//! everything by `lease x (1 - drift)` on its own, counted from before that
-//! very beat was sent. So it has ended before it can be judged. A beat that
-//! lands in between changes the version, and the swap fails; a beat that
-//! comes later meets a conflict, and never creates the register anew. A node
-//! that passed its deadline never comes back under the same id.
+//! The view gives it one holder at a time. Only the holder itself, after it has
+//! reaped what ran, or the holder's death changes the holder. Death needs the
+//! holder's own heartbeat register, swapped from a version that was silent for
+//! `lease x (1 + drift)` on the clock of the node that judges. The holder has
+//! killed everything by `lease x (1 - drift)` on its own clock, counted from
+//! before that very heartbeat was sent. So it has ended before it can be judged.
+//!
+//! A heartbeat that is written in between changes the version, and the swap
+//! fails. A heartbeat that comes later meets a conflict, and never creates the
+//! register anew. A node that passed its deadline never comes back under the same
+//! id.
 //!
 //! # What is left out on purpose
 //!
-//! Processes and files, what configs mean (the machine writes and deletes
-//! them, and does not look into them: [`Spec::content`]), metrics, balancing of load (an operator moves), and quorum as a defence against
-//! split views: there is one view, so there is no other half. The quorum is
-//! what seed designs know it for: not to run at all with too few machines.
+//! * Processes and files, and metrics.
+//! * What configs mean: the machine writes and deletes them, and does not look
+//!   into them ([`Spec::content`]).
+//! * Balancing of load: an operator moves workloads.
+//! * Quorum as a defence against split views. There is one view, so there is no
+//!   other half. The quorum is what HAManager (Vert.x) has it for: not to run at
+//!   all with too few machines.
 #![no_std]
 
 extern crate alloc;

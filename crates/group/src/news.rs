@@ -1,5 +1,5 @@
-//! What a node tells its user: the difference between two views, and how a
-//! take-over goes on. Nothing is decided here.
+//! What a node reports to its user: the difference between two views, and the
+//! progress of a take-over. Nothing is decided here.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

@@ -5,16 +5,18 @@
 //!            view swapped                  drained of everything
 //!  joining ──────────────────────> member ─────────────────────> leaving ──> stopped
 //!     ^  ^                            │          work ended, view swapped,
-//!     │  │ resuming: a beat in time ──┘          heartbeat deleted
+//!     │  │ resuming: a heartbeat ─────┘          heartbeat deleted
+//!     │  │           in time
 //!     │  └ (else)
 //!     └────────── fenced <── unconfirmed until drain_at, judged dead, removed
 //!        under a new id, once everything has ended
 //! ```
 //!
-//! The parts are [`own_heartbeat`](super::pulse) (the own heartbeat),
-//! [`view_sync`](super::roll) (the view), [`detector`](super::judge) (the others) and
-//! [`reconcile`](super::plan) (what ought to run here); this file lets them hear of
-//! each other. What may run is decided in one place: [`Node::is_open`].
+//! The parts are [`own_heartbeat`](super::own_heartbeat),
+//! [`view_sync`](super::view_sync) (the view), [`detector`](super::detector) (the
+//! other nodes) and [`reconcile`](super::reconcile) (what should run here). This
+//! file passes events between them. What may run is decided in one place:
+//! [`Node::is_open`].
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -57,8 +59,8 @@ pub struct Node {
     pub(super) leaving: bool,
     /// Whether HA workloads may run, as last told.
     pub(super) quorum: Option<bool>,
-    /// It goes on from an earlier life, of which a swap of the view may still
-    /// be on its way: nothing starts before one of this life has landed.
+    /// It goes on from an earlier incarnation, of which a swap of the view may still
+    /// be on its way: nothing starts before one of this incarnation took effect.
     pub(super) unsettled: bool,
     /// Whether something has changed that the plan depends on.
     pub(super) replan: bool,
@@ -85,7 +87,7 @@ pub(super) enum Stage {
 impl Node {
     /// A node that joins. The configuration must have been
     /// [validated](Config::validate). `former` is an id that this node had
-    /// before and under which nothing runs any more: nobody needs to wait
+    /// before and under which nothing runs any more: no node needs to wait
     /// for its silence.
     pub fn new(config: Config, rng: Rng, now: Now, former: Option<NodeId>) -> Self {
         debug_assert_eq!(config.validate(), Ok(()), "validate before you join");
@@ -117,7 +119,7 @@ impl Node {
 
     /// A node that was restarted on the same boot of its machine and whose
     /// guardian kept its workloads running: it goes on under its old id if a
-    /// beat succeeds before `kill_at`, and otherwise ends everything.
+    /// heartbeat succeeds before `kill_at`, and otherwise ends everything.
     pub fn resume(config: Config, rng: Rng, now: Now, resume_state: ResumeState) -> Self {
         let mut node = Self::new(config, rng, now, None);
         // Nothing of the new incarnation has been said yet.
@@ -194,7 +196,7 @@ impl Node {
         matches!(self.stage, Stage::Member) && granted
     }
 
-    /// From when on the success of a beat is too late.
+    /// From when on the success of a heartbeat is too late.
     fn deadline_of_beats(&self) -> Instant {
         let grant = self.grant();
         match self.stage {
@@ -210,7 +212,7 @@ impl Node {
             BeatOutcome::Beat => {
                 if matches!(self.stage, Stage::Resuming) {
                     if self.view_sync.excludes(self.context.me) {
-                        // Its earlier life had not joined yet, or was removed.
+                        // Its earlier incarnation had not joined yet, or was removed.
                         // No other view need ever come to say so.
                         return self.fence(Why::Removed);
                     }

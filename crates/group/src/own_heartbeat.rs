@@ -1,14 +1,15 @@
-//! The node's own heartbeat (§2): created once, beaten once an interval,
-//! never created again.
+//! The node's own heartbeat (§2): created once, written once an interval, never
+//! created again.
 //!
-//! A beat is a compare-and-swap on the version of the last one, so whoever
-//! judges this node dead and swaps the register first has the last word. Each
-//! attempt has a sequence of its own, so that a read can tell after an
-//! unknown outcome which of them landed; the grant counts from before *that*
-//! attempt was sent. A life that goes on from an earlier one begins its
-//! sequences at the boot-time clock: an attempt of the earlier life may still
-//! be on its way, and must not be taken for one of this life, whose grant would
-//! count from too late.
+//! A heartbeat is a compare-and-swap on the version of the last one. So a node
+//! that judges this one dead, and swaps the register first, prevails. Each
+//! attempt has a sequence of its own, so that a read can tell after an unknown
+//! outcome which of them took effect. The grant counts from before *that* attempt
+//! was sent.
+//!
+//! A node that resumes begins its sequences at the boot-time clock. An attempt of
+//! its earlier incarnation may still be on its way. It must not be taken for one
+//! of this incarnation, because its grant would count from too late.
 
 use alloc::collections::VecDeque;
 
@@ -38,14 +39,14 @@ pub(super) struct OwnHeartbeat {
     attempts: VecDeque<(u64, Instant)>,
     stage: Stage,
     failures: u32,
-    /// What the last beat expected, if it met a conflict and the register has
+    /// What the last heartbeat expected, if it met a conflict and the register has
     /// not been read since.
     conflicted: Option<Expect>,
     /// How many registers in a row could not be created though they are not
     /// there, and when the next may be.
     refusals: u32,
     create_at: Instant,
-    /// Whether the beats of the incarnation before this one failed, and none
+    /// Whether the heartbeats of the incarnation before this one failed, and none
     /// has succeeded since.
     failed_before: bool,
     pub(super) status: Bytes,
@@ -65,7 +66,7 @@ enum Stage {
     Still,
 }
 
-/// What a beat came to.
+/// What a heartbeat came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BeatOutcome {
     Nothing,
@@ -98,7 +99,7 @@ impl OwnHeartbeat {
     pub(super) fn resumed(now: Instant, grant: Grant) -> Self {
         Self {
             created: true,
-            // An attempt takes at least a nanosecond, so no earlier life of
+            // An attempt takes at least a nanosecond, so no earlier incarnation of
             // this boot has given out a sequence as high as the clock.
             sequence: now.as_nanos(),
             grant: Some(grant),
@@ -116,7 +117,7 @@ impl OwnHeartbeat {
         self.version.as_ref()
     }
 
-    /// Whether the last beat failed, be it one of the incarnation before this.
+    /// Whether the last heartbeat failed, be it one of the incarnation before this.
     pub(super) const fn fails(&self) -> bool {
         self.failures > 0 || self.refusals > 0 || self.failed_before
     }
@@ -135,7 +136,7 @@ impl OwnHeartbeat {
         }
     }
 
-    /// No beat any more.
+    /// No heartbeat any more.
     pub(super) fn stop(&mut self) {
         self.stage = Stage::Still;
     }
@@ -229,7 +230,7 @@ impl OwnHeartbeat {
                 return BeatOutcome::Nothing;
             }
         };
-        // No race, if it shows what the beat expected: the store refuses it.
+        // No race, if it shows what the heartbeat expected: the store refuses it.
         let conflicted = self.conflicted.take();
         let refused = conflicted.filter(|it| it.is_met_by(reading.register.as_ref()));
         let refused =
@@ -278,7 +279,7 @@ impl OwnHeartbeat {
     }
 
     /// It is not there: it was deleted, or an attempt to create it is still on
-    /// its way, or landed and was deleted since. An id is created once.
+    /// its way, or took effect and was deleted since. An id is created once.
     fn absent(&mut self, context: &Context) -> BeatOutcome {
         let tried = self.created || !self.attempts.is_empty();
         if tried && !context.config.plant.is(Bug::BeatCreates) {

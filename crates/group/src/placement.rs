@@ -1,15 +1,16 @@
-//! Who takes over (§5): a pure function of the view and of the dead one's id.
+//! Which node takes over (§5): a pure function of the view and of the dead node's
+//! id.
 //!
-//! Every node that reads the same view computes the same heir, so it does not
-//! matter who writes it down. Two rules, one for a whole group:
+//! Every node that reads the same view computes the same answer, so it does not
+//! matter which of them writes it. A group has one of two rules:
 //!
-//! * **one heir** (the default): the live HA nodes sorted by id, and of them
-//!   the one at FNV-1a 64 of the dead one's id, *unsigned*, modulo their
-//!   number. (The Java ancestor took a signed hash and could go negative.)
-//!   A workload that does not fit there goes to the next one round the ring.
+//! * **one node** (the default): the live HA nodes sorted by id, and of them the
+//!   one at FNV-1a 64 of the dead node's id, *unsigned*, modulo their number.
+//!   (The Java ancestor took a signed hash and could go negative.) A workload
+//!   that does not fit there goes to the next node round the ring.
 //! * **spread**: each workload goes where its name and the node's id hash
-//!   highest (*rendezvous hashing*, Thaler and Ravishankar 1998), so that a
-//!   dead node's load lands on all survivors, and a node that joins or leaves
+//!   highest (*rendezvous hashing*, Thaler and Ravishankar 1998). So a dead
+//!   node's load is spread over all survivors, and a node that joins or leaves
 //!   moves nothing but its own.
 
 use alloc::vec::Vec;
@@ -38,7 +39,7 @@ fn bid(workload: &Name, node: NodeId) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Chooses heirs in one view, keeping count of what it has given away.
+/// Chooses nodes in one view, keeping count of what it has given away.
 #[derive(Clone, Debug)]
 pub(crate) struct Placement {
     /// The candidates, sorted by id, with how many workloads each has.
@@ -77,7 +78,7 @@ impl Placement {
         }
     }
 
-    /// Who takes over `workload` after `former`; `None` if nobody may.
+    /// Who takes over `workload` after `former`; `None` if no node may.
     pub(crate) fn placement(
         &mut self,
         former: NodeId,
@@ -101,7 +102,7 @@ impl Placement {
         Some(chosen)
     }
 
-    /// The same, for workloads that nobody had: each by itself.
+    /// The same, for workloads that no node had: each by itself.
     pub(crate) const fn spreading(mut self) -> Self {
         self.spread = true;
         self

@@ -1,17 +1,17 @@
-//! What runs here, and what ought to: the planner (§6).
+//! What runs here, and what should: the planner (§6).
 //!
-//! [`reconcile`] is a pure function of the view, the own id, what runs here, and
-//! the own times. It is level-triggered: whoever calls it too often loses
-//! nothing, and a missed event costs only time. Three things decide whether a
-//! workload is wanted here: the view assigns it to this node *and nobody has
-//! been asked to release it*, the group has its quorum (if it is HA), and the
-//! node's own grant is still to be counted on.
+//! [`reconcile`] is a pure function of the view, the node's id, what runs here,
+//! and the node's times. It is level-triggered: an extra call changes nothing,
+//! and a missed event costs only time. Three things decide whether a workload is
+//! wanted here: the view assigns it to this node *and does not ask for its
+//! release*, the group has its quorum (if the workload is HA), and the node's own
+//! grant still counts.
 //!
-//! A start that failed is repeated after a back-off that doubles; after
-//! [`STARTS_MAX`] of them in a row the next node may try. A workload that
-//! starts well and ends by itself soon after counts with those: that it has
-//! started proves nothing, so failures are forgotten only once it has run for
-//! a while ([`HEALTHY`]).
+//! A start that failed is repeated after a back-off that doubles. After
+//! [`STARTS_MAX`] failures in a row the next node may try. A workload that starts
+//! well and ends by itself soon after counts as a failure too. A start alone
+//! proves nothing, so failures are forgotten only once the workload has run for a
+//! while ([`HEALTHY`]).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -111,7 +111,7 @@ pub struct Times {
     /// come.
     pub open: bool,
     /// Whether anything new may start: a node that resumes its incarnation
-    /// first makes sure that no swap of its last life can land any more.
+    /// first makes sure that no swap of its last incarnation can take effect any more.
     pub may_start: bool,
 }
 

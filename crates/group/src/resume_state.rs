@@ -1,10 +1,10 @@
 //! What a node that was restarted may go on from (§7).
 //!
-//! The grant of a former life is a time of the clock that this life was shown.
-//! On another boot, or in another time namespace, that time means nothing: a
-//! life that is over would look as if it had hours left. So would the times
-//! that are told to a guardian which that life has started and which reads its
-//! clock. So a node goes on, and a guardian is kept, only on one clock.
+//! The grant of an earlier incarnation is a time of the clock that it read. On
+//! another boot, or in another time namespace, that time means nothing: a grant
+//! that is over would look as if it had hours left. The same holds for the times
+//! that are sent to a guardian which that incarnation has started and which reads
+//! its clock. So a node goes on, and a guardian is kept, only on one clock.
 
 use alloc::collections::BTreeMap;
 
@@ -20,13 +20,13 @@ use super::{Bug, NodeId, Plant};
 pub struct ResumeState {
     /// Its id.
     pub id: NodeId,
-    /// The grant of its last beat, on the clock of this very boot.
+    /// The grant of its last heartbeat, on the clock of this boot.
     pub grant: Grant,
     /// What its guardian kept running.
     pub jobs: BTreeMap<Name, Job>,
 }
 
-/// Whether the clock that a former life has noted is the one that is read now.
+/// Whether the clock that a former incarnation has noted is the one that is read now.
 /// A boot id that is foreign or cannot be read proves nothing: two processes
 /// that cannot read theirs need not be shown one clock.
 pub fn is_one_clock(noted: Option<ClockId>, read: Option<ClockId>, plant: Plant) -> bool {
@@ -34,7 +34,7 @@ pub fn is_one_clock(noted: Option<ClockId>, read: Option<ClockId>, plant: Plant)
     reported || plant.is(Bug::BootTrusted)
 }
 
-/// Whether a node may go on from a life that has noted this clock and whose
+/// Whether a node may go on from an incarnation that has noted this clock and whose
 /// last grant was this one, `now` on the clock that is read.
 pub fn may_resume(
     noted: Option<ClockId>,

@@ -41,7 +41,8 @@ impl Node {
                 }
             }
             Stage::Member | Stage::Leaving if missing => return None,
-            // Whoever is leaving might be the heir, and would take it all along.
+            // A node that is leaving might be chosen for the workloads, and would
+            // take them along.
             Stage::Leaving => self.draft_own(&mut draft),
             Stage::Member => {
                 for id in condemned {
@@ -63,7 +64,7 @@ impl Node {
         if self.unsettled || self.view_sync.has_fallen(plant) {
             draft.touch();
         }
-        // It goes on from a life of before the rules of content. No attempt
+        // It goes on from an incarnation of before the rules of content. No attempt
         // has this serial.
         let member = draft.view().member(me);
         if member.is_some_and(|member| member.serial < SERIALS) {
@@ -103,7 +104,7 @@ impl Node {
         }
         if matches!(self.stage, Stage::Member) {
             // Without a line of its own the view could not show which attempt
-            // landed. A node that goes on from a life before it had joined has
+            // took effect. A node that goes on from an incarnation before it had joined has
             // none yet.
             if draft.view().member(me).is_some() {
                 self.view_sync

@@ -1,4 +1,4 @@
-//! What goes into a node of a group and what comes out of it.
+//! The inputs and outputs of a node of a group.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -30,7 +30,7 @@ pub enum Command {
         /// What is asked.
         request: Request,
     },
-    /// Tell people this of the node, with the next beats; at most
+    /// Tell people this of the node, with the next heartbeats; at most
     /// [`STATUS_BYTES_MAX`](super::STATUS_BYTES_MAX), the rest is cut.
     Status(Bytes),
     /// Move all HA workloads to others, then leave.
@@ -204,7 +204,7 @@ pub enum Output {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Why {
-    /// No beat was confirmed in time.
+    /// No heartbeat was confirmed in time.
     Unconfirmed,
     /// Its heartbeat register says that it is dead.
     JudgedDead,
@@ -237,7 +237,7 @@ pub enum Event {
         /// does not count.
         namesake: bool,
     },
-    /// A beat was confirmed: what runs may run for longer.
+    /// A heartbeat was confirmed: what runs may run for longer.
     Beat {
         /// Until when what.
         grant: Grant,

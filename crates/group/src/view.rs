@@ -1,10 +1,10 @@
-//! The view (§1): the one register that says who is in a group and which of
+//! The view (§1): the one register that says which nodes a group has and which of
 //! them is to run what.
 //!
-//! It is changed by compare-and-swap alone, so every node sees the same
-//! sequence of views, and what follows from a view does not depend on who
-//! computes it. It holds ids, places and digests; configs and commands live
-//! in registers of their own, because a register is at most 256 KiB.
+//! It is changed by compare-and-swap alone, so every node sees the same sequence
+//! of views. What follows from a view does not depend on which node computes it.
+//! It holds ids, places and digests. Configs and commands live in registers of
+//! their own, because a register is at most 256 KiB.
 //!
 //! A workload has one [`Place`] at any time:
 //!
@@ -13,12 +13,12 @@
 //!  assigned(n) ────────> releasing(n → nowhere) ────────> gone
 //!      │  ^  move, drain                     the same
 //!      │  └──────────── releasing(n → m) ───────────────> assigned(m)
-//!      │ n dies                              nobody fits        somebody fits
-//!      └──────────────> assigned(heir)  or  waiting ────────> assigned(m)
+//!      │ n dies                              no node fits       a node fits
+//!      └──────────────> assigned(chosen)  or  waiting ──────> assigned(m)
 //! ```
 //!
 //! Only `n` itself, after its processes are reaped, or `n`'s death may take a
-//! workload away from `n`. Everybody else may only ask, by *releasing*.
+//! workload away from `n`. All other nodes may only ask, by *releasing*.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -46,9 +46,9 @@ pub struct View {
     /// Grows by one with every view. The fence that workloads are handed.
     pub epoch: u64,
     /// How many HA nodes the group needs before any HA workload runs; 0 and
-    /// 1 are met by whoever looks.
+    /// 1 are met by any node that looks.
     pub quorum: u32,
-    /// Whether the load of a dead node lands on all survivors, not on one.
+    /// Whether the load of a dead node is spread over all survivors, not on one.
     pub spread: bool,
     /// The nodes, in the order in which they joined.
     pub members: Vec<Member>,
@@ -131,7 +131,7 @@ pub enum Place {
         /// Who gets it then.
         to: Target,
     },
-    /// Nowhere, until somebody fits.
+    /// Nowhere, until a node fits.
     Waiting,
 }
 
@@ -140,7 +140,7 @@ pub enum Place {
 pub enum Target {
     /// To this node.
     Node(NodeId),
-    /// To whoever fits when it is released.
+    /// To any node that fits when it is released.
     Anyone,
     /// Nowhere: it is undeployed.
     Nowhere,
@@ -148,7 +148,7 @@ pub enum Target {
 
 impl Place {
     /// Who may be running it: the one node that must be asked, or be dead,
-    /// before anybody else does.
+    /// before another node does.
     pub const fn holder(&self) -> Option<NodeId> {
         match self {
             Self::Assigned(node) | Self::Releasing { from: node, .. } => Some(*node),
@@ -169,7 +169,7 @@ impl Place {
     }
 }
 
-/// What somebody wants to run.
+/// What a user wants to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spec {
     /// Its name, unique in the group.
@@ -185,7 +185,7 @@ pub struct Spec {
     /// The labels that a node must have to run it.
     pub needs: Vec<Name>,
     /// What the digest names. It is written before the view names it; `None`
-    /// if that is somebody else's care.
+    /// if something else takes care of that.
     pub content: Option<Bytes>,
 }
 
@@ -206,10 +206,10 @@ impl Spec {
 
 impl View {
     /// The highest epoch that a node writes. What is read is twice as high
-    /// (`codec`), so that no node writes what nobody can read.
+    /// (`codec`), so that no node writes what no node can read.
     pub const EPOCH_MAX: u64 = 1 << 62;
 
-    /// Nobody and nothing; its epoch is one before the first.
+    /// No node and no workload; its epoch is one before the first.
     pub const fn empty(group: Name, quorum: u32, spread: bool) -> Self {
         Self {
             group,

@@ -1,26 +1,27 @@
-//! The view as one node knows it, and how it gets its edits into it (§1, §4).
+//! The view as one node knows it, and how the node gets its edits into it (§1,
+//! §4).
 //!
-//! Reading, drafting and swapping never overlap: at most one call on the view
-//! is under way. A swap that met a conflict, or whose outcome is unknown, is
-//! followed by a read and then by another draft from what was found. Edits
-//! that follow from the state of things repair themselves that way.
+//! Reading, drafting and swapping never overlap: at most one call on the view is
+//! under way. After a swap that met a conflict, or whose outcome is unknown, the
+//! node reads, and drafts again from what it found. Edits that follow from the
+//! state of things repair themselves that way.
 //!
-//! Commands of users must take effect once, and their users must be told what
-//! became of them. A draft with commands is an *attempt*. Each attempt has a
-//! serial of its own, which goes into the node's line of the view with it. All
-//! attempts on one version of the view exclude each other, since each is a
-//! compare-and-swap on that version. So the first view of another version
-//! settles all of them: the attempt whose serial it shows has landed, and no
-//! other ever will. Until then each of them may land, so that a refusal by the
-//! latest of them is not final either.
+//! Commands of users must take effect once, and their users must learn the
+//! outcome. A draft with commands is an *attempt*. Each attempt has a serial of
+//! its own, which goes into the node's line of the view with it. All attempts on
+//! one version of the view exclude each other, since each is a compare-and-swap on
+//! that version. So the first view of another version settles all of them: the
+//! attempt whose serial it shows took effect, and no other ever will. Until then
+//! each of them may take effect, so a refusal by the latest of them is not final
+//! either.
 //!
-//! A view from which the node was removed settles nothing. The node's serial
-//! went with its line, and an attempt may have landed in a view that this node
+//! A view from which the node was removed settles nothing. The node's serial went
+//! with its line, and an attempt may have taken effect in a view that this node
 //! never saw. Its users are told to find out (`begin_again`).
 //!
-//! A life that goes on from an earlier one begins its serials at the boot-time
-//! clock, where no earlier life of this boot has come: an attempt of that life
-//! cannot be taken for one of this.
+//! A node that resumes begins its serials at the boot-time clock, where no earlier
+//! incarnation of this boot has come. So an attempt of such an incarnation cannot
+//! be taken for one of this.
 
 mod refusal;
 
@@ -44,7 +45,7 @@ use super::{Bug, Digest, NodeId, Plant};
 pub const COMMANDS_MAX: usize = 1_024;
 
 /// The most attempts on one version of the view. After them a draft without
-/// commands settles which of them has landed.
+/// commands settles which of them took effect.
 const ATTEMPTS_MAX: usize = 8;
 
 /// A command that is not in the view yet.
@@ -157,8 +158,8 @@ impl ViewSync {
         }
     }
 
-    /// The view of a life that goes on from an earlier one on the same boot.
-    /// An attempt takes at least a nanosecond, so no earlier life has given out
+    /// The view of an incarnation that goes on from an earlier one on the same boot.
+    /// An attempt takes at least a nanosecond, so no earlier incarnation has given out
     /// a serial as high as the clock.
     pub(super) fn resumed(now: Instant) -> Self {
         Self {
@@ -207,7 +208,7 @@ impl ViewSync {
             context.event(Event::Refused { ticket, why });
         }
         self.removed = false;
-        // A swap that is under way is nobody's any more.
+        // A swap that is under way settles no command any more.
         self.pending = None;
         self.serial = SERIALS;
         self.read_at = context.now;
@@ -239,7 +240,7 @@ impl ViewSync {
     }
 
     /// Puts the commands that wait into a draft. What is done by it is kept
-    /// until it is known which attempt landed. If all of it is refused, and no
+    /// until it is known which attempt took effect. If all of it is refused, and no
     /// earlier attempt may still land, that is final.
     pub(super) fn grant_wishes(
         &mut self,
@@ -295,7 +296,7 @@ impl ViewSync {
         }
     }
 
-    /// The view of another version shows `serial`: that attempt has landed, if
+    /// The view of another version shows `serial`: that attempt took effect, if
     /// there is one, and the others never will.
     fn settle_attempts(&mut self, context: &mut Context, serial: u64) {
         let mut attempts = core::mem::take(&mut self.attempts);

@@ -240,7 +240,7 @@ impl World {
 
     /// The guardian's timer.
     pub(crate) fn guard(&mut self, p: usize, term: Term) {
-        self.keeper_looks(p, term);
+        self.watchdog_looks(p, term);
         let proc = &self.procs[p];
         let node = &self.nodes[proc.node];
         let Some(work) = proc.work.filter(|work| work.term == term) else {

@@ -6,7 +6,7 @@
 //! beside a healthy candidate and a healthy store: it hears nothing then, the
 //! go-ahead among it, and says nothing.
 //!
-//! While the guardian hangs, the candidate's own *keeper* ends the work at
+//! While the guardian hangs, the candidate's own *watchdog* ends the work at
 //! `kill_at` (`docs/design/run.md`). If both are stopped, no process reads the
 //! clock, and only the fence protects. That case is left out: where the
 //! candidate does not run either, the work ends at the `kill_at` that its
@@ -239,8 +239,8 @@ impl World {
     }
 
     /// A deadline of the work has come: where the guardian hangs, the
-    /// candidate's keeper looks in its stead, and knows the latest grant.
-    pub(crate) fn keeper_looks(&mut self, p: usize, term: Term) {
+    /// candidate's watchdog looks in its stead, and knows the latest grant.
+    pub(crate) fn watchdog_looks(&mut self, p: usize, term: Term) {
         if !self.procs[p].guardian.hung || !self.runs(p) {
             return;
         }

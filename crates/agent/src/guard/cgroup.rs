@@ -1,21 +1,21 @@
 //! A cgroup for CMD, where one can be had: `cgroup.kill` ends all in it at
 //! one stroke, even a program that forks faster than it can be killed.
 //!
-//! The group is a child of the one the guardian is in, named after the
-//! guardian, so that the supervisor finds it without being told. It is made
-//! while standing by and without a word if that fails: no cgroup v2, not
-//! writable (nothing delegated to this user), a kernel before 5.14. It limits
-//! and measures nothing; whoever does not want it sets `TENURE_CGROUP=off`.
-//! The tree of processes (`tree.rs`) is ended in any case, because a
-//! privileged CMD may leave its cgroup.
+//! The cgroup is a child of the one that the guardian is in, and is named after
+//! the guardian, so the supervisor finds it without a message. It is made while
+//! standing by. A failure is not reported: no cgroup v2, not writable (nothing
+//! delegated to this user), or a kernel before 5.14. The cgroup limits and
+//! measures nothing. `TENURE_CGROUP=off` turns it off. The tree of processes
+//! (`tree.rs`) is ended in any case, because a privileged CMD may leave its
+//! cgroup.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A cgroup of our own; removed when dropped.
-pub(super) struct Leaf(PathBuf);
+pub(super) struct Cgroup(PathBuf);
 
-impl Leaf {
+impl Cgroup {
     /// Makes the cgroup of the guardian with this process id.
     pub(super) fn make(guardian: i32) -> Option<Self> {
         if std::env::var_os("TENURE_CGROUP").is_some_and(|value| value == "off") {
@@ -23,8 +23,8 @@ impl Leaf {
         }
         let dir = path(guardian)?;
         fs::create_dir(&dir).ok()?;
-        let leaf = Self(dir);
-        leaf.0.join("cgroup.kill").exists().then_some(leaf)
+        let cgroup = Self(dir);
+        cgroup.0.join("cgroup.kill").exists().then_some(cgroup)
     }
 
     /// The one a guardian made, if it did.
@@ -44,7 +44,7 @@ impl Leaf {
     }
 }
 
-impl Drop for Leaf {
+impl Drop for Cgroup {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.0);
     }

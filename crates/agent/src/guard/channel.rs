@@ -1,12 +1,12 @@
-//! How supervisor, guardian and shim talk: messages over a stream socket.
+//! How supervisor, guardian and launcher talk: messages over a stream socket.
 //!
-//! A message (`wire.rs`) is preceded by its length (four bytes,
-//! little-endian), on a socket that only the two of them hold. Its end is a
-//! message too: whoever is on the other side is dead.
+//! A message (`messages.rs`) is preceded by its length (four bytes,
+//! little-endian), on a socket that only the two of them hold. The end of the
+//! stream is a message too: the process on the other side is dead.
 //!
-//! Sending never blocks: what the socket does not take is kept and sent when
-//! it does, because a supervisor that waits for a stopped guardian could not
-//! kill it at `kill_at`. Limits: [`LIMIT`] bytes a message.
+//! Sending never blocks. What the socket does not take is kept and sent when it
+//! does, because a supervisor that waits for a stopped guardian could not kill it
+//! at `kill_at`. Limit: [`LIMIT`] bytes a message.
 
 use std::io::{self, IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
@@ -20,7 +20,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::wire::{Message, parse};
+use super::messages::{Message, parse};
 
 /// The longest message: above what exec(2) takes for arguments and
 /// environment by default (2 MiB), below what could hurt.
@@ -166,7 +166,7 @@ impl Channel {
         (self.socket.as_fd(), flags)
     }
 
-    /// Waits until there is something to read. For the shim, which has
+    /// Waits until there is something to read. For the launcher, which has
     /// nothing else to do.
     pub(super) fn block(&self) -> io::Result<()> {
         let (fd, flags) = self.interest();
@@ -186,7 +186,7 @@ mod tests {
 
     use tenure::core::time::Instant;
 
-    use super::super::wire::{Order, Start};
+    use super::super::messages::{GuardianOrder, Start};
     use super::*;
 
     fn pair() -> (Channel, Channel) {
@@ -210,17 +210,17 @@ mod tests {
             env: vec![("A".into(), "b=c".into())],
         };
         let orders = [
-            Order::Hello,
-            Order::Start(start),
-            Order::Extend {
+            GuardianOrder::Hello,
+            GuardianOrder::Start(start),
+            GuardianOrder::Extend {
                 drain_at: at(3),
                 kill_at: at(4),
             },
-            Order::Stop {
+            GuardianOrder::Stop {
                 grace: Duration::from_millis(5),
             },
-            Order::Kill,
-            Order::Signal(-7),
+            GuardianOrder::Kill,
+            GuardianOrder::Signal(-7),
         ];
         for order in &orders {
             a.send(order).expect("sent");
@@ -229,7 +229,7 @@ mod tests {
         for order in orders {
             assert_eq!(b.next().expect("parsed"), Some(order));
         }
-        assert_eq!(b.next::<Order>().expect("nothing"), None);
+        assert_eq!(b.next::<GuardianOrder>().expect("nothing"), None);
         drop(a);
         assert!(!b.fill().expect("read"), "the end of the channel is told");
     }
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_message_larger_than_the_socket_is_sent_in_parts() {
         let (mut a, mut b) = pair();
-        let start = Order::Start(Start {
+        let start = GuardianOrder::Start(Start {
             drain_at: Instant::ZERO,
             kill_at: Instant::ZERO,
             argv: vec![OsString::from("x".repeat(LIMIT - 100))],
@@ -261,10 +261,10 @@ mod tests {
             let (a, mut b) = pair();
             (&a.socket).write_all(bytes).expect("written");
             b.fill().expect("read");
-            assert!(b.next::<Order>().is_err(), "{bytes:?}");
+            assert!(b.next::<GuardianOrder>().is_err(), "{bytes:?}");
         }
         let (mut a, _b) = pair();
-        let long = Order::Start(Start {
+        let long = GuardianOrder::Start(Start {
             drain_at: Instant::ZERO,
             kill_at: Instant::ZERO,
             argv: vec![OsString::from("x".repeat(LIMIT))],

@@ -1,11 +1,10 @@
-//! The guardian: parent of CMD, and keeper of its two times.
+//! The guardian: the parent of CMD, which ends it at its two lease times.
 //!
 //! It is a process of its own so that the supervisor's death, or a stop, or a
-//! runtime that hangs, cannot keep CMD alive. It is small so that there is
-//! little in it that could fail: one thread, one loop, no configuration, no
-//! network. Each turn of the loop reads the supervisor's orders, hears of
-//! children that ended, looks at the boot-time clock, and sleeps until one of
-//! these has news.
+//! runtime that hangs, cannot keep CMD alive. It is small so that there is little
+//! in it that could fail: one thread, one loop, no configuration, no network.
+//! Each turn of the loop reads the supervisor's orders, reaps children that
+//! ended, reads the boot-time clock, and sleeps until one of these has news.
 //!
 //! ```text
 //!   Waiting ─Hello─► StandingBy ─Start─► Running ─drain_at, Stop─► Draining
@@ -14,20 +13,20 @@
 //! ```
 //!
 //! Why it is safe:
-//! * Nothing is started at or after `drain_at`, and the clock is asked here,
-//!   not where the order was given.
-//! * Orders are read before the clock, so that a renewal that was sent in
-//!   time counts even if this process was not running when it came. An order
-//!   holds times, not spans: one that grew old in the socket does no harm.
+//! * Nothing is started at or after `drain_at`, and the clock is read here, not
+//!   where the order was given.
+//! * Orders are read before the clock. So a renewal that was sent in time counts
+//!   even if this process was not running when it came. An order holds times, not
+//!   spans: one that grew old in the socket does no harm.
 //! * `drain_at` and `kill_at` only ever move later, and not at all once the
-//!   office drains: the supervisor has told everybody that it ends.
-//! * The end of the channel, a message that is none, and CMD's own end all
-//!   lead to Ending, which ends only when the kernel says that no child is
-//!   left (ECHILD).
+//!   leader drains: the supervisor has told others that the leadership ends.
+//! * The end of the channel, a message that does not parse, and CMD's own end all
+//!   lead to Ending, which ends only when the kernel says that no child is left
+//!   (ECHILD).
 //! * A supervisor that is killed wakes a guardian that is stopped (the
 //!   parent-death signal CONT).
-//! * Signals meant for a whole cgroup (a service manager's TERM) are caught
-//!   and ignored: the supervisor gets them too and decides.
+//! * Signals meant for a whole cgroup (a service manager's TERM) are caught and
+//!   ignored: the supervisor gets them too and decides.
 //!
 //! Left out: the guardian restarts nothing and serves one CMD at most.
 
@@ -51,12 +50,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tenure::clock;
 use tenure::core::time::Instant;
 
-use super::cgroup::Leaf;
+use super::cgroup::Cgroup;
 use super::channel::Channel;
+use super::exit_status::{ExitStatus, StartError};
+use super::messages::{GuardianOrder, GuardianReport, Start};
 use super::poll::{self, Alarm};
-use super::status::{Refusal, Status};
 use super::tree;
-use super::wire::{Order, Report, Start};
 
 /// How long to wait between rounds of killing that had no effect.
 const RETRY: Duration = Duration::from_millis(5);
@@ -67,7 +66,7 @@ const REAPED_AT_ONCE: usize = 256;
 
 /// What is left to reap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Left {
+enum Unfinished {
     /// No child: everything has ended.
     Nothing,
     /// Children that have not ended.
@@ -77,43 +76,43 @@ enum Left {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
-    /// For the supervisor's first word.
+enum GuardPhase {
+    /// For the supervisor's first message.
     Waiting,
-    /// The shim is there; the go-ahead is not.
+    /// The launcher is there; the go-ahead is not.
     StandingBy,
     /// The go-ahead was given.
     Running,
     /// CMD has been asked to end.
     Draining,
     /// Everything is being killed.
-    EndGuard,
+    Ending,
 }
 
 struct Guardian {
     supervisor: Channel,
     /// Until it has become CMD, or failed to.
-    shim: Option<Channel>,
+    launcher: Option<Channel>,
     /// The process that is, or will become, CMD; leads a group of that number.
     cmd: Option<Pid>,
     stdin: Option<OwnedFd>,
-    leaf: Option<Leaf>,
-    phase: Phase,
-    /// The office drains: its times are final.
+    cgroup: Option<Cgroup>,
+    phase: GuardPhase,
+    /// The leader drains: its times are final.
     final_times: bool,
     drain_at: Instant,
     kill_at: Instant,
     /// The end of a requested stop's grace.
     stop_by: Instant,
-    /// The shim was told to go on.
-    go: bool,
-    /// The shim has become CMD, and the supervisor was told.
+    /// The launcher was told to go on.
+    launched: bool,
+    /// The launcher has become CMD, and the supervisor was told.
     started: bool,
     /// CMD was not started, and the supervisor was told.
     refused: bool,
     fault: bool,
     /// Nothing was alive when everything was killed last.
-    quiet: bool,
+    none_alive: bool,
 }
 
 /// Guards until nothing is left.
@@ -121,8 +120,8 @@ pub(super) fn main() -> ExitCode {
     match run() {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            // The supervisor learns from the exit; this is for who runs the
-            // hidden subcommand by hand.
+            // The supervisor sees the exit. This is for a person who runs the
+            // hidden subcommand.
             use std::io::Write as _;
             let _ = writeln!(io::stderr(), "tenure: guardian: {error}");
             ExitCode::from(2)
@@ -152,17 +151,17 @@ fn run() -> io::Result<u8> {
     let mut guardian = Guardian::new(Channel::new(UnixStream::from(socket))?);
     loop {
         poll::drain(&children);
-        guardian.hear_supervisor();
-        guardian.hear_shim();
-        let left = guardian.reap();
-        guardian.look_at_clock(clock::boot());
-        if guardian.phase == Phase::EndGuard {
-            if left == Left::Nothing {
+        guardian.read_supervisor();
+        guardian.read_launcher();
+        let unfinished = guardian.reap();
+        guardian.check_deadlines(clock::boot());
+        if guardian.phase == GuardPhase::Ending {
+            if unfinished == Unfinished::Nothing {
                 return Ok(guardian.finish());
             }
             guardian.kill();
         }
-        if left != Left::Unreaped {
+        if unfinished != Unfinished::Unreaped {
             guardian.sleep(&mut alarm, &children)?;
         }
     }
@@ -172,40 +171,39 @@ impl Guardian {
     fn new(supervisor: Channel) -> Self {
         Self {
             supervisor,
-            shim: None,
+            launcher: None,
             cmd: None,
             stdin: None,
-            leaf: Leaf::make(tree::me()),
-            phase: Phase::Waiting,
+            cgroup: Cgroup::make(tree::me()),
+            phase: GuardPhase::Waiting,
             final_times: false,
             drain_at: Instant::MAX,
             kill_at: Instant::MAX,
             stop_by: Instant::MAX,
-            go: false,
+            launched: false,
             started: false,
             refused: false,
             fault: false,
-            quiet: false,
+            none_alive: false,
         }
     }
 
-    fn tell(&mut self, report: Report) {
+    fn send_report(&mut self, report: GuardianReport) {
         if self.supervisor.send(&report).is_err() {
-            self.phase = Phase::EndGuard;
+            self.phase = GuardPhase::Ending;
         }
     }
 
-    fn hear_supervisor(&mut self) {
-        if self.phase == Phase::EndGuard {
+    fn read_supervisor(&mut self) {
+        if self.phase == GuardPhase::Ending {
             let _ = self.supervisor.flush();
             return;
         }
         let result = self.follow_orders();
-        // A supervisor that is gone, and one that talks nonsense, guard no
-        // office any more.
+        // A supervisor that is gone, or sends nonsense, does not lead any more.
         if !matches!(result, Ok(true)) {
             self.fault |= result.is_err();
-            self.phase = Phase::EndGuard;
+            self.phase = GuardPhase::Ending;
         }
     }
 
@@ -214,70 +212,70 @@ impl Guardian {
         let open = self.supervisor.fill()?;
         while open && let Some(order) = self.supervisor.next()? {
             match order {
-                Order::Hello => self.arm()?,
-                Order::Start(start) => self.start(&start)?,
-                Order::Extend { drain_at, kill_at } => self.extend(drain_at, kill_at),
-                Order::Stop { grace } => self.stop(grace),
-                Order::Kill => self.phase = Phase::EndGuard,
-                Order::Signal(number) => self.forward(number),
+                GuardianOrder::Hello => self.start_launcher()?,
+                GuardianOrder::Start(start) => self.start(&start)?,
+                GuardianOrder::Extend { drain_at, kill_at } => self.extend(drain_at, kill_at),
+                GuardianOrder::Stop { grace } => self.stop(grace),
+                GuardianOrder::Kill => self.phase = GuardPhase::Ending,
+                GuardianOrder::Signal(number) => self.forward(number),
             }
         }
         Ok(open)
     }
 
-    /// Starts the shim: all that can be done before the go-ahead.
-    fn arm(&mut self) -> io::Result<()> {
-        if self.phase != Phase::Waiting {
+    /// Starts the launcher: all that can be done before the go-ahead.
+    fn start_launcher(&mut self) -> io::Result<()> {
+        if self.phase != GuardPhase::Waiting {
             return Err(io::ErrorKind::InvalidData.into());
         }
         self.stdin = self.supervisor.passed();
         let (ours, theirs) = UnixStream::pair()?;
-        let shim = Command::new(super::SELF)
-            .args([super::SHIM, &tree::me().to_string()])
+        let launcher = Command::new(super::SELF)
+            .args([super::LAUNCHER, &tree::me().to_string()])
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .process_group(0)
             .spawn();
-        self.phase = Phase::StandingBy;
-        match shim {
+        self.phase = GuardPhase::StandingBy;
+        match launcher {
             Ok(child) => {
                 self.cmd = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-                self.shim = Some(Channel::new(ours)?);
+                self.launcher = Some(Channel::new(ours)?);
             }
-            Err(error) => self.refuse(Refusal::System(error.raw_os_error().unwrap_or(0))),
+            Err(error) => self.refuse(StartError::System(error.raw_os_error().unwrap_or(0))),
         }
-        if let (Some(leaf), Some(cmd)) = (&self.leaf, self.cmd) {
-            leaf.add(cmd.as_raw_nonzero().get());
+        if let (Some(cgroup), Some(cmd)) = (&self.cgroup, self.cmd) {
+            cgroup.add(cmd.as_raw_nonzero().get());
         }
         Ok(())
     }
 
     fn start(&mut self, start: &Start) -> io::Result<()> {
-        if self.phase != Phase::StandingBy {
-            // Stopped or refused before it was started, or started twice: the
-            // latter would be a fault, the former is a race that nobody lost.
+        if self.phase != GuardPhase::StandingBy {
+            // Stopped or refused before it was started, or started twice. The
+            // latter would be a fault; the former is a harmless race.
             return match self.phase {
-                Phase::EndGuard => Ok(()),
+                GuardPhase::Ending => Ok(()),
                 _ => Err(io::ErrorKind::InvalidData.into()),
             };
         }
         self.kill_at = start.kill_at;
         self.drain_at = start.drain_at.min(start.kill_at);
         if clock::boot() >= self.drain_at {
-            self.refuse(Refusal::Late);
+            self.refuse(StartError::Late);
             return Ok(());
         }
-        let (Some(shim), Some(stdin)) = (&mut self.shim, self.stdin.take()) else {
+        let (Some(launcher), Some(stdin)) = (&mut self.launcher, self.stdin.take()) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        // A shim that has died is noticed when it is reaped.
-        let _ = shim.send_with(&Order::Start(start.clone()), stdin.as_fd());
-        self.go = true;
-        self.phase = Phase::Running;
+        // A launcher that has died is noticed when it is reaped.
+        let _ = launcher.send_with(&GuardianOrder::Start(start.clone()), stdin.as_fd());
+        self.launched = true;
+        self.phase = GuardPhase::Running;
         Ok(())
     }
 
     fn extend(&mut self, drain_at: Instant, kill_at: Instant) {
-        let held = matches!(self.phase, Phase::Running | Phase::Draining);
+        let held = matches!(self.phase, GuardPhase::Running | GuardPhase::Draining);
         if held && !self.final_times {
             self.kill_at = self.kill_at.max(kill_at);
             self.drain_at = self.drain_at.max(drain_at).min(self.kill_at);
@@ -289,27 +287,27 @@ impl Guardian {
     /// has been told to end: the supervisor's next renewal waits for this
     /// word, and a leadership is renewed for a CMD that runs.
     fn confirm(&mut self) {
-        if self.started && self.phase == Phase::Running && !self.final_times {
+        if self.started && self.phase == GuardPhase::Running && !self.final_times {
             let kill_at = self.kill_at;
-            self.tell(Report::Holds { kill_at });
+            self.send_report(GuardianReport::Holds { kill_at });
         }
     }
 
     fn stop(&mut self, grace: Duration) {
         match self.phase {
-            Phase::Waiting | Phase::StandingBy => self.phase = Phase::EndGuard,
-            Phase::Running | Phase::Draining => {
+            GuardPhase::Waiting | GuardPhase::StandingBy => self.phase = GuardPhase::Ending,
+            GuardPhase::Running | GuardPhase::Draining => {
                 self.stop_by = self.stop_by.min(clock::boot().after(grace));
-                if self.phase == Phase::Running {
+                if self.phase == GuardPhase::Running {
                     self.drain();
                 }
             }
-            Phase::EndGuard => {}
+            GuardPhase::Ending => {}
         }
     }
 
     fn forward(&mut self, number: i32) {
-        let running = matches!(self.phase, Phase::Running | Phase::Draining);
+        let running = matches!(self.phase, GuardPhase::Running | GuardPhase::Draining);
         if let (true, Some(signal)) = (running, Signal::from_named_raw(number)) {
             self.signal(signal);
         }
@@ -323,60 +321,60 @@ impl Guardian {
     }
 
     fn drain(&mut self) {
-        self.phase = Phase::Draining;
+        self.phase = GuardPhase::Draining;
         self.signal(Signal::TERM);
         // A stopped CMD can only hear it when it goes on.
         self.signal(Signal::CONT);
     }
 
-    fn refuse(&mut self, why: Refusal) {
+    fn refuse(&mut self, why: StartError) {
         self.refused = true;
-        self.tell(Report::Refused(why));
-        self.phase = Phase::EndGuard;
+        self.send_report(GuardianReport::Refused(why));
+        self.phase = GuardPhase::Ending;
     }
 
-    fn look_at_clock(&mut self, now: Instant) {
-        if !matches!(self.phase, Phase::Running | Phase::Draining) {
+    fn check_deadlines(&mut self, now: Instant) {
+        if !matches!(self.phase, GuardPhase::Running | GuardPhase::Draining) {
             return;
         }
         self.final_times |= now >= self.drain_at;
         if now >= self.kill_at.min(self.stop_by) {
-            self.phase = Phase::EndGuard;
-        } else if self.phase == Phase::Running && now >= self.drain_at {
+            self.phase = GuardPhase::Ending;
+        } else if self.phase == GuardPhase::Running && now >= self.drain_at {
             self.drain();
         }
     }
 
-    /// What the shim says. The end of its channel without a word means that
+    /// What the launcher says. The end of its channel without a word means that
     /// it is CMD now (or was killed on the way, which its status will tell).
-    fn hear_shim(&mut self) {
-        let Some(mut shim) = self.shim.take() else {
+    fn read_launcher(&mut self) {
+        let Some(mut launcher) = self.launcher.take() else {
             return;
         };
-        let open = shim.flush().is_ok() & shim.fill().unwrap_or(false);
-        while let Ok(Some(report)) = shim.next() {
+        let open = launcher.flush().is_ok() & launcher.fill().unwrap_or(false);
+        while let Ok(Some(report)) = launcher.next() {
             match report {
-                Report::Ready => self.tell(Report::Ready),
-                Report::Refused(why) => return self.refuse(why),
-                Report::Started(_)
-                | Report::Holds { .. }
-                | Report::Exited { .. }
-                | Report::Gone => {}
+                GuardianReport::Ready => self.send_report(GuardianReport::Ready),
+                GuardianReport::Refused(why) => return self.refuse(why),
+                GuardianReport::Started(_)
+                | GuardianReport::Holds { .. }
+                | GuardianReport::Exited { .. }
+                | GuardianReport::Gone => {}
             }
         }
         if open {
-            self.shim = Some(shim);
-        } else if let (true, Some(cmd)) = (self.go, self.cmd) {
+            self.launcher = Some(launcher);
+        } else if let (true, Some(cmd)) = (self.launched, self.cmd) {
             self.started = true;
-            self.tell(Report::Started(cmd.as_raw_nonzero().get()));
+            self.send_report(GuardianReport::Started(cmd.as_raw_nonzero().get()));
             self.confirm();
         }
     }
 
     /// Reaps what has ended, but not so much that orders or the clock would
     /// wait for it: after a stop there may be thousands.
-    fn reap(&mut self) -> Left {
-        let most = if self.quiet {
+    fn reap(&mut self) -> Unfinished {
+        let most = if self.none_alive {
             usize::MAX
         } else {
             REAPED_AT_ONCE
@@ -385,60 +383,60 @@ impl Guardian {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if Some(pid) == self.cmd => self.cmd_ended(status),
                 Ok(Some(_)) | Err(Errno::INTR) => {}
-                Ok(None) => return Left::Children,
-                Err(_) => return Left::Nothing,
+                Ok(None) => return Unfinished::Children,
+                Err(_) => return Unfinished::Nothing,
             }
         }
-        Left::Unreaped
+        Unfinished::Unreaped
     }
 
     fn cmd_ended(&mut self, status: WaitStatus) {
-        // Its last words are in the socket already, and say whether it was
-        // CMD that ended or a shim.
-        self.hear_shim();
+        // Its last reports are in the socket already, and say whether it was
+        // CMD that ended or a launcher.
+        self.read_launcher();
         self.cmd = None;
         if self.refused {
             // Said already.
-        } else if let (true, Some(status)) = (self.started, Status::of(status)) {
+        } else if let (true, Some(status)) = (self.started, ExitStatus::of(status)) {
             // Only this process knows at drain_at who was first: CMD, which
             // ended, or the TERM. The supervisor may have stood still.
-            let asked = matches!(self.phase, Phase::Draining | Phase::EndGuard);
-            self.tell(Report::Exited { status, asked });
-        } else if self.phase != Phase::EndGuard {
-            self.refuse(Refusal::System(0));
+            let asked = matches!(self.phase, GuardPhase::Draining | GuardPhase::Ending);
+            self.send_report(GuardianReport::Exited { status, asked });
+        } else if self.phase != GuardPhase::Ending {
+            self.refuse(StartError::System(0));
         }
         // What CMD leaves behind is not CMD: it ends with it.
-        self.phase = Phase::EndGuard;
+        self.phase = GuardPhase::Ending;
     }
 
     fn kill(&mut self) {
-        tree::hurry();
-        if let Some(leaf) = &self.leaf {
-            leaf.kill();
+        tree::raise_priority();
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
         }
         self.signal(Signal::KILL);
-        self.quiet = !tree::kill_below(&BTreeSet::new()).alive();
+        self.none_alive = !tree::kill_below(&BTreeSet::new()).alive();
     }
 
     fn sleep(&mut self, alarm: &mut Alarm, children: &UnixStream) -> io::Result<()> {
-        let ending = self.phase == Phase::EndGuard;
+        let ending = self.phase == GuardPhase::Ending;
         alarm.set(match self.phase {
-            Phase::Running => Some(self.drain_at.min(self.stop_by)),
-            Phase::Draining => Some(self.kill_at.min(self.stop_by)),
-            Phase::Waiting | Phase::StandingBy | Phase::EndGuard => None,
+            GuardPhase::Running => Some(self.drain_at.min(self.stop_by)),
+            GuardPhase::Draining => Some(self.kill_at.min(self.stop_by)),
+            GuardPhase::Waiting | GuardPhase::StandingBy | GuardPhase::Ending => None,
         })?;
         let mut fds = vec![(children.as_fd(), PollFlags::IN)];
         if !ending {
             fds.push(self.supervisor.interest());
-            fds.extend(self.shim.as_ref().map(Channel::interest));
+            fds.extend(self.launcher.as_ref().map(Channel::interest));
         }
         poll::wait(alarm, &fds, ending.then_some(RETRY))
     }
 
-    /// Says the last word. Whoever should hear it may be gone.
+    /// Sends the last report. The supervisor may be gone.
     fn finish(mut self) -> u8 {
-        self.leaf = None;
-        self.tell(Report::Gone);
+        self.cgroup = None;
+        self.send_report(GuardianReport::Gone);
         u8::from(self.fault)
     }
 }

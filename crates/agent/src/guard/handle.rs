@@ -1,10 +1,10 @@
-//! What `tenure run` holds: one guardian, for one reign at most. A steward
-//! holds one for each instance of a workload.
+//! The supervisor's handle of a guardian. `tenure run` holds one guardian, for
+//! one leadership at most. A shim holds one for each instance of a workload.
 //!
-//! Orders never block and never fail: what becomes of them is told as
-//! events, in order, and the last is always [`Event::Gone`] or
-//! [`Event::Lost`], after which nothing that CMD started is left, or
-//! [`Event::Blind`], after which nobody knows.
+//! Orders never block and never fail. What becomes of them is reported as events,
+//! in order. The last event is [`Event::Gone`] or [`Event::Lost`], after which
+//! nothing that CMD started is left, or [`Event::WatchdogLost`], after which that
+//! is not known.
 
 use std::io;
 use std::io::Write as _;
@@ -18,11 +18,11 @@ use tenure::core::time::Instant;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::watch;
 
-use super::keeper::{self, Keeper};
-use super::status::{Refusal, Status};
-use super::wire::{Order, Start};
+use super::exit_status::{ExitStatus, StartError};
+use super::messages::{GuardianOrder, Start};
+use super::watchdog::{self, Watchdog};
 
-/// Orders on their way to the keeper, which is never busy for long.
+/// Orders on their way to the watchdog, which is never busy for long.
 const ORDERS: usize = 64;
 /// More than all events a guardian can cause.
 const EVENTS: usize = 16;
@@ -40,12 +40,12 @@ pub enum Event {
     /// CMD was not started; `Gone` follows.
     Refused {
         /// For what reason.
-        why: Refusal,
+        why: StartError,
     },
     /// CMD itself has ended; `Gone` follows when all it started has, too.
     Exited {
         /// How.
-        status: Status,
+        status: ExitStatus,
         /// It had been sent TERM or KILL; otherwise it ended by itself.
         asked: bool,
     },
@@ -57,25 +57,25 @@ pub enum Event {
         /// How it failed, for a person.
         why: String,
     },
-    /// The last event: the keeper itself has failed, and with it this
+    /// The last event: the watchdog itself has failed, and with it this
     /// process's sight of CMD. The guardian hears that its channel ends and
-    /// ends CMD, at `kill_at` at the latest, but nobody will say so.
-    Blind,
+    /// ends CMD, at `kill_at` at the latest, but that is not reported.
+    WatchdogLost,
 }
 
 impl Event {
     /// Whether no other follows.
     pub const fn is_last(&self) -> bool {
-        matches!(self, Self::Gone | Self::Lost { .. } | Self::Blind)
+        matches!(self, Self::Gone | Self::Lost { .. } | Self::WatchdogLost)
     }
 }
 
 /// A guardian, standing by or guarding. Dropping it kills everything.
 pub struct Guardian {
-    orders: SyncSender<Order>,
+    orders: SyncSender<GuardianOrder>,
     wake: UnixStream,
     events: Receiver<Event>,
-    held: watch::Receiver<Option<Instant>>,
+    confirmed: watch::Receiver<Option<Instant>>,
     last: Option<Event>,
 }
 
@@ -101,53 +101,59 @@ impl Guardian {
     }
 
     fn begin(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Result<Self> {
-        let (orders, taken) = sync_channel(ORDERS);
-        let (events, heard) = channel(EVENTS);
-        let (hold, held) = watch::channel(None);
-        let (wake, woken) = UnixStream::pair()?;
+        let (orders, order_receiver) = sync_channel(ORDERS);
+        let (events, event_receiver) = channel(EVENTS);
+        let (confirmed_sender, confirmed) = watch::channel(None);
+        let (wake, wake_receiver) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
-        let keeper = Keeper::new(keeper::spawn(program, output)?, taken, woken, events, hold)?;
+        let watchdog = Watchdog::new(
+            watchdog::spawn(program, output)?,
+            order_receiver,
+            wake_receiver,
+            events,
+            confirmed_sender,
+        )?;
         std::thread::Builder::new()
             .name("tenure-keeper".into())
-            .spawn(move || keeper.run())?;
+            .spawn(move || watchdog.run())?;
         Ok(Self {
             orders,
             wake,
-            events: heard,
-            held,
+            events: event_receiver,
+            confirmed,
             last: None,
         })
     }
 
     /// What the guardian confirms from now on.
     pub fn confirmations(&self) -> Confirmations {
-        Confirmations(self.held.clone())
+        Confirmations(self.confirmed.clone())
     }
 
     /// Gives the go-ahead. It is void if it arrives at `drain_at` or later.
     pub fn start(&self, start: Start) {
-        self.order(Order::Start(start));
+        self.order(GuardianOrder::Start(start));
     }
 
     /// Moves both times, as far as they are later than before.
     pub fn extend(&self, drain_at: Instant, kill_at: Instant) {
-        self.order(Order::Extend { drain_at, kill_at });
+        self.order(GuardianOrder::Extend { drain_at, kill_at });
     }
 
     /// TERM now, KILL after `grace` or at `kill_at`. The lease may go on
     /// being extended meanwhile.
     pub fn stop(&self, grace: Duration) {
-        self.order(Order::Stop { grace });
+        self.order(GuardianOrder::Stop { grace });
     }
 
     /// KILL now.
     pub fn kill(&self) {
-        self.order(Order::Kill);
+        self.order(GuardianOrder::Kill);
     }
 
     /// Passes a signal on to CMD's process group, if CMD runs.
     pub fn signal(&self, number: i32) {
-        self.order(Order::Signal(number));
+        self.order(GuardianOrder::Signal(number));
     }
 
     /// The next event. May be cancelled without loss. After the last event it
@@ -156,17 +162,17 @@ impl Guardian {
         if let Some(last) = &self.last {
             return last.clone();
         }
-        let event = self.events.recv().await.unwrap_or(Event::Blind);
+        let event = self.events.recv().await.unwrap_or(Event::WatchdogLost);
         if event.is_last() {
             self.last = Some(event.clone());
         }
         event
     }
 
-    fn order(&self, order: Order) {
-        // After the end there is nobody to take it, and nothing to do.
+    fn order(&self, order: GuardianOrder) {
+        // After the end no thread takes orders, and nothing is left to do.
         if self.orders.send(order).is_ok() {
-            // A full pipe has woken the keeper already.
+            // A full pipe has woken the watchdog already.
             let _ = (&self.wake).write(&[1]);
         }
     }
@@ -185,7 +191,7 @@ impl Confirmations {
                 return kill_at;
             }
         }
-        // The keeper has ended, and says so as an event.
+        // The watchdog has ended, and says so as an event.
         std::future::pending().await
     }
 }
@@ -195,22 +201,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_keeper_that_is_gone_is_not_taken_for_the_end_of_cmd() {
+    fn a_watchdog_that_is_gone_is_not_taken_for_the_end_of_cmd() {
         let (orders, _) = sync_channel(ORDERS);
         let (_, events) = channel(EVENTS);
-        let (_, held) = watch::channel(None);
+        let (_, confirmed) = watch::channel(None);
         let (wake, _) = UnixStream::pair().expect("a pair");
         let mut guardian = Guardian {
             orders,
             wake,
             events,
-            held,
+            confirmed,
             last: None,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let event = runtime.expect("a runtime").block_on(guardian.event());
-        assert_eq!(event, Event::Blind);
-        // Nobody takes orders, and nobody minds.
+        assert_eq!(event, Event::WatchdogLost);
+        // An order that no thread takes does no harm.
         guardian.kill();
     }
 }

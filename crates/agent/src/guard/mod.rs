@@ -1,61 +1,62 @@
-//! The process side of `tenure run`: a command that runs only in office. An
-//! agent's steward (`steward.rs`) is a supervisor, too, of many.
+//! The process side of `tenure run`: a command that runs only while its process
+//! leads. An agent's shim (`shim.rs`) is a supervisor too, of many commands.
 //!
-//! `tenure run` (the *supervisor*) holds the office and must make sure that
-//! CMD ends before anybody else can be elected, whatever happens to the
-//! supervisor itself. A parent alone cannot promise that: it may be killed,
-//! stopped or hung at the very moment that counts. So three processes share
-//! the work, each of them the same binary:
+//! `tenure run` (the *supervisor*) leads an election. It must make sure that CMD
+//! ends before another candidate can be elected, even if the supervisor itself
+//! fails. A parent alone cannot promise that: it may be killed, stopped or hung at
+//! the very moment that counts. So three processes share the work, each of them
+//! the same binary:
 //!
 //! ```text
-//!   supervisor ──control channel──► guardian ──► CMD ──► whatever CMD starts
+//!   supervisor ──control channel──► guardian ──► CMD ──► what CMD starts
 //!   (elects)                        (own session,  (own process group,
-//!                                    one thread)     first a shim that execs)
+//!                                    one thread)     first a launcher that execs)
 //! ```
 //!
 //! * The **guardian** (`guardian.rs`) starts CMD, knows two times on the
 //!   boot-time clock, `drain_at` and `kill_at`, and keeps them on its own: TERM
 //!   at the first, KILL at the second or as soon as the supervisor is gone.
-//! * The **shim** (`shim.rs`) asks the kernel for a KILL should the guardian
-//!   die, and then becomes CMD.
-//! * The supervisor's **keeper** (`keeper.rs`), a thread, wakes a guardian that
-//!   is stopped at `kill_at`, and takes over when it dies or does nothing then.
+//! * The **launcher** (`launcher.rs`) asks the kernel for a KILL should the
+//!   guardian die, and then becomes CMD.
+//! * The supervisor's **watchdog** (`watchdog.rs`), a thread, wakes a guardian
+//!   that is stopped at `kill_at`, and takes over when it dies or does nothing
+//!   then.
 //!
-//! Why it is safe: times are only ever moved later by the supervisor, which
-//! moves them only after a renewal that succeeded. Whichever *one* of the two
-//! is killed or stopped, the other still ends CMD by `kill_at`. Everything CMD
-//! has started ends with it, because supervisor and guardian are both
-//! subreapers: an orphan cannot leave their tree (`tree.rs`), and where a
-//! cgroup can be had nothing leaves that either (`cgroup.rs`).
+//! Why it is safe: only the supervisor moves times, only later, and only after a
+//! renewal that succeeded. If *one* of supervisor and guardian is killed or
+//! stopped, the other still ends CMD by `kill_at`. Everything that CMD has started
+//! ends with it, because supervisor and guardian are both subreapers: an orphan
+//! cannot leave their tree (`tree.rs`). Where a cgroup can be had, nothing leaves
+//! that either (`cgroup.rs`).
 //!
-//! Left out on purpose: both stopped at once, a machine frozen as a whole,
-//! processes that another daemon starts at CMD's request. See docs/design/run.md;
-//! there the fence is the answer.
+//! Left out on purpose: both stopped at once, a machine frozen as a whole, and
+//! processes that another daemon starts at CMD's request. There the fence
+//! protects: see docs/design/run.md.
 
 use std::process::ExitCode;
 
 mod cgroup;
 mod channel;
-mod forward;
+mod exit_status;
 mod guardian;
 mod handle;
-mod keeper;
+mod launcher;
+mod messages;
 mod poll;
-mod shim;
-mod status;
+mod signals;
 mod tree;
-mod wire;
+mod watchdog;
 
-pub use forward::{Ask, Asks};
+pub use exit_status::{ExitStatus, StartError};
 pub use handle::{Event, Guardian};
-pub use keeper::{MARGIN_MIN, SLACK};
-pub use status::{Refusal, Status};
-pub use wire::Start;
+pub use messages::Start;
+pub use signals::{SignalRequest, SignalRequests};
+pub use watchdog::{MARGIN_MIN, SLACK};
 
 /// The hidden subcommand that makes this process a guardian.
 const GUARDIAN: &str = "__guardian";
 /// The hidden subcommand that makes this process the one that becomes CMD.
-const SHIM: &str = "__exec";
+const LAUNCHER: &str = "__exec";
 /// This very binary, even if its file has been replaced meanwhile.
 const SELF: &str = "/proc/self/exe";
 
@@ -69,8 +70,8 @@ pub fn dispatch() -> Option<ExitCode> {
     let name = args.next()?;
     if name == GUARDIAN {
         Some(guardian::main())
-    } else if name == SHIM {
-        Some(shim::main(args.next().as_deref()))
+    } else if name == LAUNCHER {
+        Some(launcher::main(args.next().as_deref()))
     } else {
         None
     }

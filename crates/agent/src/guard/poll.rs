@@ -52,7 +52,7 @@ impl Alarm {
     }
 
     /// Takes note that it rang, so that the next wait does wait.
-    fn hear(&mut self) {
+    fn clear(&mut self) {
         let mut count = [0; 8];
         if rustix::io::read(&self.timer, &mut count).is_ok() {
             self.at = None;
@@ -100,7 +100,7 @@ pub(super) fn wait(
     let rang = !fds[0].revents().is_empty();
     drop(fds);
     if rang {
-        alarm.hear();
+        alarm.clear();
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Ending a whole tree of processes, whatever it does to survive.
+//! Ends a whole tree of processes, even if they try to survive.
 //!
 //! A process that detaches itself (setsid, fork twice) leaves its group and
 //! its session, but not the tree of a *subreaper*: when its parent ends, it
@@ -12,7 +12,7 @@
 //! successor and ends lives for a fraction of a millisecond. With each it KILLs
 //! the process *group* of that child. The kernel does that at one stroke, which no
 //! fork can slip through, and what has ended but was not reaped still names its
-//! group: whoever flees within a session is caught by the dead it leaves.
+//! group: a process that flees within a session is caught by the dead it leaves.
 //! Last come those below children that live, from the top down: a process under
 //! KILL forks no more, so the children read *after* the signal are all it will
 //! ever have; those it leaves turn up one level higher in the next round.
@@ -23,7 +23,7 @@
 //! leaves thousands of them, and to look below each, or to reap them first,
 //! gave those that live seconds.
 //!
-//! A number from /proc may belong to somebody else by the time it is used. A
+//! A number from /proc may belong to another process by the time it is used. A
 //! child of our own keeps its number until we reap it; any other process is
 //! held by a pidfd, and only then asked whether its parent is still the one
 //! seen. No stranger is hit.
@@ -52,14 +52,14 @@ use rustix::process::{
 const REAPED_BESIDE: usize = 256;
 
 /// What a round of killing has seen.
-pub(super) struct Seen {
+pub(super) struct KillRound {
     /// Our children, in no order.
     children: Vec<i32>,
     /// Those of them that had ended, and wait to be reaped.
     dead: Vec<i32>,
 }
 
-impl Seen {
+impl KillRound {
     pub(super) fn alive(&self) -> bool {
         self.dead.len() < self.children.len()
     }
@@ -67,7 +67,7 @@ impl Seen {
 
 /// KILLs everything below this process, except the children in `spare` and what
 /// is below those.
-pub(super) fn kill_below(spare: &BTreeSet<i32>) -> Seen {
+pub(super) fn kill_below(spare: &BTreeSet<i32>) -> KillRound {
     let children = kill_children(me(), spare);
     let (dead, alive): (Vec<_>, Vec<_>) = children.iter().partition(|pid| has_ended(**pid));
     let mut seen: BTreeSet<i32> = alive.iter().copied().collect();
@@ -75,12 +75,12 @@ pub(super) fn kill_below(spare: &BTreeSet<i32>) -> Seen {
     while let Some(parent) = queue.pop() {
         for child in self::children(parent) {
             if seen.insert(child) {
-                kill_held(child, parent);
+                kill_if_child(child, parent);
                 queue.push(child);
             }
         }
     }
-    Seen { children, dead }
+    KillRound { children, dead }
 }
 
 /// KILLs and reaps everything this process has adopted, except `spare`, once.
@@ -114,7 +114,7 @@ pub(super) fn end_adopted(
 }
 
 /// What was seen below another process.
-pub(super) struct Struck {
+pub(super) struct KilledBelow {
     /// All of it, the dead included.
     pub(super) below: BTreeSet<i32>,
     pub(super) alive: bool,
@@ -123,20 +123,20 @@ pub(super) struct Struck {
 /// KILLs everything below `root`, a subreaper that does not do so itself. If
 /// nothing was alive, and nothing new is seen the next time, nothing is left:
 /// what lives below `root` is its child, or has an ancestor that is and lives.
-pub(super) fn strike(root: i32) -> Struck {
+pub(super) fn kill_descendants_of(root: i32) -> KilledBelow {
     let mut below = BTreeSet::new();
     let mut alive = false;
     let mut queue = vec![root];
     while let Some(parent) = queue.pop() {
         let newest_first = children(parent).into_iter().rev();
         for child in newest_first.filter(|pid| *pid != root) {
-            if below.insert(child) && kill_held(child, parent) {
+            if below.insert(child) && kill_if_child(child, parent) {
                 alive = true;
                 queue.push(child);
             }
         }
     }
-    Struck { below, alive }
+    KilledBelow { below, alive }
 }
 
 /// KILLs our children and their groups, each as soon as it is read.
@@ -152,7 +152,7 @@ fn kill_children(me: i32, spare: &BTreeSet<i32>) -> Vec<i32> {
     };
     if lists_children() {
         for list in list_files(me) {
-            let _ = each_piece(list, |pids| pids.into_iter().rev().for_each(&mut kill));
+            let _ = for_each_piece(list, |pids| pids.into_iter().rev().for_each(&mut kill));
         }
     } else {
         scan(me).into_iter().for_each(kill);
@@ -205,10 +205,10 @@ fn has_ended(pid: i32) -> bool {
     pid.is_some_and(|pid| matches!(waitid(WaitId::Pid(pid), look), Ok(Some(_))))
 }
 
-/// Goes before everybody else from now on, where that is allowed: what is to be
+/// Takes the highest priority from now on, where that is allowed: what is to be
 /// killed may keep all processors busy. Only for a thread that starts nothing
 /// any more, which would inherit it.
-pub(super) fn hurry() {
+pub(super) fn raise_priority() {
     let _ = setpriority_process(None, -20);
 }
 
@@ -218,7 +218,7 @@ pub(super) fn me() -> i32 {
 }
 
 /// KILLs `pid` if it is still a child of `parent`; false if it has ended.
-fn kill_held(pid: i32, parent: i32) -> bool {
+fn kill_if_child(pid: i32, parent: i32) -> bool {
     let Some(held) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
     else {
         return false;
@@ -241,7 +241,7 @@ pub(super) fn children(of: i32) -> Vec<i32> {
     }
     let mut found = Vec::new();
     for list in list_files(of) {
-        let _ = each_piece(list, |pids| found.extend(pids));
+        let _ = for_each_piece(list, |pids| found.extend(pids));
     }
     found
 }
@@ -261,7 +261,7 @@ fn list_files(of: i32) -> impl Iterator<Item = fs::File> {
 
 /// Hands over a list of children piece by piece, each as soon as the kernel
 /// gives it, the oldest first.
-fn each_piece(mut list: impl io::Read, mut take: impl FnMut(Vec<i32>)) -> io::Result<()> {
+fn for_each_piece(mut list: impl io::Read, mut take: impl FnMut(Vec<i32>)) -> io::Result<()> {
     let mut bytes = [0; 4096];
     let mut kept = 0;
     loop {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::agent::Restart;
+use crate::agent::RestartPolicy;
 
 /// What `tenure node` takes.
 #[derive(Debug, Args)]
@@ -158,7 +158,7 @@ pub(crate) struct Deploy {
         default_value = "always",
         conflicts_with = "file"
     )]
-    pub(crate) restart: Restart,
+    pub(crate) restart: RestartPolicy,
     /// How long CMD must run to have been started; a start that ends before has failed [default:
     /// 500ms].
     #[arg(long, value_name = "DURATION", conflicts_with = "file")]

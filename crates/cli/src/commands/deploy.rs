@@ -8,22 +8,22 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use crate::agent::spec::{File, Workload};
-use crate::agent::{self, Ask, Deployed, NotDone};
+use crate::agent::spec::{Workload, WorkloadFile};
+use crate::agent::{self, AgentRequest, Deployed, RequestError};
 use crate::failure::{Failure, usage};
 use crate::output::Output;
 use crate::{Context, args, secrets};
 
 pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<ExitCode, Failure> {
     let workloads = match &args.file {
-        Some(file) => filed(file)?,
-        None => vec![typed(args)?],
+        Some(file) => from_file(file)?,
+        None => vec![from_args(args)?],
     };
     for workload in &workloads {
         let wrong = |why: String| usage(format!("{}: {why}", workload.name));
         // The agent makes it once more; here it is only looked at.
         let _ = workload.deployment().map_err(wrong)?;
-        agent::place::fits("its name", &workload.name)?;
+        agent::state_directory::check_name("its name", &workload.name)?;
         warn_of_secrets(workload);
     }
     match (workloads.as_slice(), args.no_wait) {
@@ -32,15 +32,15 @@ pub(crate) async fn deploy(context: &Context, args: &args::Deploy) -> Result<Exi
             let mut outcome = Outcome::new(context, workloads.len());
             for workload in workloads {
                 let workload = Box::new(workload);
-                let ask = Ask::Deploy { workload, wait };
-                let done = asked(context, &args.via, ask).await;
+                let request = AgentRequest::Deploy { workload, wait };
+                let done = send_and_print(context, &args.via, request).await;
                 if outcome.add(done) {
                     break;
                 }
             }
             outcome.end()
         }
-        _ => together(context, &args.via, workloads).await,
+        _ => deploy_all(context, &args.via, workloads).await,
     }
 }
 
@@ -65,7 +65,7 @@ const AWAITED_MAX: usize = 32;
 
 /// Deploys all, and only then waits for each: one that waits for a node, or
 /// would not start, keeps no other from being deployed or told of.
-async fn together(
+async fn deploy_all(
     context: &Context,
     via: &args::Via,
     workloads: Vec<Workload>,
@@ -75,11 +75,11 @@ async fn together(
     for workload in workloads {
         let (name, restart) = (workload.name.clone(), workload.restart);
         let workload = Box::new(workload);
-        let ask = Ask::Deploy {
+        let request = AgentRequest::Deploy {
             workload,
             wait: false,
         };
-        match answered(context.output, context.patience_of_agents(), via, ask).await {
+        match send(context.output, context.patience_of_agents(), via, request).await {
             Ok((_, object)) => {
                 let epoch = |key: &str| object[key].as_u64().unwrap_or(0);
                 let (after, since) = (epoch("after"), epoch("epoch"));
@@ -104,8 +104,8 @@ async fn together(
             && let Some(it) = waiting.next()
         {
             let (output, within) = (context.output, context.patience_of_agents());
-            let (via, ask) = (via.clone(), Ask::Await(Box::new(it)));
-            awaited.spawn(async move { answered(output, within, &via, ask).await });
+            let (via, request) = (via.clone(), AgentRequest::Await(Box::new(it)));
+            awaited.spawn(async move { send(output, within, &via, request).await });
         }
         let Some(answer) = awaited.join_next().await else {
             return outcome.end();
@@ -124,30 +124,30 @@ async fn together(
 /// What became of one or of several, whose failures are told as they come.
 struct Outcome<'a> {
     context: &'a Context,
-    of: usize,
-    asked: usize,
+    total: usize,
+    sent: usize,
     failed: usize,
     last: Option<Failure>,
 }
 
 impl<'a> Outcome<'a> {
-    const fn new(context: &'a Context, of: usize) -> Self {
+    const fn new(context: &'a Context, total: usize) -> Self {
         Self {
             context,
-            of,
-            asked: 0,
+            total,
+            sent: 0,
             failed: 0,
             last: None,
         }
     }
 
     /// Whether it is no use to ask for the others.
-    fn add(&mut self, one: Result<(), NotDone>) -> bool {
-        self.asked += 1;
-        let Err(NotDone { failure, gave_up }) = one else {
+    fn add(&mut self, one: Result<(), RequestError>) -> bool {
+        self.sent += 1;
+        let Err(RequestError { failure, gave_up }) = one else {
             return false;
         };
-        if self.of > 1 {
+        if self.total > 1 {
             self.context.output.error(&failure.to_string());
         }
         self.failed += 1;
@@ -156,15 +156,15 @@ impl<'a> Outcome<'a> {
     }
 
     fn end(self) -> Result<ExitCode, Failure> {
-        let (failed, of) = (self.failed, self.of);
+        let (failed, total) = (self.failed, self.total);
         match self.last {
             None => Ok(ExitCode::SUCCESS),
-            Some(failure) if of == 1 => Err(failure),
+            Some(failure) if total == 1 => Err(failure),
             Some(failure) => {
-                let text = match of - self.asked {
-                    0 => format!("{failed} of {of} workloads failed, as said above"),
+                let text = match total - self.sent {
+                    0 => format!("{failed} of {total} workloads failed, as said above"),
                     rest => format!(
-                        "{failed} of {of} workloads failed, as said above, and {rest} were not \
+                        "{failed} of {total} workloads failed, as said above, and {rest} were not \
                          asked for"
                     ),
                 };
@@ -182,44 +182,48 @@ pub(crate) async fn undeploy(
     args: &args::Undeploy,
 ) -> Result<ExitCode, Failure> {
     let name = args.name.clone();
-    let done = asked(context, &args.via, Ask::Undeploy { name }).await;
+    let done = send_and_print(context, &args.via, AgentRequest::Undeploy { name }).await;
     done.map_err(|not| not.failure)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) async fn drain(context: &Context, args: &args::Drain) -> Result<ExitCode, Failure> {
     let node = args.node.clone();
-    let done = asked(context, &args.via, Ask::Drain { node }).await;
+    let done = send_and_print(context, &args.via, AgentRequest::Drain { node }).await;
     done.map_err(|not| not.failure)?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn asked(context: &Context, via: &args::Via, ask: Ask) -> Result<(), NotDone> {
+async fn send_and_print(
+    context: &Context,
+    via: &args::Via,
+    request: AgentRequest,
+) -> Result<(), RequestError> {
     let within = context.patience_of_agents();
-    let (text, object) = answered(context.output, within, via, ask).await?;
+    let (text, object) = send(context.output, within, via, request).await?;
     let printed = context.output.line(&text, &object);
     printed.map_err(|error| Failure::from(error).into())
 }
 
 /// What an agent answers; notes are printed as they come.
-async fn answered(
+async fn send(
     output: Output,
     within: Duration,
     via: &args::Via,
-    ask: Ask,
-) -> Result<(String, Value), NotDone> {
-    let root = agent::place::root(via.state.state.as_deref())?;
+    request: AgentRequest,
+) -> Result<(String, Value), RequestError> {
+    let root = agent::state_directory::root(via.state.state.as_deref())?;
     let note = |text: &str| output.note(text);
     let (group, name) = (via.group.group.as_str(), via.via.as_deref());
-    agent::ask(&root, group, name, within, ask, note).await
+    agent::send_request(&root, group, name, within, request, note).await
 }
 
-fn filed(path: &Path) -> Result<Vec<Workload>, Failure> {
+fn from_file(path: &Path) -> Result<Vec<Workload>, Failure> {
     let shown = path.display();
     let text =
         std::fs::read_to_string(path).map_err(|error| usage(format!("--file {shown}: {error}")))?;
-    let file: File =
-        File::parse(&text).map_err(|error| usage(format!("--file {shown}: {error}")))?;
+    let file: WorkloadFile =
+        WorkloadFile::parse(&text).map_err(|error| usage(format!("--file {shown}: {error}")))?;
     if file.workload.is_empty() {
         return Err(usage(format!(
             "--file {shown}: expected at least one [[workload]], found none"
@@ -228,7 +232,7 @@ fn filed(path: &Path) -> Result<Vec<Workload>, Failure> {
     Ok(file.workload)
 }
 
-fn typed(args: &args::Deploy) -> Result<Workload, Failure> {
+fn from_args(args: &args::Deploy) -> Result<Workload, Failure> {
     let mut env = BTreeMap::new();
     for pair in &args.env {
         let (key, value) = pair

@@ -11,7 +11,7 @@ use tenure::core::time::Instant;
 use tenure::election::{Event as Happened, Grant, Why};
 use tenure::{Election, Leadership, clock};
 
-use crate::guard::{Ask, Event, Guardian, Refusal, Start};
+use crate::guard::{Event, Guardian, SignalRequest, Start, StartError};
 
 /// How a leadership ended.
 pub(super) struct Ended {
@@ -52,7 +52,7 @@ pub(super) struct Leading<'a> {
     grant: Grant,
     outcome: Outcome,
     /// The command has been told to stop.
-    told: bool,
+    stopping: bool,
 }
 
 impl<'a> Leading<'a> {
@@ -64,7 +64,7 @@ impl<'a> Leading<'a> {
             began: clock::boot(),
             grant: leadership.grant(),
             outcome: Outcome::Ended(None),
-            told: false,
+            stopping: false,
         }
     }
 
@@ -91,7 +91,7 @@ impl<'a> Leading<'a> {
     }
 
     /// What the guardian reports; false after the last report.
-    pub(super) async fn hear(&mut self, event: Event) -> bool {
+    pub(super) async fn handle_guardian_event(&mut self, event: Event) -> bool {
         let last = event.is_last();
         match event {
             Event::Ready | Event::Gone => {}
@@ -99,11 +99,11 @@ impl<'a> Leading<'a> {
             Event::Refused { why } => {
                 tracing::error!("{}: {why}", self.name);
                 self.outcome = match why {
-                    Refusal::Late => Outcome::Late,
+                    StartError::Late => Outcome::Late,
                     _ => Outcome::ByItself(why.code()),
                 };
             }
-            Event::Exited { status, asked } if self.told || asked => {
+            Event::Exited { status, asked } if self.stopping || asked => {
                 tracing::debug!("the command {status}");
                 self.outcome = Outcome::Ended(Some(status.code()));
             }
@@ -114,29 +114,29 @@ impl<'a> Leading<'a> {
             Event::Lost { why } => {
                 tracing::error!("{}: the guardian has died: {why}", self.name);
             }
-            Event::Blind => {
+            Event::WatchdogLost => {
                 tracing::error!(
                     "{}: the keeper of the guardian has failed; nobody can see the command \
                      end, so the office is kept until its lease is over",
                     self.name
                 );
-                outlast(self.election, self.leadership).await;
+                wait_out_lease(self.election, self.leadership).await;
             }
         }
         !last
     }
 
     /// What a person or a service manager asks.
-    pub(super) fn obey(&mut self, ask: Ask, guardian: &Guardian) {
-        match ask {
-            Ask::Kill => guardian.kill(),
-            Ask::Stop => {
-                self.told = true;
+    pub(super) fn handle_signal(&mut self, signal: SignalRequest, guardian: &Guardian) {
+        match signal {
+            SignalRequest::Kill => guardian.kill(),
+            SignalRequest::Stop => {
+                self.stopping = true;
                 // No more renewals: the deadlines stand from here on.
                 self.election.resign();
                 guardian.stop(self.election.config().grace);
             }
-            Ask::Forward(signal) => guardian.signal(signal),
+            SignalRequest::Forward(signal) => guardian.signal(signal),
         }
     }
 
@@ -150,14 +150,14 @@ impl<'a> Leading<'a> {
     }
 
     /// What the campaign says.
-    pub(super) fn follow(&mut self, event: &Happened, guardian: &Guardian) {
+    pub(super) fn handle_election_event(&mut self, event: &Happened, guardian: &Guardian) {
         match event {
             Happened::Renewed { grant, .. } => {
                 self.grant = *grant;
                 guardian.extend(grant.drain_at, grant.kill_at);
             }
-            Happened::Draining { why, grant, .. } if !self.told => {
-                self.told = true;
+            Happened::Draining { why, grant, .. } if !self.stopping => {
+                self.stopping = true;
                 guardian.stop(grace(why, *grant, self.election));
             }
             Happened::Kill { .. } => guardian.kill(),
@@ -180,14 +180,14 @@ fn grace(why: &Why, grant: Grant, election: &Election) -> Duration {
 /// has looked at its clock. To drop the leadership now would be told as a
 /// resignation, so the campaign speaks first. If the election was renewed in the
 /// last moment there is nothing to hear: then it is one.
-pub(super) async fn hear_why(leadership: &Leadership) {
+pub(super) async fn await_reason(leadership: &Leadership) {
     if clock::boot() >= leadership.grant().drain_at {
         let _ = tokio::time::timeout(leadership.remaining(), leadership.cancelled()).await;
     }
 }
 
 /// Lets a leadership run out. The guardian ends the command by itself before that.
-async fn outlast(election: &Election, leadership: &Leadership) {
+async fn wait_out_lease(election: &Election, leadership: &Leadership) {
     // No more renewals: the deadlines stand from here on.
     election.resign();
     // One that was under way may have succeeded meanwhile.

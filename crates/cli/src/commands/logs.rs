@@ -1,5 +1,5 @@
 //! `tenure logs`: the output of a workload on this machine, from the files
-//! that its steward writes.
+//! that its shim writes.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::agent::{WITHIN, place, spool};
+use crate::agent::{DEFAULT_TIMEOUT, output_log, state_directory};
 use crate::failure::{Failure, usage};
 use crate::output::Output;
 use crate::{Context, args};
 
 /// How often to look for more. Files of other users' agents and of network
 /// file systems tell nobody when they grow.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) async fn logs(context: &Context, args: &args::Logs) -> Result<ExitCode, Failure> {
     if context.common.json {
@@ -24,12 +24,15 @@ pub(crate) async fn logs(context: &Context, args: &args::Logs) -> Result<ExitCod
             "expected no --json: what workloads print is printed as it is",
         ));
     }
-    let root = place::root(args.via.state.state.as_deref())?;
+    let root = state_directory::root(args.via.state.state.as_deref())?;
     let (below, via) = (root.clone(), args.clone());
     let find = move || find(&below, &via);
-    let path = place::answered(&root, WITHIN, || (), find).await?;
+    let path = state_directory::run_on_thread(&root, DEFAULT_TIMEOUT, || (), find).await?;
     let older = ages(&path);
-    let mut files: Vec<PathBuf> = older.rev().map(|age| spool::older(&path, age)).collect();
+    let mut files: Vec<PathBuf> = older
+        .rev()
+        .map(|age| output_log::rotated_path(&path, age))
+        .collect();
     files.push(path.clone());
     let end = match args.lines {
         None => all(&files)?,
@@ -44,7 +47,7 @@ pub(crate) async fn logs(context: &Context, args: &args::Logs) -> Result<ExitCod
 /// The ages of the older files that there are.
 fn ages(path: &Path) -> std::ops::RangeInclusive<u32> {
     let mut last = 0;
-    while spool::older(path, last + 1).exists() {
+    while output_log::rotated_path(path, last + 1).exists() {
         last += 1;
     }
     1..=last
@@ -52,16 +55,17 @@ fn ages(path: &Path) -> std::ops::RangeInclusive<u32> {
 
 fn find(root: &Path, args: &args::Logs) -> Result<PathBuf, Failure> {
     let group = args.via.group.group.as_str();
-    let directory = place::of_group(root, group);
-    let nodes = place::nodes(root, group, args.via.via.as_deref())?;
+    let directory = state_directory::group_directory(root, group);
+    let nodes = state_directory::nodes(root, group, args.via.via.as_deref())?;
     let files = nodes.iter().map(|node| {
-        let logs = place::logs(node, &args.workload);
-        spool::file(&logs, args.instance)
+        let logs = state_directory::logs(node, &args.workload);
+        output_log::log_path(&logs, args.instance)
     });
     // If it was on several nodes of this machine, where it was last.
     let found = files.filter_map(|file| {
         // It may just be renamed.
-        let found = std::fs::metadata(&file).or_else(|_| spool::older(&file, 1).metadata());
+        let found =
+            std::fs::metadata(&file).or_else(|_| output_log::rotated_path(&file, 1).metadata());
         Some((found.ok()?.modified().ok()?, file))
     });
     found.max().map(|(_, file)| file).ok_or_else(|| {
@@ -136,7 +140,7 @@ fn last(files: &[PathBuf], most: usize) -> std::io::Result<Option<File>> {
 /// Goes on where `following` was read to: what came meanwhile is not skipped.
 async fn follow(path: &Path, mut following: Option<File>) -> std::io::Result<()> {
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let Some(file) = &mut following else {
             following = open(path)?;
             continue;

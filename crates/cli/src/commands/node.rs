@@ -21,10 +21,10 @@ pub(crate) async fn node(context: &Context, args: &args::Node) -> Result<ExitCod
     let store = context.open().await?;
     let builder = Manager::builder(Arc::clone(&store), args.group.group.as_str());
     let options = Options {
-        builder: times(args, told(args, builder))?,
+        builder: with_times(args, with_settings(args, builder))?,
         store,
         url,
-        root: agent::place::root(args.state.state.as_deref())?,
+        root: agent::state_directory::root(args.state.state.as_deref())?,
         metrics: args.metrics.clone(),
         log: LogLimits {
             bytes: args.log_bytes,
@@ -35,7 +35,7 @@ pub(crate) async fn node(context: &Context, args: &args::Node) -> Result<ExitCod
     agent::run_node(options, |text, object| output.announce(text, object)).await
 }
 
-fn told(args: &args::Node, mut builder: Builder) -> Builder {
+fn with_settings(args: &args::Node, mut builder: Builder) -> Builder {
     builder = builder
         .quorum(args.quorum)
         .ha(!args.no_ha)
@@ -49,7 +49,7 @@ fn told(args: &args::Node, mut builder: Builder) -> Builder {
     args.label.iter().fold(builder, Builder::label)
 }
 
-fn times(args: &args::Node, mut builder: Builder) -> Result<Builder, Failure> {
+fn with_times(args: &args::Node, mut builder: Builder) -> Result<Builder, Failure> {
     let time = |flag: &str, text: &Option<String>| {
         let text = text.as_ref();
         text.map(|text| config::duration(flag, text)).transpose()

@@ -57,10 +57,10 @@ pub(crate) async fn watch(context: &Context, args: &args::Watch) -> Result<ExitC
                 return Err(usage(format!("{}: {}", shown, failure.why)));
             }
             Event::Trouble { failure, in_a_row } => {
-                trouble.tell(&shown, &failure, in_a_row);
+                trouble.report_failure(&shown, &failure, in_a_row);
             }
-            Event::Recovered => trouble.over(&shown),
-            Event::TermFell(regression) => trouble::fell(&shown, regression),
+            Event::Recovered => trouble.report_recovery(&shown),
+            Event::TermFell(regression) => trouble::warn_of_regression(&shown, regression),
             _ => {}
         }
     }

@@ -13,18 +13,18 @@ use tenure::ha::{Assignment, Heartbeat, Keys, Member, NodeId, Place, Target, Vie
 use tenure::store::{Key, Register, Selector, Store};
 use tenure::{Name, StoreError, clock};
 
-use crate::agent::{Condition, How, Status, waits_for};
+use crate::agent::{Condition, MoveReason, NodeStatus, pending_reason};
 use crate::failure::{Failure, store_failure, usage};
 use crate::output::{counted, quorum_of, timestamp};
 use crate::{Context, args};
 
 /// How often to look at a group where there is no watch.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(crate) async fn ps(context: &Context, args: &args::Ps) -> Result<ExitCode, Failure> {
     let store = context.open_existing().await?;
     let groups = match &args.group {
-        Some(group) => vec![named(group)?],
+        Some(group) => vec![group_name(group)?],
         None => groups(context, store.as_ref()).await?,
     };
     if groups.is_empty() {
@@ -41,13 +41,13 @@ pub(crate) async fn ps(context: &Context, args: &args::Ps) -> Result<ExitCode, F
                  store; `tenure ps` without --group lists all"
             )));
         };
-        let beats = beats(context, store.as_ref(), &keys).await?;
-        show(context, &view, &beats)?;
+        let heartbeats = heartbeats(context, store.as_ref(), &keys).await?;
+        show(context, &view, &heartbeats)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn named(group: &str) -> Result<Name, Failure> {
+fn group_name(group: &str) -> Result<Name, Failure> {
     Name::new(group).map_err(|error| usage(format!("--group: {error}")))
 }
 
@@ -94,41 +94,45 @@ async fn view(context: &Context, store: &dyn Store, keys: &Keys) -> Result<Optio
 
 /// What a node's heartbeat tells.
 #[derive(Clone, Default)]
-struct Beat {
-    status: Status,
+struct HeartbeatInfo {
+    status: NodeStatus,
     /// How long ago the last beat was, for stores with a clock.
     silence: Option<Duration>,
 }
 
-impl Beat {
+impl HeartbeatInfo {
     /// Whether the node has been silent for so long that it may be dead.
     fn is_silent(&self, member: &Member) -> bool {
         self.silence.is_some_and(|silence| silence > member.lease)
     }
 }
 
-async fn beats(
+async fn heartbeats(
     context: &Context,
     store: &dyn Store,
     keys: &Keys,
-) -> Result<BTreeMap<NodeId, Beat>, Failure> {
-    let beat = |key: &Key, register: &Register, now: Option<StoreTime>| {
-        let beat = Heartbeat::decode(&register.value).ok()?;
-        let status = Status::parse(&beat.status);
+) -> Result<BTreeMap<NodeId, HeartbeatInfo>, Failure> {
+    let heartbeat = |key: &Key, register: &Register, now: Option<StoreTime>| {
+        let heartbeat = Heartbeat::decode(&register.value).ok()?;
+        let status = NodeStatus::parse(&heartbeat.status);
         let silence = now.zip(register.stamp);
         let silence = silence.and_then(|(now, stamp)| now.since(stamp));
-        Some((keys.node(key)?, Beat { status, silence }))
+        Some((keys.node(key)?, HeartbeatInfo { status, silence }))
     };
-    let found = list(context, store, &keys.heartbeats(), beat).await?;
+    let found = list(context, store, &keys.heartbeats(), heartbeat).await?;
     Ok(found.into_iter().collect())
 }
 
-fn show(context: &Context, view: &View, beats: &BTreeMap<NodeId, Beat>) -> Result<(), Failure> {
+fn show(
+    context: &Context,
+    view: &View,
+    heartbeats: &BTreeMap<NodeId, HeartbeatInfo>,
+) -> Result<(), Failure> {
     let (nodes, quorum) = (view.voters(), view.quorum);
     let attained = view.has_quorum();
     let silent = |member: &&Member| {
-        let beat = beats.get(&member.id);
-        beat.is_some_and(|beat| beat.is_silent(member))
+        let heartbeat = heartbeats.get(&member.id);
+        heartbeat.is_some_and(|heartbeat| heartbeat.is_silent(member))
     };
     let silent = view.members.iter().filter(silent).count();
     // A view does not tell whether there ever was one, so none is "lost" here.
@@ -159,8 +163,8 @@ fn show(context: &Context, view: &View, beats: &BTreeMap<NodeId, Beat>) -> Resul
     let mut members: Vec<&Member> = view.members.iter().collect();
     members.sort_by_key(|member| (&member.name, member.id));
     for member in members {
-        let beat = beats.get(&member.id).cloned().unwrap_or_default();
-        let (row, object) = node(view, member, &beat);
+        let heartbeat = heartbeats.get(&member.id).cloned().unwrap_or_default();
+        let (row, object) = node(view, member, &heartbeat);
         rows.push(row);
         objects.push(object);
     }
@@ -173,7 +177,7 @@ fn show(context: &Context, view: &View, beats: &BTreeMap<NodeId, Beat>) -> Resul
     ];
     let (mut rows, mut objects) = (vec![heads.map(str::to_owned)], Vec::new());
     for (name, it) in &view.workloads {
-        let (row, object) = workload(view, name, it, beats);
+        let (row, object) = workload(view, name, it, heartbeats);
         rows.push(row);
         objects.push(object);
     }
@@ -181,10 +185,10 @@ fn show(context: &Context, view: &View, beats: &BTreeMap<NodeId, Beat>) -> Resul
     Ok(())
 }
 
-fn node(view: &View, member: &Member, beat: &Beat) -> ([String; 7], Value) {
-    let status = &beat.status;
+fn node(view: &View, member: &Member, heartbeat: &HeartbeatInfo) -> ([String; 7], Value) {
+    let status = &heartbeat.status;
     let state = match (member.draining, member.ha) {
-        _ if beat.is_silent(member) => "silent",
+        _ if heartbeat.is_silent(member) => "silent",
         (true, _) => "draining",
         (false, true) => "ha",
         (false, false) => "not ha",
@@ -208,14 +212,14 @@ fn node(view: &View, member: &Member, beat: &Beat) -> ([String; 7], Value) {
         "state": state, "ha": member.ha, "draining": member.draining, "workloads": held, "max": member.max,
         "labels": labels, "host": status.host, "pid": status.pid, "version": status.version,
         "since": since(status.since), "metrics": status.metrics,
-        "silent_ms": beat.silence.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
+        "silent_ms": heartbeat.silence.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
         "lease_ms": u64::try_from(member.lease.as_millis()).unwrap_or(u64::MAX),
     });
     (row, object)
 }
 
 /// The name of a node, or its id once it has gone.
-fn called(view: &View, id: NodeId) -> String {
+fn node_name(view: &View, id: NodeId) -> String {
     let member = view.member(id);
     member.map_or_else(|| id.to_string(), |member| member.name.to_string())
 }
@@ -224,15 +228,15 @@ fn workload(
     view: &View,
     name: &Name,
     it: &Assignment,
-    beats: &BTreeMap<NodeId, Beat>,
+    heartbeats: &BTreeMap<NodeId, HeartbeatInfo>,
 ) -> ([String; 9], Value) {
     let holder = it.place.holder();
-    let beat = holder.and_then(|id| beats.get(&id));
+    let heartbeat = holder.and_then(|id| heartbeats.get(&id));
     let member = holder.and_then(|id| view.member(id));
-    let silent = beat
+    let silent = heartbeat
         .zip(member)
-        .is_some_and(|(beat, member)| beat.is_silent(member));
-    let entry = beat.and_then(|beat| beat.status.workloads.get(name.as_str()));
+        .is_some_and(|(heartbeat, member)| heartbeat.is_silent(member));
+    let entry = heartbeat.and_then(|heartbeat| heartbeat.status.workloads.get(name.as_str()));
     let state = if silent {
         // It may run, or not: nobody has told.
         "unknown".to_owned()
@@ -245,17 +249,17 @@ fn workload(
         (entry.condition, entry.since) = (Condition::Stopped, 0);
     }
     let live = |member: &Member| {
-        let beat = beats.get(&member.id);
-        !beat.is_some_and(|beat| beat.is_silent(member))
+        let heartbeat = heartbeats.get(&member.id);
+        !heartbeat.is_some_and(|heartbeat| heartbeat.is_silent(member))
     };
-    let why = waits_for(view, it, live).filter(|_| !silent);
+    let why = pending_reason(view, it, live).filter(|_| !silent);
     let why = why.or_else(|| entry.why.clone());
     let from = entry.origin.as_ref().map(|(node, how)| match how {
-        How::Died => format!("{node} (died)"),
-        How::Moved => format!("{node} (moved)"),
+        MoveReason::Died => format!("{node} (died)"),
+        MoveReason::Moved => format!("{node} (moved)"),
     });
     let runs = entry.condition == Condition::Running;
-    let node = holder.map(|id| called(view, id));
+    let node = holder.map(|id| node_name(view, id));
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let row = [
         name.to_string(),
@@ -301,7 +305,7 @@ fn state(view: &View, it: &Assignment, condition: Option<Condition>) -> String {
         Place::Releasing { to, .. } => match to {
             Target::Nowhere => "ending".into(),
             Target::Anyone => "moving".into(),
-            Target::Node(id) => format!("moving to {}", called(view, id)),
+            Target::Node(id) => format!("moving to {}", node_name(view, id)),
         },
         Place::Assigned(_) if it.ha && !view.has_quorum() => "waiting for quorum".into(),
         Place::Assigned(_) => match condition {
@@ -335,7 +339,7 @@ fn since(millis: u64) -> Option<String> {
 /// Prints a line per change, for ever.
 pub(crate) async fn watch(context: &Context, group: &str) -> Result<ExitCode, Failure> {
     let store = context.open_existing().await?;
-    let keys = Keys::of(named(group)?);
+    let keys = Keys::of(group_name(group)?);
     let mut news = Arc::clone(&store).watch(Selector::Key(keys.view()));
     let mut before: Option<View> = None;
     let (mut down, mut told) = (false, false);
@@ -365,7 +369,7 @@ pub(crate) async fn watch(context: &Context, group: &str) -> Result<ExitCode, Fa
             }
         }
         // The watch makes it quick, the look makes it certain.
-        let _ = tokio::time::timeout(LOOK, news.next()).await;
+        let _ = tokio::time::timeout(POLL_INTERVAL, news.next()).await;
     }
 }
 
@@ -417,7 +421,7 @@ fn changes(before: Option<&View>, view: &View) -> Vec<(String, Value)> {
         if known.is_some_and(|known| known.place == it.place) {
             continue;
         }
-        let node = it.place.holder().map(|id| called(view, id));
+        let node = it.place.holder().map(|id| node_name(view, id));
         let shown = match (&node, it.place) {
             (Some(node), Place::Assigned(_)) => format!("{name} is assigned to {node}"),
             (Some(node), _) => format!("{name} on {node}: {}", state(view, it, None)),

@@ -21,23 +21,23 @@ use tenure::election::{Builder, Event as Happened, Events, Grant, leader};
 use tenure::store::{LEASE_TRIPS, Store, lease_for};
 use tenure::{Election, Leadership, Name, StoreError, drive};
 
-use super::leadership::{Ended, Leading, Outcome, hear_why};
+use super::leadership::{Ended, Leading, Outcome, await_reason};
 use super::observe::name;
 use super::trouble::{self, Trouble};
 use crate::args::{self, Restart};
 use crate::config::{self, File, RunPlan};
 use crate::failure::{Failure, store_failure, usage};
-use crate::guard::{Ask, Asks, Event, Guardian, Start};
+use crate::guard::{Event, Guardian, SignalRequest, SignalRequests, Start};
 use crate::{Context, output, program};
 
 /// The first pause after a command that ended by itself; doubled each time,
-/// forgotten once a command has run for [`STEADY`].
+/// forgotten once a command has run for [`HEALTHY_AFTER`].
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-const STEADY: Duration = Duration::from_secs(60);
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode, Failure> {
-    let mut asks = Asks::install()?;
+    let mut signals = SignalRequests::install()?;
     let command = args
         .command
         .first()
@@ -57,14 +57,14 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
             .config()
             .map_err(|error| usage(error.to_string()))?
             .lease;
-        if check(&store, &election, context.timeout).await? {
-            near_enough(&store, lease, context.timeout).await?;
+        if check_store(&store, &election, context.timeout).await? {
+            check_lease(&store, lease, context.timeout).await?;
         }
         Ok::<_, Failure>(store)
     };
     let store = tokio::select! {
         store = ready => store?,
-        () = asks.stop() => return Ok(ExitCode::SUCCESS),
+        () = signals.stop() => return Ok(ExitCode::SUCCESS),
     };
     let url = config::store_url(&context.common, &context.file)?;
     let runner = Runner {
@@ -72,7 +72,7 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
         file: context.file.clone(),
         store,
         url,
-        asks,
+        signals,
         stopping: false,
         trouble: Trouble::default(),
     };
@@ -84,7 +84,11 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
 /// Looks whether the store will do and the register can be read, so that what
 /// a person must mend is told at once. A store that is only away may come
 /// back: the campaign waits. Whether it is there.
-async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Result<bool, Failure> {
+async fn check_store(
+    store: &Arc<dyn Store>,
+    election: &Name,
+    within: Duration,
+) -> Result<bool, Failure> {
     let look = || leader(Arc::clone(store), election, within);
     let mut seen = look().await;
     if matches!(seen, Err(StoreError::Broken(_))) {
@@ -103,7 +107,7 @@ async fn check(store: &Arc<dyn Store>, election: &Name, within: Duration) -> Res
 
 /// Refuses a lease that could not be renewed from here. Better now, with the
 /// lease that would do, than elected and deposed again and again.
-async fn near_enough(
+async fn check_lease(
     store: &Arc<dyn Store>,
     lease: Duration,
     within: Duration,
@@ -127,7 +131,7 @@ struct Runner {
     file: File,
     store: Arc<dyn Store>,
     url: String,
-    asks: Asks,
+    signals: SignalRequests,
     stopping: bool,
     trouble: Trouble,
 }
@@ -151,7 +155,7 @@ impl Runner {
                 let clean = self.stopping && !plan.once;
                 return Ok(ExitCode::from(if clean { 0 } else { code }));
             }
-            if ended.ran_for >= STEADY {
+            if ended.ran_for >= HEALTHY_AFTER {
                 pause = PAUSE_MIN;
             }
             tracing::info!("{}: standing again in {pause:?}", self.args.election);
@@ -169,7 +173,9 @@ impl Runner {
     }
 
     async fn is_stopped_within(&mut self, pause: Duration) -> bool {
-        tokio::time::timeout(pause, self.asks.stop()).await.is_ok()
+        tokio::time::timeout(pause, self.signals.stop())
+            .await
+            .is_ok()
     }
 
     /// Stands until the command has ended by itself (`Some`), or until it is
@@ -189,7 +195,7 @@ impl Runner {
                 .leadership(&election, &leadership, &mut events, &mut guardian)
                 .await;
             if matches!(ended.outcome, Outcome::Ended(_)) {
-                hear_why(&leadership).await;
+                await_reason(&leadership).await;
             }
             // Nothing of the command is left: now the election may go.
             drop(leadership);
@@ -198,7 +204,7 @@ impl Runner {
                 break Some(ended);
             }
         };
-        let killed = async { while self.asks.next().await != Ask::Kill {} };
+        let killed = async { while self.signals.next().await != SignalRequest::Kill {} };
         tokio::select! {
             () = election.stop() => {}
             // The lease then runs out by itself.
@@ -220,7 +226,7 @@ impl Runner {
         loop {
             tokio::select! {
                 biased;
-                ask = self.asks.next() => if !matches!(ask, Ask::Forward(_)) {
+                signal = self.signals.next() => if !matches!(signal, SignalRequest::Forward(_)) {
                     self.stopping = true;
                     guardian.kill();
                     while !guardian.event().await.is_last() {}
@@ -260,16 +266,16 @@ impl Runner {
         loop {
             tokio::select! {
                 biased;
-                event = guardian.event() => if !leading.hear(event).await {
+                event = guardian.event() => if !leading.handle_guardian_event(event).await {
                     return leading.ended();
                 },
-                ask = self.asks.next() => {
-                    self.stopping |= ask == Ask::Stop;
-                    leading.obey(ask, guardian);
+                signal = self.signals.next() => {
+                    self.stopping |= signal == SignalRequest::Stop;
+                    leading.handle_signal(signal, guardian);
                 }
                 kill_at = confirmations.next() => leading.confirm(kill_at),
                 Some(event) = events.next() => {
-                    leading.follow(&event, guardian);
+                    leading.handle_election_event(&event, guardian);
                     self.log(&event);
                     if let Happened::Ousted { term, .. } = event {
                         // Its end is awaited here, and would have been seen first.
@@ -305,7 +311,7 @@ impl Runner {
         let election = &self.args.election;
         match event {
             Happened::Elected { fence, .. } => {
-                self.trouble.heard_of(fence.term);
+                self.trouble.remember_term(fence.term);
                 tracing::info!("{election}: elected in term {}", fence.term);
             }
             Happened::Draining { term, why, .. } => {
@@ -316,14 +322,14 @@ impl Runner {
                 tracing::info!("{election}: term {term} is over for us: {why}");
             }
             Happened::LeaderChanged(seen) => {
-                self.trouble.heard_of(seen.term);
+                self.trouble.remember_term(seen.term);
                 tracing::info!("{}", output::describe(election, seen));
             }
-            Happened::TermFell(regression) => trouble::fell(election, *regression),
+            Happened::TermFell(regression) => trouble::warn_of_regression(election, *regression),
             Happened::Trouble { failure, in_a_row } => {
-                self.trouble.tell(election, failure, *in_a_row);
+                self.trouble.report_failure(election, failure, *in_a_row);
             }
-            Happened::Recovered => self.trouble.over(election),
+            Happened::Recovered => self.trouble.report_recovery(election),
             Happened::Renewed { term, .. } => tracing::debug!("{election}: renewed term {term}"),
             _ => {}
         }

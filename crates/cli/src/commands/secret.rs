@@ -19,7 +19,7 @@ use tenure::small;
 use tenure_server::Config;
 use tenure_server::transport::{PeerSecret, Unread};
 
-use crate::agent::place;
+use crate::agent::state_directory;
 use crate::args::Serve;
 use crate::failure::{Failure, usage};
 
@@ -85,7 +85,7 @@ fn by_itself(settings: &Config) -> Result<Option<PeerSecret>, Failure> {
 /// If what is there is none of this user alone. A server must not be founded
 /// without a secret then: its user would take it for one that has the secret.
 pub(crate) fn shared() -> Result<Option<Vec<u8>>, Failure> {
-    match place::root(None) {
+    match state_directory::root(None) {
         Ok(nodes) => of_user(&nodes.with_file_name(NAME)),
         Err(_) => Ok(None),
     }

@@ -16,36 +16,36 @@ use tenure::store::REPAIR;
 /// What was told last.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
-    told: Option<Failure>,
+    last_reported: Option<Failure>,
     /// The highest term that was heard of.
     highest: Option<Term>,
 }
 
 impl Trouble {
     /// Remembers a term.
-    pub(super) fn heard_of(&mut self, term: Term) {
+    pub(super) fn remember_term(&mut self, term: Term) {
         self.highest = self.highest.max(Some(term));
     }
 
     /// Tells of a failure: as a warning if it is news.
-    pub(super) fn tell(&mut self, election: &str, failure: &Failure, in_a_row: u32) {
-        let why = self.filled_in(election, &failure.why);
-        if self.told.as_ref() == Some(failure) {
+    pub(super) fn report_failure(&mut self, election: &str, failure: &Failure, in_a_row: u32) {
+        let why = self.fill_in_repair(election, &failure.why);
+        if self.last_reported.as_ref() == Some(failure) {
             tracing::debug!("{election}: {why} ({in_a_row} in a row)");
         } else {
             tracing::warn!("{election}: {why}");
-            self.told = Some(failure.clone());
+            self.last_reported = Some(failure.clone());
         }
     }
 
     /// Tells that it is over.
-    pub(super) fn over(&mut self, election: &str) {
-        self.told = None;
+    pub(super) fn report_recovery(&mut self, election: &str) {
+        self.last_reported = None;
         tracing::warn!("{election}: the store answers again");
     }
 
     /// A command of the store's with what it takes.
-    fn filled_in(&self, election: &str, why: &str) -> String {
+    fn fill_in_repair(&self, election: &str, why: &str) -> String {
         let term = self
             .highest
             .map_or_else(|| "N".to_owned(), |term| term.to_string());
@@ -59,7 +59,7 @@ impl Trouble {
 /// Tells that the register shows a lower term than this process has seen, or
 /// the same under another leader. Each
 /// time it is news: the machine tells it once for each floor and term.
-pub(super) fn fell(election: &str, regression: TermRegression) {
+pub(super) fn warn_of_regression(election: &str, regression: TermRegression) {
     let TermRegression { shown, floor } = regression;
     let found = if shown == Term::ZERO {
         "nothing there".to_owned()

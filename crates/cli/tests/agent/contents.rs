@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use super::common::poll_until;
-use super::town::{PATIENCE, Town};
+use super::fixture::{Fixture, PATIENCE};
 
 /// The registers of content that the store has.
 fn contents(url: &str) -> Vec<String> {
@@ -25,58 +25,58 @@ fn contents(url: &str) -> Vec<String> {
 }
 
 /// Waits until so many are left; gives them.
-fn left(town: &Town, count: usize) -> Vec<String> {
-    let fits = || Some(contents(&town.url())).filter(|contents| contents.len() == count);
+fn left(fixture: &Fixture, count: usize) -> Vec<String> {
+    let fits = || Some(contents(&fixture.url())).filter(|contents| contents.len() == count);
     let left = poll_until(PATIENCE, fits);
-    left.unwrap_or_else(|| panic!("not {count}: {:?}", contents(&town.url())))
+    left.unwrap_or_else(|| panic!("not {count}: {:?}", contents(&fixture.url())))
 }
 
-fn what_is_undeployed_leaves_nothing_behind(town: &Town) {
+fn what_is_undeployed_leaves_nothing_behind(fixture: &Fixture) {
     let short = ["--lease", "2s"];
-    let (_one, _two) = (town.node("one", &short), town.node("two", &short));
+    let (_one, _two) = (fixture.node("one", &short), fixture.node("two", &short));
     let sleep = ["sleep", "1000"].map(str::to_owned);
-    town.deploy_as("mail", &["--node", "one"], &sleep);
-    town.deploy_as("post", &["--node", "two"], &sleep);
+    fixture.deploy_as("mail", &["--node", "one"], &sleep);
+    fixture.deploy_as("post", &["--node", "two"], &sleep);
     let other = ["sleep", "2000"].map(str::to_owned);
-    town.deploy_as("pay", &["--node", "two"], &other);
-    let all = contents(&town.url());
+    fixture.deploy_as("pay", &["--node", "two"], &other);
+    let all = contents(&fixture.url());
     assert_eq!(all.len(), 2, "two of them are the same: {all:?}");
     // One workload after the other, of one content and at any moment of the
     // collector, which looks again after each of them.
     for round in 0..12 {
-        town.done(&["undeploy", "pay"]);
+        fixture.done(&["undeploy", "pay"]);
         let node = if round % 2 == 0 { "one" } else { "two" };
-        town.deploy_as("pay", &["--node", node], &other);
+        fixture.deploy_as("pay", &["--node", node], &other);
     }
-    town.done(&["undeploy", "pay"]);
-    town.done(&["undeploy", "mail"]);
-    let rest = left(town, 1);
+    fixture.done(&["undeploy", "pay"]);
+    fixture.done(&["undeploy", "mail"]);
+    let rest = left(fixture, 1);
     assert!(all.contains(&rest[0]), "{all:?}, then {rest:?}");
-    town.shows("post", |it| it["state"] == "running");
-    town.done(&["undeploy", "post"]);
-    left(town, 0);
-    town.deploy_as("post", &["--node", "one"], &sleep);
-    assert_eq!(contents(&town.url()), rest, "the same is back");
+    fixture.shows("post", |it| it["state"] == "running");
+    fixture.done(&["undeploy", "post"]);
+    left(fixture, 0);
+    fixture.deploy_as("post", &["--node", "one"], &sleep);
+    assert_eq!(contents(&fixture.url()), rest, "the same is back");
 }
 
 #[test]
 fn what_is_undeployed_leaves_nothing_behind_on_sqlite() {
-    what_is_undeployed_leaves_nothing_behind(&Town::sqlite());
+    what_is_undeployed_leaves_nothing_behind(&Fixture::sqlite());
 }
 
 #[test]
 fn what_is_undeployed_leaves_nothing_behind_on_postgres() {
-    what_is_undeployed_leaves_nothing_behind(&Town::postgres());
+    what_is_undeployed_leaves_nothing_behind(&Fixture::postgres());
 }
 
 #[test]
 fn what_is_undeployed_leaves_nothing_behind_on_etcd() {
-    what_is_undeployed_leaves_nothing_behind(&Town::etcd());
+    what_is_undeployed_leaves_nothing_behind(&Fixture::etcd());
 }
 
 #[test]
 fn what_is_undeployed_leaves_nothing_behind_on_a_cluster() {
-    what_is_undeployed_leaves_nothing_behind(&Town::cluster());
+    what_is_undeployed_leaves_nothing_behind(&Fixture::cluster());
 }
 
 /// The release before this one, if there is one here.
@@ -96,19 +96,19 @@ fn before() -> Option<String> {
 #[test]
 fn a_group_with_an_older_agent_collects_nothing_and_loses_nothing() {
     let Some(before) = before() else { return };
-    let town = Town::postgres();
+    let fixture = Fixture::postgres();
     let short = ["--lease", "2s"];
-    let _one = town.node("one", &short);
+    let _one = fixture.node("one", &short);
     // Its own name is what `sh` calls the first word.
     let script = format!("exec {before} \"$@\"");
     let older = || {
-        let agent = town.start_in(&["sh", "-c", &script], "old", &short);
-        let joined = || town.member("old");
-        poll_until(PATIENCE, joined).unwrap_or_else(|| panic!("{}", agent.said()));
+        let agent = fixture.start_in(&["sh", "-c", &script], "old", &short);
+        let joined = || fixture.member("old");
+        poll_until(PATIENCE, joined).unwrap_or_else(|| panic!("{}", agent.log_text()));
         agent
     };
     let asked_of_old = |args: &[&str]| {
-        let mut command = town.command(args);
+        let mut command = fixture.command(args);
         let words: Vec<_> = command.get_args().map(std::ffi::OsStr::to_owned).collect();
         let envs: Vec<_> = command.get_envs().collect();
         let envs = envs
@@ -125,19 +125,19 @@ fn a_group_with_an_older_agent_collects_nothing_and_loses_nothing() {
     let by_old = [
         "deploy", "pay", "--via", "old", "--node", "old", "--", "sleep", "1000",
     ];
-    town.deploy_as("pay", &["--via", "one", "--node", "one"], &sleep);
-    let all = contents(&town.url());
-    town.done(&["undeploy", "pay", "--via", "one"]);
+    fixture.deploy_as("pay", &["--via", "one", "--node", "one"], &sleep);
+    let all = contents(&fixture.url());
+    fixture.done(&["undeploy", "pay", "--via", "one"]);
     // Without the older agent it would go within three leases.
-    let gone = || contents(&town.url()).is_empty().then_some(());
+    let gone = || contents(&fixture.url()).is_empty().then_some(());
     assert_eq!(poll_until(Duration::from_secs(9), gone), None, "it went");
     asked_of_old(&by_old);
-    town.shows("pay", |it| it["state"] == "running");
+    fixture.shows("pay", |it| it["state"] == "running");
     asked_of_old(&["undeploy", "pay", "--via", "old"]);
-    old.perish();
-    left(&town, 0);
+    old.kill_all();
+    left(&fixture, 0);
     let _old = older();
     asked_of_old(&by_old);
-    town.shows("pay", |it| it["state"] == "running");
-    assert_eq!(contents(&town.url()), all, "the same is back");
+    fixture.shows("pay", |it| it["state"] == "running");
+    assert_eq!(contents(&fixture.url()), all, "the same is back");
 }

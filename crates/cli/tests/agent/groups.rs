@@ -5,86 +5,89 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::common::poll_until;
-use super::town::{PATIENCE, Town};
+use super::fixture::{Fixture, PATIENCE};
 
 /// Waits until a workload has not written for a while.
-fn is_silent(town: &Town, name: &str) {
-    let silent = || town.stamps.runs_on(name).is_none().then_some(());
+fn is_silent(fixture: &Fixture, name: &str) {
+    let silent = || fixture.stamps.runs_on(name).is_none().then_some(());
     poll_until(PATIENCE, silent).unwrap_or_else(|| panic!("{name} runs on"));
 }
 
 #[test]
 fn the_quorum_is_awaited_lost_and_regained() {
-    let town = Town::sqlite();
+    let fixture = Fixture::sqlite();
     let quorum = ["--quorum", "2"];
-    let one = town.node("one", &quorum);
-    one.says("HA workloads wait until 2");
+    let one = fixture.node("one", &quorum);
+    one.wait_for_log("HA workloads wait until 2");
     let args = ["deploy", "a", "--node", "one", "--no-wait", "--"];
-    let own = town.stamps.command();
+    let own = fixture.stamps.command();
     let own: Vec<&str> = own.iter().map(String::as_str).collect();
-    let said = town.done(&[&args[..], &own].concat());
+    let said = fixture.done(&[&args[..], &own].concat());
     assert_eq!(said, "a is deployed, and waits: 1 of 2 HA nodes\n");
-    town.deploy("own", &["--node", "one", "--no-ha"]);
-    let shown = town.shows("a", |it| it["state"] == "waiting for quorum");
+    fixture.deploy("own", &["--node", "one", "--no-ha"]);
+    let shown = fixture.shows("a", |it| it["state"] == "waiting for quorum");
     assert_eq!(shown["why"], "1 of 2 HA nodes");
-    let shown = town.done(&["ps"]);
+    let shown = fixture.done(&["ps"]);
     assert!(shown.contains("quorum 2 missing"), "it never was: {shown}");
-    assert_eq!(town.stamps.last("a"), None, "it waits");
-    let mut two = town.node("two", &quorum);
-    town.all_run(&["a"], |node| node == "one");
-    let first = town.stamps.last("a").expect("it runs");
-    let own = town.stamps.last("own").expect("it runs").pid;
-    two.perish();
-    one.says("quorum lost");
-    is_silent(&town, "a");
-    let shown = town.shows("a", |it| it["state"] == "waiting for quorum");
+    assert_eq!(fixture.stamps.last("a"), None, "it waits");
+    let mut two = fixture.node("two", &quorum);
+    fixture.all_run(&["a"], |node| node == "one");
+    let first = fixture.stamps.last("a").expect("it runs");
+    let own = fixture.stamps.last("own").expect("it runs").pid;
+    two.kill_all();
+    one.wait_for_log("quorum lost");
+    is_silent(&fixture, "a");
+    let shown = fixture.shows("a", |it| it["state"] == "waiting for quorum");
     assert_eq!(shown["node"], "one", "it keeps its place");
-    let _three = town.node("three", &quorum);
-    town.all_run(&["a", "own"], |node| node == "one");
-    let again = town.stamps.last("a").expect("it runs");
+    let _three = fixture.node("three", &quorum);
+    fixture.all_run(&["a", "own"], |node| node == "one");
+    let again = fixture.stamps.last("a").expect("it runs");
     assert!(again.pid != first.pid && again.fence > first.fence);
     // What is not HA has nothing to do with it.
-    assert_eq!(town.stamps.last("own").map(|it| it.pid), Some(own));
+    assert_eq!(fixture.stamps.last("own").map(|it| it.pid), Some(own));
 }
 
 #[test]
 fn groups_on_one_store_are_kept_apart() {
-    let town = Town::sqlite();
+    let fixture = Fixture::sqlite();
     let here = ["--quorum", "2"];
     let there = ["--quorum", "2", "--group", "other"];
-    let (_one, _two) = (town.node("one", &here), town.node("two", &here));
-    let three = town.node("three", &there);
-    let mut four = town.node("four", &there);
-    town.deploy("a", &["--node", "one"]);
-    town.deploy("b", &["--node", "three", "--group", "other"]);
-    let before = town.stamps.last("a").expect("it runs");
-    let epoch = || town.ps()[0]["epoch"].clone();
+    let (_one, _two) = (fixture.node("one", &here), fixture.node("two", &here));
+    let three = fixture.node("three", &there);
+    let mut four = fixture.node("four", &there);
+    fixture.deploy("a", &["--node", "one"]);
+    fixture.deploy("b", &["--node", "three", "--group", "other"]);
+    let before = fixture.stamps.last("a").expect("it runs");
+    let epoch = || fixture.ps()[0]["epoch"].clone();
     let group = epoch();
-    four.perish();
-    three.says("quorum lost");
-    is_silent(&town, "b");
-    let _five = town.node("five", &there);
-    town.all_run(&["b"], |node| node == "three");
-    town.all_run(&["a"], |node| node == "one");
-    let after = town.stamps.last("a").expect("it runs");
+    four.kill_all();
+    three.wait_for_log("quorum lost");
+    is_silent(&fixture, "b");
+    let _five = fixture.node("five", &there);
+    fixture.all_run(&["b"], |node| node == "three");
+    fixture.all_run(&["a"], |node| node == "one");
+    let after = fixture.stamps.last("a").expect("it runs");
     assert_eq!((before.pid, before.fence), (after.pid, after.fence));
-    assert!(group.is_u64(), "{:?}", town.ps());
+    assert!(group.is_u64(), "{:?}", fixture.ps());
     assert_eq!(epoch(), group, "nothing has happened here");
-    assert_eq!(town.workload("b"), None, "it is of another group");
+    assert_eq!(fixture.workload("b"), None, "it is of another group");
 }
 
 #[test]
 fn no_failover_to_a_non_ha_node() {
-    let town = Town::sqlite();
-    let mut one = town.node("one", &[]);
-    let _two = town.node("two", &["--no-ha"]);
-    town.deploy("a", &["--node", "one"]);
-    one.perish();
-    let shown = town.shows("a", |it| it["state"] == "waiting for a node");
+    let fixture = Fixture::sqlite();
+    let mut one = fixture.node("one", &[]);
+    let _two = fixture.node("two", &["--no-ha"]);
+    fixture.deploy("a", &["--node", "one"]);
+    one.kill_all();
+    let shown = fixture.shows("a", |it| it["state"] == "waiting for a node");
     assert_eq!(shown["why"], "no live HA node");
-    assert_eq!(town.stamps.last("a").map(|it| it.node), Some("one".into()));
-    let _three = town.node("three", &[]);
-    town.all_run(&["a"], |node| node == "three");
+    assert_eq!(
+        fixture.stamps.last("a").map(|it| it.node),
+        Some("one".into())
+    );
+    let _three = fixture.node("three", &[]);
+    fixture.all_run(&["a"], |node| node == "three");
 }
 
 /// With `--spread` the load of a dead node lands on all survivors, and yet
@@ -92,8 +95,8 @@ fn no_failover_to_a_non_ha_node() {
 #[test]
 fn a_dead_nodes_load_is_spread_within_labels_and_limits() {
     const EACH: usize = 6;
-    let town = Town::sqlite();
-    let node = |name, flags: &[&str]| town.node(name, &[flags, &["--spread"]].concat());
+    let fixture = Fixture::sqlite();
+    let node = |name, flags: &[&str]| fixture.node(name, &[flags, &["--spread"]].concat());
     let mut one = node("one", &["--label", "zone=a"]);
     let _others = [
         node("two", &["--label", "zone=a", "--max", "2"]),
@@ -101,7 +104,7 @@ fn a_dead_nodes_load_is_spread_within_labels_and_limits() {
         node("four", &["--label", "zone=a"]),
     ];
     let table = |name: &str, needs: &[&str]| {
-        let (command, needs) = (json!(town.stamps.command()), json!(needs));
+        let (command, needs) = (json!(fixture.stamps.command()), json!(needs));
         format!(
             "[[workload]]\nname = \"{name}\"\nnode = \"one\"\nneeds = {needs}\ncommand = \
              {command}\n"
@@ -113,14 +116,14 @@ fn a_dead_nodes_load_is_spread_within_labels_and_limits() {
     let text: String = bounds
         .chain(free.iter().map(|name| table(name, &[])))
         .collect();
-    let file = town.directory.path().join("all.toml");
+    let file = fixture.directory.path().join("all.toml");
     std::fs::write(&file, text).expect("a file");
-    town.done(&["deploy", "--no-wait", "--file", &file.display().to_string()]);
+    fixture.done(&["deploy", "--no-wait", "--file", &file.display().to_string()]);
     let all: Vec<&str> = bound.iter().chain(&free).map(String::as_str).collect();
-    town.all_run(&all, |node| node == "one");
-    one.perish();
-    town.all_run(&all, |node| node != "one");
-    let node_of = |name: &str| town.stamps.last(name).expect("it runs").node;
+    fixture.all_run(&all, |node| node == "one");
+    one.kill_all();
+    fixture.all_run(&all, |node| node != "one");
+    let node_of = |name: &str| fixture.stamps.last(name).expect("it runs").node;
     for name in &bound {
         assert_ne!(node_of(name), "three", "{name} needs zone=a");
     }
@@ -136,16 +139,16 @@ fn a_dead_nodes_load_is_spread_within_labels_and_limits() {
 /// asks the others.
 #[test]
 fn a_drift_that_differs_within_a_group_is_warned_of() {
-    let town = Town::sqlite();
-    let one = town.node("one", &[]);
-    let _same = town.node("same", &["--drift", "10000ppm"]);
+    let fixture = Fixture::sqlite();
+    let one = fixture.node("one", &[]);
+    let _same = fixture.node("same", &["--drift", "10000ppm"]);
     let mut others = Vec::new();
     for name in ["two", "also"] {
-        let other = town.node(name, &["--drift", "2.5%"]);
-        let said = other.says("expected the same --drift");
+        let other = fixture.node(name, &["--drift", "2.5%"]);
+        let said = other.wait_for_log("expected the same --drift");
         let found = "found 2.5 % here and 1 % on one, 1 % on same: only";
         assert!(said.contains(found), "{said}");
-        assert!(!one.said().contains("1 % on"), "{}", one.said());
+        assert!(!one.log_text().contains("1 % on"), "{}", one.log_text());
         others.push(other);
     }
 }

@@ -5,20 +5,24 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::common::poll_until;
-use super::town::{PATIENCE, Town};
+use super::fixture::{Fixture, PATIENCE};
 
 #[test]
 fn secrets_of_a_workload_stay_in_a_file_of_its_node() {
-    let town = Town::sqlite();
-    let one = town.node("one", &["--metrics", "0.0.0.0:0"]);
-    one.says("other machines reach this address");
-    let metrics = || town.member("one")?["metrics"].as_str().map(str::to_owned);
+    let fixture = Fixture::sqlite();
+    let one = fixture.node("one", &["--metrics", "0.0.0.0:0"]);
+    one.wait_for_log("other machines reach this address");
+    let metrics = || {
+        fixture.member("one")?["metrics"]
+            .as_str()
+            .map(str::to_owned)
+    };
     let metrics = poll_until(PATIENCE, metrics).expect("it says where");
     assert!(metrics.starts_with("0.0.0.0:"), "{metrics}");
 
     let (file, out) = (
-        town.directory.path().join("env"),
-        town.directory.path().join("out"),
+        fixture.directory.path().join("env"),
+        fixture.directory.path().join("out"),
     );
     let path = file.display().to_string();
     let script = format!(
@@ -27,7 +31,7 @@ fn secrets_of_a_workload_stay_in_a_file_of_its_node() {
     );
     let deploy = |name: &str, more: &[&str]| {
         let command = ["--", "sh", "-c", &script];
-        town.run(&[&["deploy", name, "--no-ha"], more, &command].concat())
+        fixture.run(&[&["deploy", name, "--no-ha"], more, &command].concat())
     };
     let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
 
@@ -43,7 +47,7 @@ fn secrets_of_a_workload_stay_in_a_file_of_its_node() {
         "{words}"
     );
     assert!(!words.contains("5ecre7"), "{words}");
-    town.done(&["undeploy", "a"]);
+    fixture.done(&["undeploy", "a"]);
 
     // Neither a file that is missing nor one that others may read is used.
     let missing = deploy("b", &["--env-file", &path]);
@@ -54,7 +58,7 @@ fn secrets_of_a_workload_stay_in_a_file_of_its_node() {
         "{}",
         said(&missing)
     );
-    town.done(&["undeploy", "b"]);
+    fixture.done(&["undeploy", "b"]);
     fs::write(&file, "API_KEY=5ecre7\nPLACE=there\n").expect("written");
     let mode = |mode| {
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("a mode");
@@ -63,7 +67,7 @@ fn secrets_of_a_workload_stay_in_a_file_of_its_node() {
     let wide = deploy("c", &["--env-file", &path]);
     assert_eq!(wide.status.code(), Some(1), "{}", said(&wide));
     assert!(said(&wide).contains("found mode 644"), "{}", said(&wide));
-    town.done(&["undeploy", "c"]);
+    fixture.done(&["undeploy", "c"]);
     mode(0o600);
     fs::remove_file(&out).expect("written by the first one");
     let quiet = deploy("d", &["--env-file", &path, "--env", "PLACE=here"]);
@@ -72,8 +76,8 @@ fn secrets_of_a_workload_stay_in_a_file_of_its_node() {
     let written = fs::read_to_string(&out).expect("it has run");
     assert_eq!(written, "5ecre7 here\n");
     // It is in no register.
-    assert!(!town.done(&["ps", "--json"]).contains("5ecre7"));
-    let (code, relative) = town.fails(&["deploy", "e", "--env-file", "env", "--", "true"]);
+    assert!(!fixture.done(&["ps", "--json"]).contains("5ecre7"));
+    let (code, relative) = fixture.fails(&["deploy", "e", "--env-file", "env", "--", "true"]);
     assert_eq!(code, 2, "{relative}");
     assert!(relative.contains("the whole path of a file"), "{relative}");
 }

@@ -6,7 +6,7 @@ use std::fs;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::common::{descendants, poll_until};
-use super::town::{Agent, PATIENCE, Town};
+use super::fixture::{Agent, Fixture, PATIENCE};
 
 /// Every process of a service: the agent, and all it has started.
 fn processes(agent: &Agent) -> Vec<i32> {
@@ -26,22 +26,22 @@ fn lives(pid: i32) -> bool {
 }
 
 /// A service of two workloads is stopped by TERM to some of its processes.
-fn is_stopped(town: &Town, tell: impl Fn(&Agent, &[i32])) {
-    let (mut one, _two) = (town.node("one", &[]), town.node("two", &[]));
-    town.deploy("a", &["--node", "one"]);
-    town.deploy_as("b", &["--node", "one"], &town.stamps.stubborn());
+fn is_stopped(fixture: &Fixture, tell: impl Fn(&Agent, &[i32])) {
+    let (mut one, _two) = (fixture.node("one", &[]), fixture.node("two", &[]));
+    fixture.deploy("a", &["--node", "one"]);
+    fixture.deploy_as("b", &["--node", "one"], &fixture.stamps.stubborn());
     let all = processes(&one);
-    // The agent, its steward, and a guardian and a command for each.
+    // The agent, its shim, and a guardian and a command for each.
     assert!(
         all.len() >= 6 && all.iter().all(|pid| lives(*pid)),
         "{all:?}"
     );
     tell(&one, &all);
-    assert_eq!(one.ends(), 0);
+    assert_eq!(one.wait_for_exit(), 0);
     let left = || all.iter().all(|pid| !lives(*pid)).then_some(());
     poll_until(PATIENCE, left).unwrap_or_else(|| panic!("something is left of {all:?}"));
-    town.all_run(&["a", "b"], |node| node == "two");
-    let shown = town.shows("a", |it| it["state"] == "running");
+    fixture.all_run(&["a", "b"], |node| node == "two");
+    let shown = fixture.shows("a", |it| it["state"] == "running");
     assert_eq!(shown["from_how"], "moved", "it was handed on");
 }
 
@@ -49,13 +49,13 @@ fn is_stopped(town: &Town, tell: impl Fn(&Agent, &[i32])) {
 /// which ends what it runs, so that nothing is left to be killed.
 #[test]
 fn an_agent_that_is_told_to_stop_leaves_nothing_behind() {
-    is_stopped(&Town::sqlite(), |one, _| one.signal(Signal::TERM));
+    is_stopped(&Fixture::sqlite(), |one, _| one.signal(Signal::TERM));
 }
 
 /// `KillMode=control-group`, the default: TERM comes to everything at once.
 #[test]
 fn a_service_that_is_told_to_stop_as_a_whole_hands_its_work_on() {
-    is_stopped(&Town::sqlite(), |_, all| {
+    is_stopped(&Fixture::sqlite(), |_, all| {
         for pid in all {
             let pid = Pid::from_raw(*pid).expect("a process id");
             // Those below may have ended by the time their turn comes.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tenure::store::{Expect, Stamp, Write, open};
 
 use super::common::poll_until;
-use super::town::{Agent, PATIENCE, Town};
+use super::fixture::{Agent, Fixture, PATIENCE};
 
 /// For restarts, which a busy machine must make in time.
 const LONG: [&str; 2] = ["--lease", "8s"];
@@ -55,37 +55,37 @@ fn can(test: &str, prefix: &[&str]) -> bool {
 }
 
 /// Kills an agent, starts it again where `prefix` says, and waits for a word.
-fn again(town: &Town, mut agent: Agent, prefix: &[&str], word: &str) -> Agent {
+fn again(fixture: &Fixture, mut agent: Agent, prefix: &[&str], word: &str) -> Agent {
     agent.kill();
-    let again = town.start_in(prefix, &agent.name, &LONG);
-    again.says(word);
+    let again = fixture.start_in(prefix, &agent.name, &LONG);
+    again.wait_for_log(word);
     again
 }
 
 /// The agent ends what its former life has left, joins under another id, and
 /// judges other nodes by their silence alone.
 fn does_not_go_on(first: &[&str], second: &[&str]) {
-    let town = Town::sqlite();
-    let one = town.start_in(first, "one", &LONG);
-    one.says("joined as");
-    let two = town.node("two", &LONG);
-    town.deploy("a", &["--node", "one"]);
+    let fixture = Fixture::sqlite();
+    let one = fixture.start_in(first, "one", &LONG);
+    one.wait_for_log("joined as");
+    let two = fixture.node("two", &LONG);
+    fixture.deploy("a", &["--node", "one"]);
     let id = one.id();
-    let one = again(&town, one, second, "ending 1 workload of a former life");
+    let one = again(&fixture, one, second, "ending 1 workload of a former life");
     poll_until(PATIENCE, || (one.id() != id).then_some(())).expect("another id");
-    town.all_run(&["a"], |_| true);
+    fixture.all_run(&["a"], |_| true);
     // For longer than a lease: a node that was judged without its silence
     // would be dead by now.
     let settled = || {
-        let run = town.stamps.last("a")?;
+        let run = fixture.stamps.last("a")?;
         (run.last - run.first > 9.0).then_some(())
     };
     poll_until(PATIENCE, settled).expect("it runs on");
-    let (said, other) = (one.said(), two.said());
+    let (said, other) = (one.log_text(), two.log_text());
     assert!(!said.contains("going on as"), "{said}");
     assert!(!said.contains("two has died"), "{said}");
     assert!(!other.contains("everything is ended"), "{other}");
-    town.stamps.runs();
+    fixture.stamps.runs();
 }
 
 #[test]
@@ -116,42 +116,42 @@ fn an_agent_that_is_shown_the_same_boot_id_goes_on() {
     if !can("the same boot id", &foreign) {
         return;
     }
-    let town = Town::sqlite();
-    let one = town.start_in(&foreign, "one", &LONG);
-    one.says("joined as");
-    town.deploy("a", &[]);
-    let before = town.stamps.last("a").expect("it runs");
-    let _one = again(&town, one, &foreign, "going on as");
+    let fixture = Fixture::sqlite();
+    let one = fixture.start_in(&foreign, "one", &LONG);
+    one.wait_for_log("joined as");
+    fixture.deploy("a", &[]);
+    let before = fixture.stamps.last("a").expect("it runs");
+    let _one = again(&fixture, one, &foreign, "going on as");
     let until = before.last + 9.0;
-    let later = || town.stamps.last("a").filter(|run| run.last > until);
+    let later = || fixture.stamps.last("a").filter(|run| run.last > until);
     let after = poll_until(PATIENCE, later).expect("it runs on");
     assert_eq!((before.pid, before.fence), (after.pid, after.fence));
-    town.stamps.runs();
+    fixture.stamps.runs();
 }
 
-/// An agent whose clock is a day ahead of that of its former life. The steward
+/// An agent whose clock is a day ahead of that of its former life. The shim
 /// of that life would keep what runs for a day longer than the lease.
 #[test]
-fn an_agent_on_another_clock_has_a_steward_of_its_own() {
+fn an_agent_on_another_clock_has_a_shim_of_its_own() {
     if !can("another clock", &AHEAD) {
         return;
     }
-    let town = Town::sqlite();
-    let (one, _two) = (town.node("one", &LONG), town.node("two", &LONG));
+    let fixture = Fixture::sqlite();
+    let (one, _two) = (fixture.node("one", &LONG), fixture.node("two", &LONG));
     let id = one.id();
-    let one = again(&town, one, &AHEAD, "one of group town");
+    let one = again(&fixture, one, &AHEAD, "one of group town");
     poll_until(PATIENCE, || (one.id() != id).then_some(())).expect("another id");
-    town.deploy_as("a", &["--node", "one"], &town.stamps.stubborn());
-    assert_eq!(town.writes("a").node, "one");
+    fixture.deploy_as("a", &["--node", "one"], &fixture.stamps.stubborn());
+    assert_eq!(fixture.writes("a").node, "one");
     one.stop();
     // The checker sees two at once, should the first one live too long.
-    town.all_run(&["a"], |node| node == "two");
+    fixture.all_run(&["a"], |node| node == "two");
     let settled = || {
-        let run = town.stamps.last("a").filter(|run| run.node == "two")?;
+        let run = fixture.stamps.last("a").filter(|run| run.node == "two")?;
         (run.last - run.first > 0.5).then_some(())
     };
     poll_until(PATIENCE, settled).expect("it runs on");
-    town.stamps.runs();
+    fixture.stamps.runs();
 }
 
 /// Reads the view, or puts this one in the place of what is there, as a store
@@ -188,23 +188,23 @@ fn view(url: &str, put: Option<tenure::store::Bytes>) -> tenure::store::Bytes {
 /// What went with it is named, and fences go on above those that were seen.
 #[test]
 fn an_older_view_that_comes_back_is_told_and_raised() {
-    let town = Town::sqlite();
-    let one = town.node("one", &[]);
-    town.deploy("mail", &[]);
-    let old = view(&town.url(), None);
-    town.deploy("pay", &[]);
-    let fence = town.stamps.last("pay").expect("it runs").fence;
-    view(&town.url(), Some(old));
-    one.says("1 workload went with it: pay; deploy them again");
+    let fixture = Fixture::sqlite();
+    let one = fixture.node("one", &[]);
+    fixture.deploy("mail", &[]);
+    let old = view(&fixture.url(), None);
+    fixture.deploy("pay", &[]);
+    let fence = fixture.stamps.last("pay").expect("it runs").fence;
+    view(&fixture.url(), Some(old));
+    one.wait_for_log("1 workload went with it: pay; deploy them again");
     // It goes on where it was, with what the older view has.
-    town.deploy("pay", &[]);
-    let again = || town.stamps.last("pay").filter(|run| run.fence > fence);
+    fixture.deploy("pay", &[]);
+    let again = || fixture.stamps.last("pay").filter(|run| run.fence > fence);
     poll_until(PATIENCE, again).expect("it runs again, with a higher fence");
-    town.all_run(&["mail", "pay"], |_| true);
+    fixture.all_run(&["mail", "pay"], |_| true);
     assert!(
-        !one.said().contains("everything is ended"),
+        !one.log_text().contains("everything is ended"),
         "{}",
-        one.said()
+        one.log_text()
     );
-    town.stamps.runs();
+    fixture.stamps.runs();
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::common::poll_until;
+use super::fixture::{Fixture, PATIENCE, files_below};
 use super::pressure::Pressure;
 use super::stamps::now;
-use super::town::{PATIENCE, Town, files_below};
 
 fn words(text: &[&str]) -> Vec<String> {
     text.iter().map(|word| (*word).to_owned()).collect()
@@ -17,25 +17,25 @@ fn words(text: &[&str]) -> Vec<String> {
 
 #[test]
 fn what_people_get_wrong_is_told() {
-    let town = Town::sqlite();
-    let path = town.directory.path();
-    let (code, said) = town.fails(&["deploy", "a", "--", "true"]);
+    let fixture = Fixture::sqlite();
+    let path = fixture.directory.path();
+    let (code, said) = fixture.fails(&["deploy", "a", "--", "true"]);
     assert_eq!(code, 2);
     assert!(said.contains("expected an agent of group town"), "{said}");
-    let (code, said) = town.fails(&["ps"]);
+    let (code, said) = fixture.fails(&["ps"]);
     assert!(code == 1 && said.contains("no store there"), "{said}");
-    town.make_store();
-    let (code, said) = town.fails(&["ps"]);
+    fixture.make_store();
+    let (code, said) = fixture.fails(&["ps"]);
     assert!(code == 1 && said.contains("none called town"), "{said}");
-    let _one = town.node("one", &["--quorum", "1"]);
-    let mut second = town.start("two", &["--quorum", "3"]);
-    assert_eq!(second.ends(), 2);
-    let said = second.said();
+    let _one = fixture.node("one", &["--quorum", "1"]);
+    let mut second = fixture.start("two", &["--quorum", "3"]);
+    assert_eq!(second.wait_for_exit(), 2);
+    let said = second.log_text();
     assert!(said.contains("quorum of the group, 1, found 3"), "{said}");
-    let mut namesake = town.start("one", &["--quorum", "1"]);
+    let mut namesake = fixture.start("one", &["--quorum", "1"]);
     // Such a one may be about to end: a service manager tries again.
-    assert_eq!(namesake.ends(), 1);
-    let said = namesake.said();
+    assert_eq!(namesake.wait_for_exit(), 1);
+    let said = namesake.log_text();
     assert!(said.contains("only agent of this name"), "{said}");
     fs::write(path.join("bad.json"), "{\"a\": ").expect("a file");
     fs::write(path.join("bad.toml"), "[[workload]]\nname = \"a\"\n").expect("a file");
@@ -76,56 +76,56 @@ fn what_people_get_wrong_is_told() {
         (&["node", "--quorum", "257"], 2, "at most 256"),
     ];
     for (args, code, word) in cases {
-        let (found, said) = town.fails(args);
+        let (found, said) = fixture.fails(args);
         assert_eq!(found, code, "{args:?}: {said}");
         assert!(said.contains(word), "{args:?}: {said}");
     }
-    town.deploy("a", &[]);
-    let (_, said) = town.fails(&["deploy", "a", "--", "true"]);
+    fixture.deploy("a", &[]);
+    let (_, said) = fixture.fails(&["deploy", "a", "--", "true"]);
     assert!(said.contains("expected a new name"), "{said}");
-    fs::set_permissions(town.state(), fs::Permissions::from_mode(0o755)).expect("opened");
-    let (code, said) = town.fails(&["node", "--name", "three", "--quorum", "1"]);
+    fs::set_permissions(fixture.state(), fs::Permissions::from_mode(0o755)).expect("opened");
+    let (code, said) = fixture.fails(&["node", "--name", "three", "--quorum", "1"]);
     assert!(code == 2 && said.contains("closed to others"), "{said}");
 }
 
 #[test]
 fn an_agent_that_is_stopped_is_asked_nothing() {
-    let town = Town::sqlite();
-    let one = town.node("one", &[]);
+    let fixture = Fixture::sqlite();
+    let one = fixture.node("one", &[]);
     one.stop();
-    let (code, said) = town.fails(&["deploy", "a", "--", "sleep", "1000"]);
+    let (code, said) = fixture.fails(&["deploy", "a", "--", "sleep", "1000"]);
     assert!(code == 1 && said.contains("nothing was asked"), "{said}");
     // Another one on this machine will do.
-    let two = town.node("two", &[]);
-    town.deploy("b", &["--node", "two"]);
+    let two = fixture.node("two", &[]);
+    fixture.deploy("b", &["--node", "two"]);
     // For longer than its lease: only then has it to end everything.
-    two.says("has died");
+    two.wait_for_log("has died");
     one.signal(rustix::process::Signal::CONT);
-    one.says("everything is ended");
-    town.done(&["undeploy", "b"]);
-    assert_eq!(town.workload("a"), None, "it was asked after all");
+    one.wait_for_log("everything is ended");
+    fixture.done(&["undeploy", "b"]);
+    assert_eq!(fixture.workload("a"), None, "it was asked after all");
 }
 
 #[test]
 fn an_agent_that_never_joined_ends_when_it_is_asked_to() {
-    let town = Town::sqlite();
+    let fixture = Fixture::sqlite();
     let nobody = "tenure://127.0.0.1:1";
-    let mut one = town.start("one", &["--store", nobody]);
-    one.says("node one of group town");
-    let said = one.says("onnection refused");
+    let mut one = fixture.start("one", &["--store", nobody]);
+    one.wait_for_log("node one of group town");
+    let said = one.wait_for_log("onnection refused");
     assert!(said.contains("tenure://127.0.0.1:1: "), "{said}");
     one.signal(rustix::process::Signal::TERM);
-    assert_eq!(one.ends(), 0, "{}", one.said());
-    one.says("asked to stop before it had joined");
+    assert_eq!(one.wait_for_exit(), 0, "{}", one.log_text());
+    one.wait_for_log("asked to stop before it had joined");
 }
 
 #[test]
 fn only_its_user_reaches_an_agent_and_what_it_keeps() {
-    let town = Town::sqlite();
-    let one = town.node("one", &["--metrics", "127.0.0.1:0"]);
-    town.deploy("a", &[]);
-    let node = town.state().join("town/one");
-    for directory in [town.state(), node.clone(), node.join("logs")] {
+    let fixture = Fixture::sqlite();
+    let one = fixture.node("one", &["--metrics", "127.0.0.1:0"]);
+    fixture.deploy("a", &[]);
+    let node = fixture.state().join("town/one");
+    for directory in [fixture.state(), node.clone(), node.join("logs")] {
         let mode = fs::metadata(&directory)
             .expect("it is there")
             .permissions()
@@ -144,72 +144,77 @@ fn only_its_user_reaches_an_agent_and_what_it_keeps() {
 
 #[test]
 fn a_workload_that_would_not_start_is_tried_elsewhere_until_it_does() {
-    let town = Town::sqlite();
-    let (_one, _two) = (town.node("one", &[]), town.node("two", &[]));
-    let command = town.directory.path().join("late");
+    let fixture = Fixture::sqlite();
+    let (_one, _two) = (fixture.node("one", &[]), fixture.node("two", &[]));
+    let command = fixture.directory.path().join("late");
     let shown = command.display().to_string();
-    let (code, said) = town.fails(&["deploy", "a", "--node", "one", "--", &shown]);
+    let (code, said) = fixture.fails(&["deploy", "a", "--node", "one", "--", &shown]);
     assert!(code == 1 && said.contains("command not found"), "{said}");
     // It is there, but may not be run.
-    fs::write(&command, format!("#!/bin/bash\n{}", town.stamps.script(""))).expect("a file");
-    let failing = town.shows("a", |it| {
+    fs::write(
+        &command,
+        format!("#!/bin/bash\n{}", fixture.stamps.script("")),
+    )
+    .expect("a file");
+    let failing = fixture.shows("a", |it| {
         let why = it["why"].as_str().unwrap_or_default();
         why.contains("cannot be executed") && it["nodes_failed"].as_u64() >= Some(1)
     });
     assert_eq!(failing["state"], "failing");
     fs::set_permissions(&command, fs::Permissions::from_mode(0o700)).expect("allowed");
-    town.all_run(&["a"], |_| true);
+    fixture.all_run(&["a"], |_| true);
     // It is forgiven when it has run for a while.
-    town.shows("a", |it| it["state"] == "running");
+    fixture.shows("a", |it| it["state"] == "running");
 }
 
 #[test]
 fn a_workload_that_ends_soon_has_not_started_and_one_that_ends_later_is_restarted() {
-    let town = Town::sqlite();
-    let _one = town.node("one", &[]);
-    let (code, said) = town.fails(&["deploy", "a", "--", "bash", "-c", "exit 3"]);
+    let fixture = Fixture::sqlite();
+    let _one = fixture.node("one", &[]);
+    let (code, said) = fixture.fails(&["deploy", "a", "--", "bash", "-c", "exit 3"]);
     assert!(code == 1 && said.contains("exited with code 3"), "{said}");
-    town.done(&["undeploy", "a"]);
-    let script = town.stamps.script("( sleep 2; kill -9 $$ ) &");
-    town.deploy_as("b", &[], &words(&["bash", "-c", &script]));
-    let shown = town.shows("b", |it| it["restarts"].as_u64() >= Some(2));
+    fixture.done(&["undeploy", "a"]);
+    let script = fixture.stamps.script("( sleep 2; kill -9 $$ ) &");
+    fixture.deploy_as("b", &[], &words(&["bash", "-c", &script]));
+    let shown = fixture.shows("b", |it| it["restarts"].as_u64() >= Some(2));
     assert_eq!(shown["why"], "ended by signal 9");
     assert_eq!(shown["failed_starts"], 0);
     // Done is done, by the policy.
     let done = ["--restart", "on-failure", "--ready", "10ms"];
-    town.deploy_as("c", &done, &words(&["bash", "-c", "sleep 0.2; exit 0"]));
-    poll_until(PATIENCE, || town.workload("c").is_none().then_some(())).expect("undeployed");
+    fixture.deploy_as("c", &done, &words(&["bash", "-c", "sleep 0.2; exit 0"]));
+    poll_until(PATIENCE, || fixture.workload("c").is_none().then_some(())).expect("undeployed");
     // However soon that is.
     for number in 0..5 {
         let name = format!("quick-{number}");
-        town.deploy_as(&name, &["--restart", "never"], &words(&["true"]));
-        poll_until(PATIENCE, || town.workload(&name).is_none().then_some(())).expect("undeployed");
+        fixture.deploy_as(&name, &["--restart", "never"], &words(&["true"]));
+        poll_until(PATIENCE, || fixture.workload(&name).is_none().then_some(()))
+            .expect("undeployed");
     }
     let once = ["--restart", "never", "--ready", "10ms"];
-    town.deploy_as("d", &once, &words(&["bash", "-c", "sleep 0.2; exit 9"]));
-    poll_until(PATIENCE, || town.workload("d").is_none().then_some(())).expect("undeployed");
+    fixture.deploy_as("d", &once, &words(&["bash", "-c", "sleep 0.2; exit 9"]));
+    poll_until(PATIENCE, || fixture.workload("d").is_none().then_some(())).expect("undeployed");
 }
 
 #[test]
 fn a_workload_that_does_not_stop_is_killed_and_all_it_forked_with_it() {
-    let town = Town::sqlite();
-    let _one = town.node("one", &[]);
-    town.deploy_as("a", &[], &town.stamps.stubborn());
+    let fixture = Fixture::sqlite();
+    let _one = fixture.node("one", &[]);
+    fixture.deploy_as("a", &[], &fixture.stamps.stubborn());
     let (asked, pressure) = (now(), Pressure::begin());
-    town.done(&["undeploy", "a"]);
+    fixture.done(&["undeploy", "a"]);
     let (took, late) = (now() - asked, pressure.allows());
     assert!(
         (0.4..0.4 + late).contains(&took),
         "the grace is 0.4 s, it took {took} s, and may be {late} s late"
     );
-    let path = town.directory.path().join("forked");
+    let path = fixture.directory.path().join("forked");
     let shown = path.display().to_string();
     let away = format!(
         "(setsid bash -c 'while :; do date +%s.%N >> {shown}; sleep 0.05; done' &) ; sleep 1000"
     );
-    town.deploy_as("b", &[], &words(&["bash", "-c", &away]));
+    fixture.deploy_as("b", &[], &words(&["bash", "-c", &away]));
     poll_until(PATIENCE, || path.exists().then_some(())).expect("it has forked");
-    town.done(&["undeploy", "b"]);
+    fixture.done(&["undeploy", "b"]);
     let ended = now();
     poll_until(Duration::from_secs(1), || {
         (now() > ended + 0.5).then_some(())
@@ -228,33 +233,33 @@ fn a_workload_that_does_not_stop_is_killed_and_all_it_forked_with_it() {
 
 #[test]
 fn a_flood_of_output_is_bounded_and_its_end_can_be_read() {
-    let town = Town::sqlite();
-    let one = town.node("one", &["--log-bytes", "20000", "--log-files", "2"]);
+    let fixture = Fixture::sqlite();
+    let one = fixture.node("one", &["--log-bytes", "20000", "--log-files", "2"]);
     let script = format!(
         "yes flood | head -c 5000000; echo the end; {}",
-        town.stamps.script("")
+        fixture.stamps.script("")
     );
-    town.deploy_as("a", &[], &words(&["bash", "-c", &script]));
-    town.all_run(&["a"], |_| true);
-    let logs = || town.done(&["logs", "a", "-n", "1"]);
+    fixture.deploy_as("a", &[], &words(&["bash", "-c", &script]));
+    fixture.all_run(&["a"], |_| true);
+    let logs = || fixture.done(&["logs", "a", "-n", "1"]);
     poll_until(PATIENCE, || logs().contains("the end").then_some(())).expect("the end");
-    let files = files_below(&town.state().join("town/one/logs"));
+    let files = files_below(&fixture.state().join("town/one/logs"));
     assert_eq!(files.len(), 3, "{files:?}");
     assert!(files.iter().all(|(_, size)| *size <= 20_000), "{files:?}");
-    assert!(town.done(&["logs", "a"]).len() <= 60_000);
+    assert!(fixture.done(&["logs", "a"]).len() <= 60_000);
     drop(one);
 }
 
 #[test]
 fn wishes_are_kept() {
-    let town = Town::sqlite();
-    let one = town.node("one", &["--label", "zone=a", "--max", "2"]);
-    let two = town.node("two", &["--label", "zone=b"]);
-    let config = town.directory.path().join("config.json");
+    let fixture = Fixture::sqlite();
+    let one = fixture.node("one", &["--label", "zone=a", "--max", "2"]);
+    let two = fixture.node("two", &["--label", "zone=b"]);
+    let config = fixture.directory.path().join("config.json");
     fs::write(&config, "{\"to\": [1, 2]}").expect("a file");
     let config = config.display().to_string();
-    let out = town.directory.path().join("seen").display().to_string();
-    let script = town.stamps.script(&format!(
+    let out = fixture.directory.path().join("seen").display().to_string();
+    let script = fixture.stamps.script(&format!(
         "echo \"$TENURE_WORKLOAD_CONFIG $TENURE_GROUP $TENURE_INSTANCES $EXTRA\" > {out};"
     ));
     let flags = [
@@ -265,32 +270,32 @@ fn wishes_are_kept() {
         "--env",
         "EXTRA=more",
     ];
-    town.deploy_as("a", &flags, &words(&["bash", "-c", &script]));
+    fixture.deploy_as("a", &flags, &words(&["bash", "-c", &script]));
     // It writes its stamps after that.
-    assert_eq!(town.writes("a").node, "two");
+    assert_eq!(fixture.writes("a").node, "two");
     let seen = fs::read_to_string(out).expect("it wrote");
     assert_eq!(seen, "{\"to\":[1,2]} town 1 more\n");
     for name in ["b", "c"] {
-        town.deploy(name, &["--node", "one"]);
+        fixture.deploy(name, &["--node", "one"]);
     }
-    let (_, said) = town.fails(&["deploy", "d", "--node", "one", "--", "true"]);
+    let (_, said) = fixture.fails(&["deploy", "d", "--node", "one", "--", "true"]);
     assert!(said.contains("is full"), "{said}");
     // In order: the second is begun when the first runs.
-    let file = town.directory.path().join("all.toml");
+    let file = fixture.directory.path().join("all.toml");
     let table = |name: &str, order: u32| {
-        let command = json!(town.stamps.command());
+        let command = json!(fixture.stamps.command());
         format!(
             "[[workload]]\nname = \"{name}\"\norder = {order}\nready = \"2s\"\nneeds = [\"zone=b\"]\ncommand = {command}\n"
         )
     };
     fs::write(&file, format!("{}{}", table("late", 2), table("early", 1))).expect("a file");
-    town.done(&["deploy", "--no-wait", "--file", &file.display().to_string()]);
-    town.all_run(&["early", "late"], |node| node == "two");
+    fixture.done(&["deploy", "--no-wait", "--file", &file.display().to_string()]);
+    fixture.all_run(&["early", "late"], |node| node == "two");
     // Both start anew when their node does, the lower one first.
-    let last = || ["early", "late"].map(|name| town.stamps.last(name).expect("it ran"));
+    let last = || ["early", "late"].map(|name| fixture.stamps.last(name).expect("it ran"));
     let before = last();
     drop(two);
-    let _two = town.node("two", &["--label", "zone=b"]);
+    let _two = fixture.node("two", &["--label", "zone=b"]);
     let anew = || {
         let after = last();
         let mut both = before.iter().zip(&after);
@@ -306,22 +311,22 @@ fn wishes_are_kept() {
 /// What fits nowhere keeps nothing else of its file from running.
 #[test]
 fn all_of_a_file_is_deployed_before_any_of_it_is_waited_for() {
-    let town = Town::sqlite();
-    let _one = town.node("one", &["--label", "zone=a"]);
+    let fixture = Fixture::sqlite();
+    let _one = fixture.node("one", &["--label", "zone=a"]);
     let table = |name: &str, more: &str, command: &[String]| {
         let command = json!(command);
         format!("[[workload]]\nname = \"{name}\"\n{more}\ncommand = {command}\n")
     };
-    let own = town.stamps.command();
+    let own = fixture.stamps.command();
     let text = [
         table("nowhere", "needs = [\"zone=c\"]", &own),
         table("fails", "", &words(&["bash", "-c", "exit 3"])),
         table("fine", "", &own),
     ];
-    let file = town.directory.path().join("all.toml");
+    let file = fixture.directory.path().join("all.toml");
     fs::write(&file, text.concat()).expect("a file");
-    let (out, err) = (path(&town, "out"), path(&town, "err"));
-    let mut deploy = town
+    let (out, err) = (path(&fixture, "out"), path(&fixture, "err"));
+    let mut deploy = fixture
         .command(&["deploy", "--file", &file.display().to_string()])
         .stdout(fs::File::create(&out).expect("a file"))
         .stderr(fs::File::create(&err).expect("a file"))
@@ -338,51 +343,51 @@ fn all_of_a_file_is_deployed_before_any_of_it_is_waited_for() {
         &err,
         "nowhere: waiting: no live HA node has the label zone=c",
     );
-    let shown = town.workload("nowhere").expect("it is there");
+    let shown = fixture.workload("nowhere").expect("it is there");
     assert_eq!(shown["why"], "no live HA node has the label zone=c");
     assert!(deploy.try_wait().expect("a child").is_none(), "it waits");
-    let _two = town.node("two", &["--label", "zone=c"]);
+    let _two = fixture.node("two", &["--label", "zone=c"]);
     says(&out, "nowhere runs on two");
     assert_eq!(deploy.wait().expect("it ends").code(), Some(1));
     says(&err, "1 of 3 workloads failed");
 }
 
-fn path(town: &Town, name: &str) -> std::path::PathBuf {
-    town.directory.path().join(name)
+fn path(fixture: &Fixture, name: &str) -> std::path::PathBuf {
+    fixture.directory.path().join(name)
 }
 
 #[test]
 fn a_group_all_of_whose_agents_are_dead_is_not_shown_as_if_it_ran() {
-    let town = Town::sqlite();
-    let mut one = town.node("one", &[]);
-    town.deploy("a", &[]);
-    assert_eq!(town.member("one").expect("it is there")["state"], "ha");
-    one.perish();
+    let fixture = Fixture::sqlite();
+    let mut one = fixture.node("one", &[]);
+    fixture.deploy("a", &[]);
+    assert_eq!(fixture.member("one").expect("it is there")["state"], "ha");
+    one.kill_all();
     // Nobody is there to judge it.
-    town.shows("a", |it| it["state"] == "unknown");
-    let shown = town.member("one").expect("it is there");
+    fixture.shows("a", |it| it["state"] == "unknown");
+    let shown = fixture.member("one").expect("it is there");
     assert_eq!(shown["state"], "silent");
     assert!(shown["silent_ms"].as_u64() >= shown["lease_ms"].as_u64());
-    let shown = town.done(&["ps"]);
+    let shown = fixture.done(&["ps"]);
     let group = shown.lines().next().unwrap_or_default();
     assert!(group.ends_with(" (1 silent)"), "{shown}");
     // They insist on their quorum although nobody lives; the way out is told.
-    let (code, said) = town.fails(&["node", "--name", "two", "--quorum", "1"]);
+    let (code, said) = fixture.fails(&["node", "--name", "two", "--quorum", "1"]);
     assert!(code == 2 && said.contains("one (silent for "), "{said}");
     assert!(said.contains("one agent with --quorum 0"), "{said}");
 }
 
 #[test]
 fn a_group_is_watched_and_measured() {
-    let town = Town::sqlite();
+    let fixture = Fixture::sqlite();
     let [port] = super::common::servers::free();
-    let one = town.node("one", &["--metrics", &port]);
-    one.says(&format!("metrics at http://{port}/metrics"));
-    let mut busy = town.start("busy", &["--metrics", &port]);
-    assert_eq!(busy.ends(), 1, "{}", busy.said());
-    let out = town.directory.path().join("watched");
+    let one = fixture.node("one", &["--metrics", &port]);
+    one.wait_for_log(&format!("metrics at http://{port}/metrics"));
+    let mut busy = fixture.start("busy", &["--metrics", &port]);
+    assert_eq!(busy.wait_for_exit(), 1, "{}", busy.log_text());
+    let out = fixture.directory.path().join("watched");
     let file = fs::File::create(&out).expect("a file");
-    let mut watch = town
+    let mut watch = fixture
         .command(&["watch", "--group", "town"])
         .stdout(file)
         .spawn()
@@ -397,13 +402,13 @@ fn a_group_is_watched_and_measured() {
             .unwrap_or_else(|| panic!("{text}: {:?}", fs::read_to_string(&out)));
     };
     says("one has joined");
-    town.deploy("a", &[]);
+    fixture.deploy("a", &[]);
     says("a is assigned to one");
-    let mut two = town.node("two", &[]);
+    let mut two = fixture.node("two", &[]);
     says("two has joined");
-    two.perish();
+    two.kill_all();
     says("two has died");
-    town.done(&["undeploy", "a"]);
+    fixture.done(&["undeploy", "a"]);
     says("a is gone");
     // With the time, as a person needs it who looks later.
     says("Z town 1: one has joined");

@@ -9,28 +9,28 @@ use std::sync::mpsc;
 use rustix::process::Signal;
 
 use super::common::poll_until;
-use super::town::{PATIENCE, Town};
+use super::fixture::{Fixture, PATIENCE};
 
 /// The settings of `tenure` are one thing, the config of a workload another.
 #[test]
 fn settings_and_the_config_of_a_workload_are_told_apart() {
-    let town = Town::sqlite();
-    let path = |name: &str| town.directory.path().join(name).display().to_string();
+    let fixture = Fixture::sqlite();
+    let path = |name: &str| fixture.directory.path().join(name).display().to_string();
     let (settings, bad, config, out) = (path("t.toml"), path("b.toml"), path("c"), path("out"));
     fs::write(&settings, "timeout = \"4s\"\n").expect("a file");
     fs::write(&bad, "colour = 1\n").expect("a file");
     fs::write(&config, "{\"a\": 1}").expect("a file");
     let own = format!("TENURE_CONFIG={settings}");
     let prefix = ["env", &own, "TENURE_WORKLOAD_CONFIG=inherited"];
-    let one = town.start_in(&prefix, "one", &[]);
-    one.says("joined as");
+    let one = fixture.start_in(&prefix, "one", &[]);
+    one.wait_for_log("joined as");
     let script = format!(
         "echo \"${{TENURE_CONFIG-none}} ${{TENURE_WORKLOAD_CONFIG-none}}\" > {out}; sleep 1000"
     );
     let command = ["--", "bash", "-c", &script];
     let deploy = |before: &[&str], name: &str, after: &[&str], settings: &str| {
         let args = [before, &["deploy", name], after, &command].concat();
-        let mut it = town.command(&args);
+        let mut it = fixture.command(&args);
         let done = it.env("TENURE_CONFIG", settings).output().expect("it runs");
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         (done.status.code(), said)
@@ -63,16 +63,16 @@ fn settings_and_the_config_of_a_workload_are_told_apart() {
 
 #[test]
 fn a_group_that_is_not_there_is_told_of() {
-    let town = Town::sqlite();
-    town.make_store();
-    // Without the group that all of a town's commands name.
-    let shown = town.command(&["ps"]).env_remove("TENURE_GROUP").output();
+    let fixture = Fixture::sqlite();
+    fixture.make_store();
+    // Without the group that all commands of a fixture name.
+    let shown = fixture.command(&["ps"]).env_remove("TENURE_GROUP").output();
     let shown = shown.expect("it runs");
     let said = String::from_utf8_lossy(&shown.stderr);
     assert!(shown.status.success() && shown.stdout.is_empty(), "{said}");
     assert!(said.contains("no group in this store yet"), "{said}");
-    let err = town.directory.path().join("err");
-    let mut watch = town
+    let err = fixture.directory.path().join("err");
+    let mut watch = fixture
         .command(&["watch", "--group", "nosuch"])
         .stderr(fs::File::create(&err).expect("a file"))
         .spawn()
@@ -88,23 +88,23 @@ fn a_group_that_is_not_there_is_told_of() {
 /// Which one would be drained is for a person to say.
 #[test]
 fn a_drain_without_a_node_is_of_the_only_one() {
-    let town = Town::sqlite();
-    let (mut one, mut two) = (town.node("one", &[]), town.node("two", &[]));
-    let (code, said) = town.fails(&["drain"]);
+    let fixture = Fixture::sqlite();
+    let (mut one, mut two) = (fixture.node("one", &[]), fixture.node("two", &[]));
+    let (code, said) = fixture.fails(&["drain"]);
     assert!(code == 2 && said.contains("one, two"), "{said}");
     // As `ps` shows it.
     let id: String = two.id().chars().take(8).collect();
-    assert!(town.done(&["ps"]).contains(&id), "it shows {id}");
-    town.done(&["drain", &id, "--via", "one"]);
-    assert_eq!(two.ends(), 0);
-    town.done(&["drain"]);
-    assert_eq!(one.ends(), 0);
+    assert!(fixture.done(&["ps"]).contains(&id), "it shows {id}");
+    fixture.done(&["drain", &id, "--via", "one"]);
+    assert_eq!(two.wait_for_exit(), 0);
+    fixture.done(&["drain"]);
+    assert_eq!(one.wait_for_exit(), 0);
 }
 
 #[test]
 fn output_of_workloads_is_no_json() {
-    let town = Town::sqlite();
-    let (code, said) = town.fails(&["logs", "a", "--json"]);
+    let fixture = Fixture::sqlite();
+    let (code, said) = fixture.fails(&["logs", "a", "--json"]);
     assert!(code == 2 && said.contains("--json"), "{said}");
 }
 
@@ -126,22 +126,22 @@ fn output_is_followed_from_where_it_was_read_to() {
     // its reader.
     const FIRST: usize = 20_000;
     const LAST: usize = 30_000;
-    let town = Town::sqlite();
-    let _one = town.node("one", &[]);
-    let go = town.directory.path().join("go");
+    let fixture = Fixture::sqlite();
+    let _one = fixture.node("one", &[]);
+    let go = fixture.directory.path().join("go");
     let script = format!(
         "seq {FIRST}; until [ -e {} ]; do sleep 0.05; done; seq {} {LAST}; sleep 1000",
         go.display(),
         FIRST + 1
     );
-    town.done(&["deploy", "a", "--no-wait", "--", "bash", "-c", &script]);
+    fixture.done(&["deploy", "a", "--no-wait", "--", "bash", "-c", &script]);
     let written = |number: usize| {
-        let last = || town.run(&["logs", "a", "-n", "1"]).stdout;
+        let last = || fixture.run(&["logs", "a", "-n", "1"]).stdout;
         let wanted = format!("{number}\n").into_bytes();
         poll_until(PATIENCE, || (last() == wanted).then_some(())).expect("it writes");
     };
     written(FIRST);
-    let mut follow = town.command(&["logs", "a", "-n", "100000", "--follow"]);
+    let mut follow = fixture.command(&["logs", "a", "-n", "100000", "--follow"]);
     let follow = follow.stdout(Stdio::piped()).spawn();
     let mut follow = Endless(follow.expect("it runs"));
     let out = BufReader::new(follow.0.stdout.take().expect("a pipe"));
@@ -164,14 +164,18 @@ fn output_is_followed_from_where_it_was_read_to() {
 
 #[test]
 fn two_signals_at_once_ask_once() {
-    let town = Town::sqlite();
-    let mut one = town.node("one", &[]);
+    let fixture = Fixture::sqlite();
+    let mut one = fixture.node("one", &[]);
     // As `timeout` does, which signals a process and its group. While it is
     // stopped both wait for it, however long this test takes between them.
     one.stop();
     one.signal(Signal::TERM);
     one.signal(Signal::INT);
     one.signal(Signal::CONT);
-    assert_eq!(one.ends(), 0, "{}", one.said());
-    assert!(!one.said().contains("asked twice"), "{}", one.said());
+    assert_eq!(one.wait_for_exit(), 0, "{}", one.log_text());
+    assert!(
+        !one.log_text().contains("asked twice"),
+        "{}",
+        one.log_text()
+    );
 }

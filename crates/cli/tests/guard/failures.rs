@@ -16,7 +16,7 @@ use tenure::core::time::Instant;
 
 use crate::scene::{Cmd, Scene, assert_between, ended, hold, ms, send};
 
-/// The latest a keeper waits after `kill_at`; see `SLACK` in keeper.rs.
+/// The latest a watchdog waits after `kill_at`; see `SLACK` in watchdog.rs.
 const SLACK: std::time::Duration = std::time::Duration::from_millis(100);
 
 struct Stage {

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use rustix::process::Signal;
 
-use crate::guard::{Refusal, Status};
+use crate::guard::{ExitStatus, StartError};
 use crate::scene::{Scene, ms};
 
 fn run(argv: &[&str]) -> Scene {
@@ -21,7 +21,7 @@ fn a_command_that_does_not_exist() {
     assert_eq!(scene.expect("Refused").1, "Refused { why: NotFound(2) }");
     scene.expect("Gone");
     scene.assert_nothing_left();
-    assert_eq!(Refusal::NotFound(2).code(), 127);
+    assert_eq!(StartError::NotFound(2).code(), 127);
 }
 
 #[test]
@@ -36,15 +36,15 @@ fn a_command_that_cannot_be_executed() {
     );
     scene.expect("Gone");
     let _ = std::fs::remove_file(&file);
-    assert_eq!(Refusal::NotExecutable(13).code(), 126);
+    assert_eq!(StartError::NotExecutable(13).code(), 126);
 }
 
 #[test]
 fn codes_and_signals_are_reported() {
     for (script, status) in [
-        ("exit 0", Status::Code(0)),
-        ("exit 42", Status::Code(42)),
-        ("kill -USR2 $$", Status::Signal(12)),
+        ("exit 0", ExitStatus::Code(0)),
+        ("exit 42", ExitStatus::Code(42)),
+        ("kill -USR2 $$", ExitStatus::Signal(12)),
     ] {
         let mut scene = run(&["sh", "-c", script]);
         let (started, _) = scene.expect("Started");
@@ -57,7 +57,7 @@ fn codes_and_signals_are_reported() {
         scene.expect("Gone");
     }
     assert_eq!(
-        (Status::Code(42).code(), Status::Signal(9).code()),
+        (ExitStatus::Code(42).code(), ExitStatus::Signal(9).code()),
         (42, 137)
     );
 }

@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tenure::clock;
 use tenure::core::time::Instant;
 
-use crate::guard::{Ask, Asks, Guardian, Start};
+use crate::guard::{Guardian, SignalRequest, SignalRequests, Start};
 use crate::pressure::Pressure;
 
 /// Separates the words of a line.
@@ -53,7 +53,7 @@ fn supervisor() {
 }
 
 async fn supervise(mut socket: &UnixStream) {
-    let mut asks = Asks::install().expect("signals");
+    let mut signals = SignalRequests::install().expect("signals");
     let mut guardian = Guardian::stand_by_as(env!("CARGO_BIN_EXE_tenure").as_ref()).expect("one");
     let (send, mut lines) = tokio::sync::mpsc::channel(16);
     let input = BufReader::new(socket.try_clone().expect("a clone"));
@@ -70,13 +70,13 @@ async fn supervise(mut socket: &UnixStream) {
                 Some(line) => obey(&guardian, &line),
                 None => return,
             },
-            ask = asks.next() => {
-                match ask {
-                    Ask::Stop => guardian.stop(ms(60_000)),
-                    Ask::Kill => guardian.kill(),
-                    Ask::Forward(number) => guardian.signal(number),
+            signal = signals.next() => {
+                match signal {
+                    SignalRequest::Stop => guardian.stop(ms(60_000)),
+                    SignalRequest::Kill => guardian.kill(),
+                    SignalRequest::Forward(number) => guardian.signal(number),
                 }
-                format!("{ask:?}")
+                format!("{signal:?}")
             }
             event = guardian.event(), if !over => {
                 over = event.is_last();
@@ -240,7 +240,7 @@ impl Scene {
     }
 
     /// Waits for the last event, whichever of the two it is: on a very slow
-    /// machine the keeper takes over from a guardian that does its best.
+    /// machine the watchdog takes over from a guardian that does its best.
     pub(crate) fn expect_last(&mut self) {
         loop {
             let (_, said) = self.next().expect("a last event");
@@ -367,8 +367,8 @@ fn ready(fd: impl std::os::fd::AsFd, what: &str) {
     assert_ne!(poll(&mut fds, Some(&patience)), Ok(0), "no {what} in time");
 }
 
-/// Whether the keeper has taken over from a guardian that was kept waiting for
-/// longer than the keeper waits for it: on such a machine that is no mistake.
+/// Whether the watchdog has taken over from a guardian that was kept waiting for
+/// longer than the watchdog waits for it: on such a machine that is no mistake.
 fn is_late(said: &str) -> bool {
     let waited = PRESSURE.with_borrow(Pressure::waited);
     said.starts_with("Lost { why: \"the guardian did not answer in time") && waited > 0.1

@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use super::common::{descendants, median, poll_until};
+use super::fixture::{Agent, Fixture, PATIENCE};
 use super::number;
 use super::pressure::Pressure;
 use super::stamps::now;
-use super::town::{Agent, PATIENCE, Town};
 
 const LEASE: f64 = 2.0;
 /// The lease, lengthened by the drift of 1 %, and half a second for the news,
@@ -42,19 +42,19 @@ fn print(what: &str, figures: &mut [f64]) {
 /// Has `one` have all workloads. `None` if the nodes were fenced meanwhile,
 /// because the store did not answer for longer than so short a lease lets
 /// them wait: then there is nothing to be measured.
-fn deploy(town: &Town, agents: [&Agent; 3]) -> Option<()> {
+fn deploy(fixture: &Fixture, agents: [&Agent; 3]) -> Option<()> {
     // Those that were fenced before are called as those that they are now.
     let settled = || {
-        let nodes = town.ps().into_iter().filter(|it| it["type"] == "node");
+        let nodes = fixture.ps().into_iter().filter(|it| it["type"] == "node");
         (nodes.count() == agents.len()).then_some(())
     };
     poll_until(PATIENCE, settled).expect("three nodes");
     let before = fences(agents);
     for name in NAMES {
-        let command = town.stamps.command();
+        let command = fixture.stamps.command();
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
         let args = [&["deploy", name, "--node", "one", "--"], &command[..]].concat();
-        let deployed = town.run(&args);
+        let deployed = fixture.run(&args);
         if !deployed.status.success() && fences(agents) > before {
             return None;
         }
@@ -63,7 +63,7 @@ fn deploy(town: &Town, agents: [&Agent; 3]) -> Option<()> {
     }
     let there = || {
         let fenced = fences(agents) > before;
-        let runs = |name: &&str| town.stamps.runs_on(name).as_deref() == Some("one");
+        let runs = |name: &&str| fixture.stamps.runs_on(name).as_deref() == Some("one");
         (fenced || NAMES.iter().all(runs)).then_some(!fenced)
     };
     let there = poll_until(PATIENCE, there).expect("they run on one");
@@ -72,15 +72,15 @@ fn deploy(town: &Town, agents: [&Agent; 3]) -> Option<()> {
 
 /// How often these were fenced so far.
 fn fences(agents: [&Agent; 3]) -> usize {
-    let fenced = |agent: &Agent| agent.said().matches("everything is ended").count();
+    let fenced = |agent: &Agent| agent.log_text().matches("everything is ended").count();
     agents.into_iter().map(fenced).sum()
 }
 
-fn undeploy(town: &Town) {
+fn undeploy(fixture: &Fixture) {
     for name in NAMES {
         let gone = || {
-            town.run(&["undeploy", name]);
-            town.workload(name).is_none().then_some(())
+            fixture.run(&["undeploy", name]);
+            fixture.workload(name).is_none().then_some(())
         };
         poll_until(PATIENCE, gone).expect("it is gone");
     }
@@ -93,22 +93,22 @@ fn lose(lost: &mut u64) {
     assert!(*lost <= rounds() + 3, "the store is away too often");
 }
 
-fn kills(store: &str, town: &Town) {
+fn kills(store: &str, fixture: &Fixture) {
     let flags = ["--quorum", "2", "--lease", "2s"];
-    let [mut one, two, three] = ["one", "two", "three"].map(|name| town.node(name, &flags));
+    let [mut one, two, three] = ["one", "two", "three"].map(|name| fixture.node(name, &flags));
     let (mut firsts, mut all, mut lost) = (Vec::new(), Vec::new(), 0);
     while (firsts.len() as u64) < rounds() {
-        if deploy(town, [&one, &two, &three]).is_none() {
+        if deploy(fixture, [&one, &two, &three]).is_none() {
             lose(&mut lost);
-            undeploy(town);
+            undeploy(fixture);
             continue;
         }
         let before = fences([&one, &two, &three]);
         let (killed, pressure) = (now(), Pressure::begin());
-        one.perish();
-        town.all_run(&NAMES, |node| node != "one");
+        one.kill_all();
+        fixture.all_run(&NAMES, |node| node != "one");
         let late = pressure.allows();
-        let mut took = NAMES.map(|name| town.stamps.last(name).expect("it runs").first - killed);
+        let mut took = NAMES.map(|name| fixture.stamps.last(name).expect("it runs").first - killed);
         took.sort_by(f64::total_cmp);
         if fences([&one, &two, &three]) > before {
             lose(&mut lost);
@@ -120,10 +120,10 @@ fn kills(store: &str, town: &Town) {
                 "{took:?}, and may be {late} s late"
             );
         }
-        undeploy(town);
-        one = town.node("one", &flags);
+        undeploy(fixture);
+        one = fixture.node("one", &flags);
     }
-    town.stamps.runs();
+    fixture.stamps.runs();
     println!(
         "{store}: the bound of docs/design/groups.md §3.7 is {:.0} ms",
         BOUND * 1e3
@@ -143,34 +143,34 @@ fn kills(store: &str, town: &Town) {
 #[test]
 fn figures_of_kills() {
     let store = std::env::var("TENURE_FIGURES_ON").unwrap_or_else(|_| "cluster".into());
-    let town = match store.as_str() {
-        "sqlite" => Town::sqlite(),
-        "postgres" => Town::postgres(),
-        "cluster" => Town::cluster(),
+    let fixture = match store.as_str() {
+        "sqlite" => Fixture::sqlite(),
+        "postgres" => Fixture::postgres(),
+        "cluster" => Fixture::cluster(),
         other => panic!("expected cluster, sqlite or postgres, found {other}"),
     };
-    kills(&store, &town);
+    kills(&store, &fixture);
 }
 
 #[test]
 fn figures_of_drains() {
-    let town = Town::cluster();
+    let fixture = Fixture::cluster();
     let [mut one, two, three] =
-        ["one", "two", "three"].map(|name| town.node(name, &["--lease", "2s"]));
+        ["one", "two", "three"].map(|name| fixture.node(name, &["--lease", "2s"]));
     let (mut gaps, mut whole) = (Vec::new(), Vec::new());
     // A cluster that changes its leader meanwhile answers nobody for a while.
     let (mut disturbed, mut lost) = (Vec::new(), 0);
     while ((whole.len() + disturbed.len()) as u64) < rounds() {
-        if deploy(&town, [&one, &two, &three]).is_none() {
+        if deploy(&fixture, [&one, &two, &three]).is_none() {
             lose(&mut lost);
-            undeploy(&town);
+            undeploy(&fixture);
             continue;
         }
-        let term = town.term();
+        let term = fixture.term();
         let began = now();
-        town.done(&["drain", "one", "--via", "two"]);
-        town.all_run(&NAMES, |node| node != "one");
-        let runs = town.stamps.runs();
+        fixture.done(&["drain", "one", "--via", "two"]);
+        fixture.all_run(&NAMES, |node| node != "one");
+        let runs = fixture.stamps.runs();
         for name in NAMES {
             let mut own = runs
                 .iter()
@@ -179,16 +179,16 @@ fn figures_of_drains() {
             let (after, before) = (own.next().expect("one"), own.next().expect("one before"));
             gaps.push(after.first - before.last);
         }
-        let last = NAMES.map(|name| town.stamps.last(name).expect("it runs").first);
+        let last = NAMES.map(|name| fixture.stamps.last(name).expect("it runs").first);
         let took = last.into_iter().fold(0.0, f64::max) - began;
-        assert_eq!(one.ends(), 0);
-        if town.term() == term {
+        assert_eq!(one.wait_for_exit(), 0);
+        if fixture.term() == term {
             whole.push(took);
         } else {
             disturbed.push(took);
         }
-        undeploy(&town);
-        one = town.node("one", &["--lease", "2s"]);
+        undeploy(&fixture);
+        one = fixture.node("one", &["--lease", "2s"]);
     }
     print("a node drained, how long a workload did not run", &mut gaps);
     print("a node drained, until all four run elsewhere", &mut whole);
@@ -212,9 +212,9 @@ fn processor_time(pids: &[u32]) -> f64 {
 }
 
 /// How often registers were changed so far, as a server says.
-fn changes(town: &Town) -> f64 {
+fn changes(fixture: &Fixture) -> f64 {
     use std::io::{Read as _, Write as _};
-    let url = town.url();
+    let url = fixture.url();
     let address = url.trim_start_matches("tenure://");
     let address = address.split(',').next().expect("an address");
     let mut stream = std::net::TcpStream::connect(address).expect("it listens");
@@ -236,12 +236,17 @@ fn below(pid: u32) -> Vec<u32> {
 }
 
 /// Kills one of them, and waits until all runs again.
-fn loses_one(town: &Town, mut one: Agent, workloads: u64) {
+fn loses_one(fixture: &Fixture, mut one: Agent, workloads: u64) {
     let name = one.name.clone();
-    let shown = || town.ps().into_iter().filter(|it| it["type"] == "workload");
+    let shown = || {
+        fixture
+            .ps()
+            .into_iter()
+            .filter(|it| it["type"] == "workload")
+    };
     let held = shown().filter(|it| it["node"] == name.as_str()).count();
     let killed = now();
-    one.perish();
+    one.kill_all();
     let moved = || {
         let fits = |it: &serde_json::Value| it["state"] == "running" && it["node"] != name.as_str();
         (shown().filter(fits).count() as u64 == workloads).then_some(())
@@ -257,14 +262,14 @@ fn loses_one(town: &Town, mut one: Agent, workloads: u64) {
 fn figures_of_scale() {
     let agents = number("TENURE_AGENTS").unwrap_or(4);
     let workloads = number("TENURE_WORKLOADS").unwrap_or(8);
-    let town = Town::cluster();
+    let fixture = Fixture::cluster();
     let mut nodes: Vec<_> = (0..agents)
-        .map(|node| town.start(&format!("n{node}"), &["--spread", "--lease", "2s"]))
+        .map(|node| fixture.start(&format!("n{node}"), &["--spread", "--lease", "2s"]))
         .collect();
     for node in &nodes {
-        node.says("joined as");
+        node.wait_for_log("joined as");
     }
-    let file = town.directory.path().join("all.toml");
+    let file = fixture.directory.path().join("all.toml");
     let table = |number: u64| {
         format!("[[workload]]\nname = \"w{number}\"\ncommand = [\"sleep\", \"100000\"]\n")
     };
@@ -272,8 +277,8 @@ fn figures_of_scale() {
     std::fs::write(&file, text).expect("a file");
     let began = now();
     let file = file.display().to_string();
-    town.done(&["deploy", "--no-wait", "--file", &file]);
-    let all = || (town.running().len() as u64 == workloads).then_some(());
+    fixture.done(&["deploy", "--no-wait", "--file", &file]);
+    let all = || (fixture.running().len() as u64 == workloads).then_some(());
     poll_until(Duration::from_secs(120), all).expect("all run");
     println!(
         "{workloads} workloads on {agents} agents: all run after {:.1} s",
@@ -281,7 +286,7 @@ fn figures_of_scale() {
     );
     let own: Vec<u32> = nodes.iter().map(|node| node.process.id()).collect();
     let held: Vec<u32> = own.iter().flat_map(|pid| below(*pid)).collect();
-    let servers: Vec<u32> = town
+    let servers: Vec<u32> = fixture
         .servers()
         .iter()
         .map(|pid| pid.as_raw_nonzero().get().unsigned_abs())
@@ -291,7 +296,7 @@ fn figures_of_scale() {
             processor_time(&own),
             processor_time(&held),
             processor_time(&servers),
-            changes(&town),
+            changes(&fixture),
         ]
     };
     let (before, from) = (measure(), now());
@@ -309,7 +314,7 @@ fn figures_of_scale() {
         server * 1e3
     );
     let one = nodes.pop().expect("one");
-    loses_one(&town, one, workloads);
+    loses_one(&fixture, one, workloads);
     // A beat each fifth of the lease, and little else.
     assert!(swaps < 4.0, "{swaps} changes per agent and second");
 }

@@ -19,14 +19,14 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod figures;
+#[path = "../agent/fixture.rs"]
+mod fixture;
 mod net;
 #[path = "../agent/pressure.rs"]
 mod pressure;
 #[path = "../agent/stamps.rs"]
 mod stamps;
 mod storm;
-#[path = "../agent/town.rs"]
-mod town;
 
 fn print(text: &str) {
     eprintln!("{text}");

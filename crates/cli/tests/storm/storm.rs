@@ -14,9 +14,9 @@ use tenure_core::rng::Rng;
 use tenure_core::time::Instant;
 
 use super::common::poll_until;
+use super::fixture::{Agent, Fixture};
 use super::net::Net;
 use super::number;
-use super::town::{Agent, Town};
 
 const NODES: usize = 8;
 /// How many may be in trouble at a time, so that there is a quorum.
@@ -36,9 +36,9 @@ enum Cure {
 }
 
 struct Storm {
-    /// They go first: what they have said lies in the town's directory.
+    /// They go first: what they have said lies in the fixture's directory.
     agents: Vec<Option<Agent>>,
-    town: Town,
+    fixture: Fixture,
     net: Option<Net>,
     cures: Vec<(Instant, usize, Cure)>,
     rng: Rng,
@@ -63,7 +63,7 @@ impl Storm {
             .map_or_else(|| "127.0.0.1".to_owned(), Net::host);
         Self {
             agents: Vec::new(),
-            town: Town::cluster_at(&host),
+            fixture: Fixture::cluster_at(&host),
             net,
             cures: Vec::new(),
             rng: Rng::from_seed(seed),
@@ -78,7 +78,7 @@ impl Storm {
     fn start(&self, node: usize) -> Agent {
         let prefix = self.net.as_ref().map(|net| net.inside(node));
         let prefix: Vec<&str> = prefix.iter().flatten().map(String::as_str).collect();
-        self.town.start_in(&prefix, &format!("n{node}"), &FLAGS)
+        self.fixture.start_in(&prefix, &format!("n{node}"), &FLAGS)
     }
 
     fn below(&mut self, most: usize) -> usize {
@@ -108,15 +108,15 @@ impl Storm {
         };
         let via = format!("n{node}");
         let args = [args, &["--via", &via]].concat();
-        let ran = self.town.patiently(ANSWER, &args).status();
+        let ran = self.fixture.with_timeout(ANSWER, &args).status();
         ran.expect("it runs").success()
     }
 
     fn deploy(&mut self) {
         let name = format!("w{}", self.born);
         self.born += 1;
-        let file = self.town.directory.path().join("w.toml");
-        let command = serde_json::json!(self.town.stamps.command());
+        let file = self.fixture.directory.path().join("w.toml");
+        let command = serde_json::json!(self.fixture.stamps.command());
         let text = format!("[[workload]]\nname = \"{name}\"\ncommand = {command}\n");
         std::fs::write(&file, text).expect("a file");
         let file = file.display().to_string();
@@ -160,7 +160,7 @@ impl Storm {
                 ("agents killed", Cure::Start)
             }
             1 => {
-                agent.perish();
+                agent.kill_all();
                 ("machines killed", Cure::Start)
             }
             2 => {
@@ -173,8 +173,8 @@ impl Storm {
             }
             4 => {
                 // One that has just been started may have none yet.
-                if let Some(steward) = agent.try_below("__steward") {
-                    let _ = kill_process(steward, Signal::KILL);
+                if let Some(shim) = agent.try_below("__steward") {
+                    let _ = kill_process(shim, Signal::KILL);
                 }
                 return self.count("stewards killed");
             }
@@ -220,19 +220,19 @@ impl Storm {
         // nobody knows of. What was asked for without an answer may come up,
         // or go, while the others are fine already.
         let settled = || {
-            let shown: BTreeSet<String> = self.town.running();
-            let fresh = self.town.stamps.fresh();
+            let shown: BTreeSet<String> = self.fixture.running();
+            let fresh = self.fixture.stamps.fresh();
             let same = shown.iter().eq(fresh.keys());
             (same && self.there.is_subset(&shown) && self.all_are_members()).then_some(shown)
         };
         let shown = poll_until(SETTLED, settled).unwrap_or_else(|| {
-            let fresh: BTreeSet<String> = self.town.stamps.fresh().into_keys().collect();
-            let shown = self.town.running();
+            let fresh: BTreeSet<String> = self.fixture.stamps.fresh().into_keys().collect();
+            let shown = self.fixture.running();
             let missing: Vec<_> = self.there.difference(&fresh).collect();
             let strangers: Vec<_> = fresh.difference(&shown).collect();
             panic!(
                 "missing: {missing:?}; they run, and are not shown: {strangers:?}; {}",
-                self.town.done(&["ps"])
+                self.fixture.done(&["ps"])
             );
         });
         assert!(shown.is_disjoint(&self.gone), "undeployed, and there");
@@ -242,7 +242,7 @@ impl Storm {
 
     /// Whether every agent has joined, and its group knows that it lives.
     fn all_are_members(&self) -> bool {
-        let shown = self.town.ps();
+        let shown = self.fixture.ps();
         (0..NODES).all(|node| {
             let name = format!("n{node}");
             let lives = |it: &&serde_json::Value| it["type"] == "node" && it["state"] == "ha";
@@ -260,7 +260,7 @@ fn storm() {
     let mut storm = Storm::new(seed);
     storm.agents = (0..NODES).map(|node| Some(storm.start(node))).collect();
     for agent in storm.agents.iter().flatten() {
-        agent.says("joined as");
+        agent.wait_for_log("joined as");
     }
     for _ in 0..8 {
         storm.deploy();
@@ -279,7 +279,7 @@ fn storm() {
         storm.cure(clock::boot());
     }
     storm.settle();
-    let runs = storm.town.stamps.runs();
+    let runs = storm.fixture.stamps.runs();
     println!(
         "{} runs of {} workloads; {:?}",
         runs.len(),

@@ -1,5 +1,5 @@
 //! Views that a node cannot write: the store refuses them (§1.12), or there is
-//! no epoch for another (§1.4). Either is told, and tried less and less often.
+//! no epoch for another (§1.4). Either is reported, and tried less and less often.
 
 use tenure_core::call::{Failure, FailureClass};
 use tenure_core::cas::Reading;
@@ -29,7 +29,7 @@ impl ViewSync {
     }
 
     /// The read after a swap that met a conflict. Where it shows what the swap
-    /// expected, nobody has changed the view: the store refuses this node's
+    /// expected, no node has changed the view: the store refuses this node's
     /// writes. A draft at once would be refused again, as fast as the store
     /// answers, so it is tried less and less often.
     pub(super) fn settle_conflict(&mut self, context: &mut Context, reading: &Reading) {

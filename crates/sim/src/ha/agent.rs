@@ -58,7 +58,7 @@ pub(super) struct Agent {
     /// and by the guardian, which may be of an earlier life.
     pub(super) home: Home,
     pub(super) reads: Reads,
-    pub(super) steward: Reads,
+    pub(super) shim: Reads,
     /// Until when its machine is suspended.
     pub(super) sleeps_until: True,
     /// Its present life goes on from an earlier one.
@@ -94,7 +94,7 @@ impl Agent {
             file: None,
             home: Home::default(),
             reads: Reads::default(),
-            steward: Reads::default(),
+            shim: Reads::default(),
             sleeps_until: 0,
             resumed: false,
             floors: Floors::default(),
@@ -173,7 +173,7 @@ impl World {
                 if !one_clock {
                     // A guardian that it starts itself reads its clock, and has
                     // noted nothing yet.
-                    self.agents[p].steward = self.agents[p].reads;
+                    self.agents[p].shim = self.agents[p].reads;
                     self.agents[p].file = None;
                 }
                 self.agents[p].machine = Some(Node::new(config, rng, now, former));

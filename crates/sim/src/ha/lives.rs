@@ -132,15 +132,12 @@ impl World {
 
     /// The time by the clock that the guardian of `p` reads.
     pub(super) fn guarded_now(&self, p: usize) -> Instant {
-        ahead(
-            self.machines[p].boot(self.now),
-            self.agents[p].steward.ahead,
-        )
+        ahead(self.machines[p].boot(self.now), self.agents[p].shim.ahead)
     }
 
     /// When the guardian of `p` reads that; at once, if it has.
     pub(super) fn guarded_when(&self, p: usize, at: Instant) -> True {
-        let ahead = self.agents[p].steward.ahead;
+        let ahead = self.agents[p].shim.ahead;
         self.machines[p].when(behind(at, ahead)).max(self.now)
     }
 
@@ -148,12 +145,12 @@ impl World {
     /// tells the other mean nothing.
     pub(super) fn check_clocks(&self, p: usize) -> Finding {
         let agent = &self.agents[p];
-        if agent.reads.is_one(&agent.steward) {
+        if agent.reads.is_one(&agent.shim) {
             return Ok(());
         }
         Err(format!(
             "it reads {:?}, and tells times to a guardian that reads {:?}",
-            agent.reads, agent.steward
+            agent.reads, agent.shim
         ))
     }
 

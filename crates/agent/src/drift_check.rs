@@ -1,41 +1,41 @@
 //! Whether the nodes of a group were given the same `--drift`.
 //!
-//! The lease of a node is in its heartbeat, and the quorum in the view; how
-//! far clocks may run apart is a promise about machines that each agent keeps
-//! by itself: it ends its work so much before its lease is over, and waits so
-//! much longer than the lease of another before it takes that for dead. What
-//! holds for a group is the *smallest* bound in it, so one that was given
-//! less than the others takes away what they were promised. That is warned
-//! of by whoever joins, and not refused: a bound is changed node by node.
+//! The lease of a node is in its heartbeat, and the quorum is in the view. The
+//! drift bound is a promise about machines, which each agent keeps by itself: it
+//! ends its work so much before its lease is over, and waits so much longer than
+//! the lease of another node before it takes that node for dead. Of all bounds in
+//! a group only the *smallest* holds. A node that was given less than the others
+//! takes away what they were promised. A node that joins warns of that. It is not
+//! refused, because a bound is changed node by node.
 //!
-//! Left out: nodes of which nothing can be read, or whose agents are older
-//! and do not say.
+//! Left out: nodes of which nothing can be read, and nodes whose agents are older
+//! and do not tell their bound.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::desk::Desk;
+use super::request_handler::RequestHandler;
 
 /// How many nodes are named.
 const NAMED_MAX: usize = 5;
 
 /// Compares the bound of this node, which has just joined, with those of the
 /// others, and warns if they differ.
-pub(super) async fn compare(desk: Arc<Desk>) {
-    let mut group_state = desk.manager.group_state();
+pub(super) async fn warn_if_different(handler: Arc<RequestHandler>) {
+    let mut group_state = handler.manager.group_state();
     if group_state.wait_for(|it| it.member).await.is_err() {
         return;
     }
-    // Those who have just joined, too, tell theirs with the next beat.
-    tokio::time::sleep(desk.manager.config().interval * 2).await;
+    // Those who have just joined, too, tell theirs with the next heartbeat.
+    tokio::time::sleep(handler.manager.config().interval * 2).await;
     let seen = group_state.borrow().clone();
     let (Some(view), me) = (seen.view, seen.id) else {
         return;
     };
-    let ours = desk.manager.config().drift.ppm();
+    let ours = handler.manager.config().drift.ppm();
     let mut others = BTreeSet::new();
     for member in view.members.iter().filter(|member| member.id != me) {
-        let theirs = desk.status(member.id).await.drift_ppm;
+        let theirs = handler.status(member.id).await.drift_ppm;
         if let Some(theirs) = theirs.filter(|theirs| *theirs != ours) {
             others.insert(format!("{} on {}", percent(theirs), member.name));
         }

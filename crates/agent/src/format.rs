@@ -1,4 +1,4 @@
-//! Words that commands and agents have in common: numbers of things, times.
+//! Text that commands and agents share: counts of things, and times.
 
 use tenure::core::time::WallTime;
 

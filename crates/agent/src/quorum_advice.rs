@@ -1,30 +1,30 @@
-//! What a person is told of a group that refuses an agent: who has the say
-//! there, whether anybody of them still lives, and what to do.
+//! What a person is told when a group refuses an agent because of its quorum:
+//! which nodes the group has, whether any of them lives, and what to do.
 //!
-//! The quorum stands in the view until the last HA node has gone from it, and
-//! only a member takes others out. So a group that has died as a whole keeps
-//! its quorum, although nobody is there to insist on it.
+//! The quorum stays in the view until the last HA node has gone from it, and only
+//! a member takes other nodes out. So a group that has died as a whole keeps its
+//! quorum, although no node is left that needs it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tenure::ha::{Heartbeat, NodeId, Refusal};
 
-use super::desk::Desk;
+use super::request_handler::RequestHandler;
 
 /// How many nodes are named.
 const SHOWN_MAX: usize = 8;
 
-/// What belongs behind the refusal: nothing, or how the group could be told
-/// another quorum.
-pub(super) async fn told(desk: &Desk, why: &Refusal) -> String {
+/// What to add to the refusal: nothing, or how the group could get another
+/// quorum.
+pub(super) async fn quorum_advice(handler: &RequestHandler, why: &Refusal) -> String {
     let Refusal::Quorum { theirs, .. } = why else {
         return String::new();
     };
-    let Some(view) = desk.manager.group_state().borrow().view.clone() else {
+    let Some(view) = handler.manager.group_state().borrow().view.clone() else {
         return String::new();
     };
-    let silences = silences(desk).await;
+    let silences = silences(handler).await;
     let mut members: Vec<_> = view.members.iter().filter(|member| member.ha).collect();
     members.sort_by_key(|member| (&member.name, member.id));
     let more = members.len().saturating_sub(SHOWN_MAX);
@@ -52,19 +52,20 @@ pub(super) async fn told(desk: &Desk, why: &Refusal) -> String {
 }
 
 /// How long each node has been silent, as far as the store can tell.
-async fn silences(desk: &Desk) -> BTreeMap<NodeId, Duration> {
-    let within = desk.manager.config().lease;
+async fn silences(handler: &RequestHandler) -> BTreeMap<NodeId, Duration> {
+    let within = handler.manager.config().lease;
     let (mut found, mut after) = (BTreeMap::new(), None);
     loop {
-        let prefix = desk.keys.heartbeats();
-        let Ok(page) = desk.store.list(&prefix, after.as_ref(), within).await else {
+        let prefix = handler.keys.heartbeats();
+        let Ok(page) = handler.store.list(&prefix, after.as_ref(), within).await else {
             return found;
         };
         for (key, register) in &page.registers {
-            let beats = Heartbeat::decode(&register.value).is_ok_and(|beat| beat.dead.is_none());
+            let beats =
+                Heartbeat::decode(&register.value).is_ok_and(|heartbeat| heartbeat.dead.is_none());
             let silence = page.now.zip(register.stamp);
             let silence = silence.and_then(|(now, stamp)| now.since(stamp));
-            if let (true, Some(id), Some(silence)) = (beats, desk.keys.node(key), silence) {
+            if let (true, Some(id), Some(silence)) = (beats, handler.keys.node(key), silence) {
                 found.insert(id, silence);
             }
         }

@@ -1,30 +1,31 @@
 //! Whether what waits to be written still gets through.
 //!
-//! It has stopped once nothing has moved for [`PATIENCE`]. A process that was
-//! stopped itself finds the same. So a second look, `SECOND_LOOK` after the
-//! first that found it, decides: by then the thread that writes has run.
+//! A writer has stalled once nothing has moved for [`STALL_TIMEOUT`]. A process
+//! that was stopped itself finds the same. So a second look decides,
+//! `SECOND_LOOK` after the first that found no movement: by then the thread that
+//! writes has run.
 
 use std::time::Duration;
 
 use tenure::core::time::Instant;
 
 /// After how long without movement what waits has stopped.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long after the first look that found no movement the second one may
 /// decide.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
 
 /// When something moved last. It means something while anything waits.
 #[derive(Clone, Copy, Debug)]
-pub struct Movement {
+pub struct StallDetector {
     at: Instant,
     /// When it was first found that nothing has moved since.
-    doubted_at: Option<Instant>,
+    suspected_at: Option<Instant>,
     /// How many bytes the reader had not read then, where the kernel tells.
     unread: Option<u64>,
 }
 
-impl Movement {
+impl StallDetector {
     /// Of what has never moved.
     pub const NONE: Self = Self::at(Instant::ZERO, None);
 
@@ -32,16 +33,16 @@ impl Movement {
     pub const fn at(now: Instant, unread: Option<u64>) -> Self {
         Self {
             at: now,
-            doubted_at: None,
+            suspected_at: None,
             unread,
         }
     }
 
-    /// Whether nothing has moved for [`PATIENCE`], seen by two looks. `unread`
+    /// Whether nothing has moved for [`STALL_TIMEOUT`], seen by two looks. `unread`
     /// asks how many bytes the reader has not read: another number than before
     /// is movement too.
-    pub fn has_stopped(&mut self, now: Instant, unread: impl FnOnce() -> Option<u64>) -> bool {
-        if now.since(self.at) < PATIENCE {
+    pub fn is_stalled(&mut self, now: Instant, unread: impl FnOnce() -> Option<u64>) -> bool {
+        if now.since(self.at) < STALL_TIMEOUT {
             return false;
         }
         let unread = unread();
@@ -49,7 +50,7 @@ impl Movement {
             *self = Self::at(now, unread);
             return false;
         }
-        now.since(*self.doubted_at.get_or_insert(now)) >= SECOND_LOOK
+        now.since(*self.suspected_at.get_or_insert(now)) >= SECOND_LOOK
     }
 }
 
@@ -61,27 +62,27 @@ mod tests {
 
     #[test]
     fn a_stop_of_this_process_is_not_taken_for_a_reader_that_hangs() {
-        let mut movement = Movement::at(BEGUN, Some(4));
+        let mut stall = StallDetector::at(BEGUN, Some(4));
         // It was stopped for a minute; the first look is the first thing it does.
         let back = BEGUN.after(Duration::from_secs(60));
-        assert!(!movement.has_stopped(back, || Some(4)));
+        assert!(!stall.is_stalled(back, || Some(4)));
         let soon = back.after(Duration::from_millis(1));
-        assert!(!movement.has_stopped(soon, || Some(4)));
+        assert!(!stall.is_stalled(soon, || Some(4)));
         // The thread that writes has run.
-        movement = Movement::at(soon, Some(0));
-        assert!(!movement.has_stopped(soon.after(SECOND_LOOK), || Some(0)));
+        stall = StallDetector::at(soon, Some(0));
+        assert!(!stall.is_stalled(soon.after(SECOND_LOOK), || Some(0)));
     }
 
     #[test]
     fn a_reader_that_hangs_is_seen_by_the_second_look() {
-        let mut movement = Movement::at(BEGUN, Some(4));
-        assert!(!movement.has_stopped(BEGUN.after(PATIENCE / 2), || Some(4)));
-        assert!(!movement.has_stopped(BEGUN.after(PATIENCE), || Some(4)));
-        assert!(movement.has_stopped(BEGUN.after(PATIENCE + SECOND_LOOK), || Some(4)));
-        // A page that was read is movement, and doubt begins anew.
-        let read = BEGUN.after(PATIENCE + 2 * SECOND_LOOK);
-        assert!(!movement.has_stopped(read, || Some(3)));
-        assert!(!movement.has_stopped(read.after(PATIENCE), || Some(3)));
-        assert!(movement.has_stopped(read.after(PATIENCE + SECOND_LOOK), || Some(3)));
+        let mut stall = StallDetector::at(BEGUN, Some(4));
+        assert!(!stall.is_stalled(BEGUN.after(STALL_TIMEOUT / 2), || Some(4)));
+        assert!(!stall.is_stalled(BEGUN.after(STALL_TIMEOUT), || Some(4)));
+        assert!(stall.is_stalled(BEGUN.after(STALL_TIMEOUT + SECOND_LOOK), || Some(4)));
+        // A page that was read is movement, and the doubt begins anew.
+        let read = BEGUN.after(STALL_TIMEOUT + 2 * SECOND_LOOK);
+        assert!(!stall.is_stalled(read, || Some(3)));
+        assert!(!stall.is_stalled(read.after(STALL_TIMEOUT), || Some(3)));
+        assert!(stall.is_stalled(read.after(STALL_TIMEOUT + SECOND_LOOK), || Some(3)));
     }
 }

@@ -1,18 +1,22 @@
-//! What a workload waits for that runs nowhere, in words for people.
+//! Why a workload does not run, as a text for people.
 //!
-//! It says what the placement of `docs/design/groups.md` §5 has against each node, and
-//! decides nothing: a workload that is shown as waiting for room may get it in
-//! the same moment.
+//! The text says what the placement of `docs/design/groups.md` §5 has against
+//! each node. It decides nothing: a workload that is shown as waiting for room
+//! may get it in the same moment.
 
 use tenure::ha::{Assignment, Member, Place, Target, View};
 
 /// What is said of one that has a node to go to.
-pub(super) const CHOSEN: &str = "a node is being chosen";
+pub(super) const BEING_PLACED: &str = "a node is being chosen";
 
 /// What a workload of this view waits for; `None` for one that is on a node
 /// and may run there. `live` tells which nodes are not silent, as far as is
 /// known.
-pub fn waits_for(view: &View, it: &Assignment, live: impl Fn(&Member) -> bool) -> Option<String> {
+pub fn pending_reason(
+    view: &View,
+    it: &Assignment,
+    live: impl Fn(&Member) -> bool,
+) -> Option<String> {
     match it.place {
         Place::Waiting => Some(no_node(view, it, live)),
         Place::Releasing { from, to } => {
@@ -73,7 +77,7 @@ fn no_node(view: &View, it: &Assignment, live: impl Fn(&Member) -> bool) -> Stri
         let names: Vec<&str> = fitting.iter().map(|node| node.name.as_str()).collect();
         return format!("full: {}", names.join(", "));
     }
-    CHOSEN.to_owned()
+    BEING_PLACED.to_owned()
 }
 
 #[cfg(test)]
@@ -134,7 +138,7 @@ mod tests {
             workloads: BTreeMap::from([(Name::new("taken").expect("a name"), taken.clone())]),
             marks: Default::default(),
         };
-        let why = |it: &Assignment| waits_for(&view, it, |_| true);
+        let why = |it: &Assignment| pending_reason(&view, it, |_| true);
         for (needs, words) in [
             (&["zone=b"][..], "no live HA node has the label zone=b"),
             (
@@ -147,7 +151,7 @@ mod tests {
         ] {
             let it = workload(needs, Place::Waiting);
             assert_eq!(why(&it).as_deref(), Some(words));
-            let nobody = waits_for(&view, &it, |_| false);
+            let nobody = pending_reason(&view, &it, |_| false);
             assert_eq!(nobody.as_deref(), Some("no live HA node"));
         }
         let words = "one ends it before two may start it";
@@ -157,8 +161,15 @@ mod tests {
         let mut few = view.clone();
         few.quorum = 3;
         let words = "2 of 3 HA nodes";
-        assert_eq!(waits_for(&few, &there, |_| true).as_deref(), Some(words));
+        assert_eq!(
+            pending_reason(&few, &there, |_| true).as_deref(),
+            Some(words)
+        );
         there.ha = false;
-        assert_eq!(waits_for(&few, &there, |_| true), None, "it needs none");
+        assert_eq!(
+            pending_reason(&few, &there, |_| true),
+            None,
+            "it needs none"
+        );
     }
 }

@@ -1,20 +1,21 @@
-//! Where an agent keeps what is of this machine: a directory of its own for
+//! Where an agent keeps what belongs to this machine: a directory of its own for
 //! each group and name, which only its user can enter.
 //!
 //! ```text
 //! $XDG_STATE_HOME/tenure/nodes/GROUP/NAME/
 //!   agent.lock     held by the agent that lives; its process id
-//!   control.sock   where commands come
-//!   steward.sock   where a restarted agent finds its steward
-//!   steward.log    what the steward complained of
+//!   control.sock   where commands connect
+//!   steward.sock   where a restarted agent finds its shim
+//!   steward.log    errors of the shim
 //!   logs/WORKLOAD/INSTANCE.log, .log.1, …
 //! ```
 //!
-//! The lock of that file and of the directory is what makes "two agents of one
-//! name" impossible on one machine.
-//! Names may hold any character, so they are written as file names by percent
-//! signs; and a socket's path may be longer than the 107 bytes that the kernel
-//! takes, so sockets are reached through a descriptor of their directory.
+//! The lock of that file and of the directory makes two agents of one name
+//! impossible on one machine.
+//!
+//! A name may hold any character, so percent signs write it as a file name. The
+//! path of a socket may be longer than the 107 bytes that the kernel takes, so
+//! sockets are reached through a descriptor of their directory.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -30,10 +31,10 @@ use rustix::process::geteuid;
 use tenure_runtime::failure::{Failure, usage};
 use tokio::sync::oneshot;
 
-/// Where commands come.
-pub(super) const CONTROL: &str = "control.sock";
-/// Where a restarted agent finds its steward.
-pub(super) const STEWARD: &str = "steward.sock";
+/// Where commands connect.
+pub(super) const CONTROL_SOCKET: &str = "control.sock";
+/// Where a restarted agent finds its shim.
+pub(super) const SHIM_SOCKET: &str = "steward.sock";
 /// After how long without an answer a file system is slow.
 const SLOW: Duration = Duration::from_secs(2);
 
@@ -53,7 +54,7 @@ pub fn root(given: Option<&Path>) -> Result<PathBuf, Failure> {
 const FILE_NAME_MAX: usize = 255;
 
 /// Refuses a name that is too long for the name of a file.
-pub fn fits(flag: &str, name: &str) -> Result<(), Failure> {
+pub fn check_name(flag: &str, name: &str) -> Result<(), Failure> {
     let found = file_name(name).len();
     if found <= FILE_NAME_MAX {
         return Ok(());
@@ -79,13 +80,13 @@ fn file_name(name: &str) -> String {
 }
 
 /// The directory of a group.
-pub fn of_group(root: &Path, group: &str) -> PathBuf {
+pub fn group_directory(root: &Path, group: &str) -> PathBuf {
     root.join(file_name(group))
 }
 
 /// The directory of a node.
-pub fn of_node(root: &Path, group: &str, name: &str) -> PathBuf {
-    of_group(root, group).join(file_name(name))
+pub fn node_directory(root: &Path, group: &str, name: &str) -> PathBuf {
+    group_directory(root, group).join(file_name(name))
 }
 
 /// The directories of a group's nodes on this machine, in order; only that of
@@ -97,14 +98,16 @@ pub fn nodes(root: &Path, group: &str, via: Option<&str>) -> Result<Vec<PathBuf>
     let list = |directory: &Path| -> Result<Vec<PathBuf>, Failure> {
         match fs::read_dir(directory) {
             Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect()),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(closed(directory)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(not_permitted(directory))
+            }
             // There are none.
             Err(_) => Ok(Vec::new()),
         }
     };
     let mut nodes = match via {
-        Some(name) => vec![of_node(root, group, name)],
-        None => list(&of_group(root, group))?,
+        Some(name) => vec![node_directory(root, group, name)],
+        None => list(&group_directory(root, group))?,
     };
     nodes.sort();
     for node in &nodes {
@@ -113,8 +116,8 @@ pub fn nodes(root: &Path, group: &str, via: Option<&str>) -> Result<Vec<PathBuf>
     Ok(nodes)
 }
 
-/// What is said to a user who may not look there.
-fn closed(directory: &Path) -> Failure {
+/// The failure of a user who may not read a directory.
+fn not_permitted(directory: &Path) -> Failure {
     // The first that can be looked at is the one that is closed, or below it.
     let mut owners = directory.ancestors().filter_map(|it| fs::metadata(it).ok());
     let owner = owners.next().map_or(0, |found| found.uid());
@@ -132,27 +135,27 @@ pub fn logs(directory: &Path, workload: &str) -> PathBuf {
     directory.join("logs").join(file_name(workload))
 }
 
-/// Does what looks at files below `root` on a thread of its own, since their
-/// file system may hang. Once that has taken `SLOW`, `slow` is called.
+/// Runs `look`, which reads files below `root`, on a thread of its own, since
+/// their file system may hang. Once that has taken `SLOW`, calls `slow`.
 ///
 /// # Errors
 /// Those of `look`, and that it has taken longer than `within`.
-pub async fn answered<T: Send + 'static>(
+pub async fn run_on_thread<T: Send + 'static>(
     root: &Path,
     within: Duration,
     slow: impl FnOnce(),
     look: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    let (tell, mut told) = oneshot::channel();
+    let (sender, mut receiver) = oneshot::channel();
     let thread = std::thread::Builder::new().name("tenure-files".into());
-    thread.spawn(move || drop(tell.send(look())))?;
+    thread.spawn(move || drop(sender.send(look())))?;
     let lost = |_| Failure::Other(anyhow::anyhow!("the thread that looked has panicked"));
-    if let Ok(told) = tokio::time::timeout(SLOW.min(within), &mut told).await {
-        return told.map_err(lost)?;
+    if let Ok(looked) = tokio::time::timeout(SLOW.min(within), &mut receiver).await {
+        return looked.map_err(lost)?;
     }
     slow();
-    match tokio::time::timeout(within.saturating_sub(SLOW), told).await {
-        Ok(told) => told.map_err(lost)?,
+    match tokio::time::timeout(within.saturating_sub(SLOW), receiver).await {
+        Ok(looked) => looked.map_err(lost)?,
         Err(_) => Err(Failure::Other(anyhow::anyhow!(
             "expected {} to answer within {within:?}, found that it does not: its file system \
              hangs; nothing was asked here: ask on another machine",
@@ -162,7 +165,7 @@ pub async fn answered<T: Send + 'static>(
 }
 
 /// Makes a directory that only this user can enter, or checks that it is one.
-pub(super) fn private(directory: &Path) -> Result<(), Failure> {
+pub(super) fn create_private(directory: &Path) -> Result<(), Failure> {
     let shown = directory.display();
     let made = DirBuilder::new()
         .recursive(true)
@@ -200,12 +203,12 @@ pub(super) fn private(directory: &Path) -> Result<(), Failure> {
 ///
 /// The directory is locked beside the file in it. Without that, an agent that
 /// starts after the file was removed would make and lock another one. It would
-/// then find the steward of the agent that lives, which greets one agent at a
+/// then find the shim of the agent that lives, which serves one agent at a
 /// time, and kill it as one that hangs. A directory that was replaced is
 /// another one, with other sockets: an agent that starts there is a node of its
 /// own, as on another machine, and reaches nothing that this one holds.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(super) struct AgentLock {
     file: File,
     directory: File,
     path: PathBuf,
@@ -213,7 +216,7 @@ pub(super) struct Lock {
     identity: (u64, u64),
 }
 
-impl Lock {
+impl AgentLock {
     /// Takes the lock of a directory.
     pub(super) fn take(directory: &Path) -> Result<Self, Failure> {
         let path = directory.join("agent.lock");
@@ -239,12 +242,12 @@ impl Lock {
                 holder => &format!("process {holder}"),
             };
             let path = path.display();
-            return Err(taken(&format!("{holder}, which holds {path}")));
+            return Err(already_running(&format!("{holder}, which holds {path}")));
         }
         let opened = File::open(directory)?;
         // Some file systems lock no directories; there the file alone counts.
         if flock(&opened, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-            return Err(taken(&format!(
+            return Err(already_running(&format!(
                 "one that holds {}, though its agent.lock was removed or replaced (`fuser {0}` \
                  names it)",
                 directory.display()
@@ -275,18 +278,18 @@ impl Lock {
         found.is_ok_and(|it| (it.dev(), it.ino()) == self.identity)
     }
 
-    /// Tells people when the file, or a directory above it, was removed or
-    /// replaced, or when its file system does not answer. What the agent holds
-    /// is not in danger, so it goes on.
+    /// Warns when the file, or a directory above it, was removed or replaced, or
+    /// when its file system does not answer. What the agent holds is not in
+    /// danger, so it goes on.
     ///
     /// Each look has a thread of its own, since it may hang with the file
     /// system.
     pub(super) async fn watch(self: Arc<Self>, every: Duration) {
-        let mut told = false;
+        let mut was_lost = false;
         loop {
             tokio::time::sleep(every).await;
-            let lost = !self.looked_at().await;
-            if lost && !told {
+            let lost = !self.check_in_place().await;
+            if lost && !was_lost {
                 tracing::error!(
                     "expected {} to be the file that this agent has locked, found that it, or a \
                      directory above it, was removed or replaced: commands on this machine may \
@@ -295,12 +298,12 @@ impl Lock {
                     self.path.display()
                 );
             }
-            told = lost;
+            was_lost = lost;
         }
     }
 
     /// Whether the file is in place, however long the answer takes.
-    async fn looked_at(self: &Arc<Self>) -> bool {
+    async fn check_in_place(self: &Arc<Self>) -> bool {
         let (directory, lock) = (self.path.parent().unwrap_or(&self.path), Arc::clone(self));
         let (shown, mut slow) = (directory.display(), false);
         let warn = || {
@@ -312,7 +315,7 @@ impl Lock {
             );
         };
         let look = move || Ok(lock.is_in_place());
-        let looked = answered(directory, Duration::MAX, warn, look).await;
+        let looked = run_on_thread(directory, Duration::MAX, warn, look).await;
         if slow {
             tracing::warn!("{shown} answers again");
         }
@@ -321,7 +324,7 @@ impl Lock {
     }
 }
 
-impl Drop for Lock {
+impl Drop for AgentLock {
     fn drop(&mut self) {
         // Closing is not enough if another thread is just starting a process,
         // which holds everything open until it is another program.
@@ -331,7 +334,7 @@ impl Drop for Lock {
 }
 
 /// Not usage: the other one may be about to end, and then the next try succeeds.
-fn taken(found: &str) -> Failure {
+fn already_running(found: &str) -> Failure {
     Failure::Other(anyhow::anyhow!(
         "expected to be the only agent of this name and group on this machine, found {found}; \
          stop it, or give this one another --name"
@@ -339,9 +342,9 @@ fn taken(found: &str) -> Failure {
 }
 
 /// A directory held open, so that the sockets in it have short paths.
-pub(super) struct Door(File);
+pub(super) struct SocketDirectory(File);
 
-impl Door {
+impl SocketDirectory {
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         File::open(directory).map(Self)
     }
@@ -370,7 +373,10 @@ impl Door {
     }
 
     /// The same on a thread that may be held up.
-    pub(super) fn reach(&self, socket: &str) -> io::Result<std::os::unix::net::UnixStream> {
+    pub(super) fn connect_blocking(
+        &self,
+        socket: &str,
+    ) -> io::Result<std::os::unix::net::UnixStream> {
         let stream = std::os::unix::net::UnixStream::connect(self.path(socket))?;
         stream.set_nonblocking(true)?;
         Ok(stream)
@@ -384,7 +390,7 @@ impl Door {
         };
         let name = socket.to_owned();
         let remove = move || Ok(fs::remove_file(directory.path(&name))?);
-        let _ = answered(Path::new(socket), SLOW, || (), remove).await;
+        let _ = run_on_thread(Path::new(socket), SLOW, || (), remove).await;
     }
 }
 
@@ -396,9 +402,9 @@ mod tests {
 
     #[test]
     fn a_name_that_is_too_long_for_a_file_is_refused() {
-        assert!(fits("--name", &"a".repeat(255)).is_ok());
-        assert!(fits("--name", &"é".repeat(42)).is_ok());
-        let refused = fits("--name", &"é".repeat(43)).expect_err("258 bytes");
+        assert!(check_name("--name", &"a".repeat(255)).is_ok());
+        assert!(check_name("--name", &"é".repeat(42)).is_ok());
+        let refused = check_name("--name", &"é".repeat(43)).expect_err("258 bytes");
         assert!(refused.to_string().contains("found 258"), "{refused}");
     }
 
@@ -427,41 +433,41 @@ mod tests {
     fn a_directory_that_others_can_enter_is_refused() {
         let directory = tempfile::tempdir().expect("a directory");
         let inner = directory.path().join("inner");
-        private(&inner).expect("made");
-        private(&inner).expect("checked");
+        create_private(&inner).expect("made");
+        create_private(&inner).expect("checked");
         fs::set_permissions(&inner, fs::Permissions::from_mode(0o750)).expect("opened");
-        let refused = private(&inner).expect_err("it is open").to_string();
+        let refused = create_private(&inner).expect_err("it is open").to_string();
         assert!(refused.contains("0750"), "{refused}");
     }
 
     #[test]
     fn the_second_agent_of_a_name_is_refused() {
         let directory = tempfile::tempdir().expect("a directory");
-        let held = Lock::take(directory.path()).expect("taken");
-        let refused = Lock::take(directory.path()).expect_err("held");
+        let held = AgentLock::take(directory.path()).expect("taken");
+        let refused = AgentLock::take(directory.path()).expect_err("held");
         let text = refused.to_string();
         assert!(text.contains(&std::process::id().to_string()), "{text}");
         drop(held);
-        Lock::take(directory.path()).expect("free again");
+        AgentLock::take(directory.path()).expect("free again");
     }
 
     #[test]
     fn a_lock_that_was_removed_is_held_by_its_directory() {
         let directory = tempfile::tempdir().expect("a directory");
         let (inner, aside) = (directory.path().join("inner"), directory.path().join("x"));
-        private(&inner).expect("made");
-        let held = Lock::take(&inner).expect("taken");
+        create_private(&inner).expect("made");
+        let held = AgentLock::take(&inner).expect("taken");
         assert!(held.is_in_place());
         fs::remove_file(inner.join("agent.lock")).expect("removed");
-        let refused = Lock::take(&inner).expect_err("held").to_string();
+        let refused = AgentLock::take(&inner).expect_err("held").to_string();
         assert!(refused.contains("agent.lock was removed"), "{refused}");
         assert!(!held.is_in_place());
         // Another directory is another place.
         fs::rename(&inner, &aside).expect("moved");
-        private(&inner).expect("made");
-        let other = Lock::take(&inner).expect("free");
+        create_private(&inner).expect("made");
+        let other = AgentLock::take(&inner).expect("free");
         assert!(other.is_in_place() && !held.is_in_place());
         drop((held, other));
-        Lock::take(&aside).expect("free again");
+        AgentLock::take(&aside).expect("free again");
     }
 }

@@ -1,25 +1,26 @@
-//! The supervisor's side: a thread that keeps the guardian honest.
+//! The watchdog: a thread of the supervisor that notices a guardian that fails.
 //!
-//! It passes orders on, turns reports into events, and knows the same
-//! `kill_at` as the guardian. At that time it wakes a guardian that is stopped,
-//! whereupon the guardian ends everything. [`SLACK`] later it stops trusting:
-//! it KILLs what is below the guardian, and then the guardian itself, whereupon
-//! the kernel KILLs CMD (the parent-death signal) and hands everything that CMD
-//! has started to this process, which is a subreaper too and ends it. The same
-//! follows when the guardian dies on its own. So a guardian that hangs delays
-//! the end by [`SLACK`] and some milliseconds, one that was stopped or killed
-//! by some milliseconds, which is why `tenure run` refuses a margin between
-//! `kill_at` and the end of the lease below [`MARGIN_MIN`].
+//! It passes orders on, turns reports into events, and knows the same `kill_at`
+//! as the guardian. At that time it wakes a guardian that is stopped, whereupon
+//! the guardian ends everything. [`SLACK`] later it takes the guardian for hung:
+//! it KILLs what is below the guardian, and then the guardian itself. Then the
+//! kernel KILLs CMD (the parent-death signal) and hands everything that CMD has
+//! started to this process, which is a subreaper too and ends it. The same follows
+//! when the guardian dies on its own.
 //!
-//! It is a thread with plain poll(2), not a task, so that an application or
-//! a runtime that hangs cannot hold it up.
+//! So a guardian that hangs delays the end by [`SLACK`] and some milliseconds, and
+//! one that was stopped or killed by some milliseconds. That is why `tenure run`
+//! refuses a margin between `kill_at` and the end of the lease below
+//! [`MARGIN_MIN`].
 //!
-//! Why nothing else is hit: this process may have children that are not
-//! ours. Those that were there before the first guardian (a shell's
-//! background jobs before `exec tenure run`) are spared, and so is every
-//! guardian that lives, with all below it. Children started otherwise and
-//! later would be taken for orphans of CMD: `tenure run` starts none, and
-//! neither does a steward.
+//! It is a thread with plain poll(2), not a task, so that an application or a
+//! runtime that hangs cannot hold it up.
+//!
+//! Why nothing else is killed: this process may have other children. Those that
+//! were there before the first guardian (a shell's background jobs before `exec
+//! tenure run`) are spared, and so is every guardian that lives, with all below
+//! it. A child that was started otherwise and later would be taken for an orphan
+//! of CMD: `tenure run` starts none, and neither does a shim.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -42,13 +43,13 @@ use tenure::core::time::Instant;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::watch;
 
-use super::cgroup::Leaf;
+use super::cgroup::Cgroup;
 use super::channel::Channel;
+use super::exit_status::ExitStatus;
 use super::handle::Event;
+use super::messages::{GuardianOrder, GuardianReport};
 use super::poll::{self, Alarm};
-use super::status::Status;
 use super::tree;
-use super::wire::{Order, Report};
 
 /// How long after `kill_at` a guardian is taken for hung. It needs a few
 /// milliseconds.
@@ -59,9 +60,9 @@ pub const MARGIN_MIN: Duration = Duration::from_millis(200);
 /// How long to wait between rounds of killing that had no effect.
 const RETRY: Duration = Duration::from_millis(5);
 /// How many dead a guardian may leave to us if it is killed.
-const MANY: usize = 1000;
+const MANY_DEAD: usize = 1000;
 /// How long a guardian may take to reap more than that, when nothing lives.
-const REAPING: Duration = Duration::from_secs(5);
+const REAPING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes that may wait for a guardian that does not read. Beyond that only
 /// what matters is sent on: times and ends, not forwarded signals.
 const BACKLOG: usize = 64 << 10;
@@ -69,12 +70,12 @@ const BACKLOG: usize = 64 << 10;
 /// Which children of this process are not orphans of a CMD.
 #[derive(Default)]
 struct Spared {
-    strangers: Option<BTreeSet<i32>>,
+    other_children: Option<BTreeSet<i32>>,
     guardians: BTreeSet<i32>,
 }
 
 static SPARED: Mutex<Spared> = Mutex::new(Spared {
-    strangers: None,
+    other_children: None,
     guardians: BTreeSet::new(),
 });
 
@@ -84,26 +85,26 @@ fn spared() -> MutexGuard<'static, Spared> {
 
 impl Spared {
     fn all(&self) -> BTreeSet<i32> {
-        let strangers = self.strangers.iter().flatten();
-        strangers.chain(&self.guardians).copied().collect()
+        let other_children = self.other_children.iter().flatten();
+        other_children.chain(&self.guardians).copied().collect()
     }
 }
 
 /// Starts a guardian; the first half of the handshake. What it and CMD print
 /// goes to `output`, or where this process prints. The name beside it is for
-/// people, and read by nobody.
+/// people; no program reads it.
 pub(super) fn spawn(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Result<(Pid, Channel)> {
-    // Held until the child is known: another keeper must not take it for an
+    // Held until the child is known: another watchdog must not take it for an
     // orphan.
     let mut spared = spared();
     set_child_subreaper(Some(getpid()))?;
-    let mut strangers = spared.strangers.take();
-    spared.strangers = Some(strangers.take().unwrap_or_else(|| {
+    let mut other_children = spared.other_children.take();
+    spared.other_children = Some(other_children.take().unwrap_or_else(|| {
         let children = tree::children(tree::me());
         children.into_iter().collect()
     }));
     let (ours, theirs) = UnixStream::pair()?;
-    // Reaped by its number in `Keeper`, together with what it leaves behind.
+    // Reaped by its number in `Watchdog`, together with what it leaves behind.
     let mut command = Command::new(program);
     command.arg0("tenure").arg(super::GUARDIAN);
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
@@ -118,22 +119,22 @@ pub(super) fn spawn(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Resu
     let pid = Pid::from_raw(raw).ok_or_else(|| io::Error::other("a process without a number"))?;
     spared.guardians.insert(raw);
     let mut channel = Channel::new(ours)?;
-    // A guardian that is dead already is noticed by the keeper.
-    let _ = channel.send_with(&Order::Hello, io::stdin().as_fd());
+    // A guardian that is dead already is noticed by the watchdog.
+    let _ = channel.send_with(&GuardianOrder::Hello, io::stdin().as_fd());
     Ok((pid, channel))
 }
 
-pub(super) struct Keeper {
+pub(super) struct Watchdog {
     guardian: Pid,
     channel: Channel,
     channel_open: bool,
-    orders: Option<Receiver<Order>>,
+    orders: Option<Receiver<GuardianOrder>>,
     wake: UnixStream,
     children: UnixStream,
     children_id: signal_hook::SigId,
     alarm: Alarm,
     events: Sender<Event>,
-    held: watch::Sender<Option<Instant>>,
+    confirmed: watch::Sender<Option<Instant>>,
     kill_at: Instant,
     stop_by: Instant,
     cmd: Option<i32>,
@@ -149,13 +150,13 @@ pub(super) struct Keeper {
     below: BTreeSet<i32>,
 }
 
-impl Keeper {
+impl Watchdog {
     pub(super) fn new(
         (guardian, channel): (Pid, Channel),
-        orders: Receiver<Order>,
+        orders: Receiver<GuardianOrder>,
         wake: UnixStream,
         events: Sender<Event>,
-        held: watch::Sender<Option<Instant>>,
+        confirmed: watch::Sender<Option<Instant>>,
     ) -> io::Result<Self> {
         let (children, children_id) = poll::child_signals()?;
         wake.set_nonblocking(true)?;
@@ -169,7 +170,7 @@ impl Keeper {
             children_id,
             alarm: Alarm::new()?,
             events,
-            held,
+            confirmed,
             kill_at: Instant::MAX,
             stop_by: Instant::MAX,
             cmd: None,
@@ -182,12 +183,12 @@ impl Keeper {
         })
     }
 
-    /// Keeps until nothing is left, and says so.
+    /// Watches until nothing is left, and reports that.
     pub(super) fn run(mut self) {
-        let status = self.keep();
+        let status = self.watch();
         self.orders = None;
         if self.channel_open {
-            self.hear_guardian();
+            self.read_guardian();
         }
         let orderly = status.is_some_and(|status| status.exit_status() == Some(0));
         let last = if self.gone && orderly && !self.woken {
@@ -195,27 +196,27 @@ impl Keeper {
         } else {
             self.end_orphans();
             Event::Lost {
-                why: self.blame(status),
+                why: self.failure_text(status),
             }
         };
         signal_hook::low_level::unregister(self.children_id);
-        self.tell(last);
+        self.send_event(last);
     }
 
-    /// Until the guardian has ended; how.
-    fn keep(&mut self) -> Option<WaitStatus> {
+    /// Watches until the guardian has ended. Returns how it ended.
+    fn watch(&mut self) -> Option<WaitStatus> {
         loop {
             poll::drain(&self.children);
             poll::drain(&self.wake);
-            self.take_orders();
+            self.forward_orders();
             if self.channel_open {
-                self.hear_guardian();
+                self.read_guardian();
             }
             if let Some(ended) = self.reap_guardian() {
                 return ended;
             }
             let now = clock::boot();
-            self.look_at_clock(now);
+            self.check_deadlines(now);
             if self.sleep(now).is_err() {
                 // Without a way to wait there is no way to keep time.
                 self.hung = true;
@@ -224,46 +225,46 @@ impl Keeper {
         }
     }
 
-    fn tell(&self, event: Event) {
-        // There are fewer events in a guardian's life than the queue has
-        // room for; it fails only if nobody listens any more.
+    fn send_event(&self, event: Event) {
+        // A guardian causes fewer events than the queue has room for. Sending
+        // fails only if the receiver is gone.
         let _ = self.events.try_send(event);
     }
 
-    fn take_orders(&mut self) {
+    fn forward_orders(&mut self) {
         while let Some(orders) = &self.orders {
             let order = match orders.try_recv() {
                 Ok(order) => order,
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => {
                     self.orders = None;
-                    Order::Kill
+                    GuardianOrder::Kill
                 }
             };
             match &order {
-                Order::Start(start) => self.kill_at = start.kill_at,
-                Order::Extend { kill_at, .. } if self.kill_at < Instant::MAX => {
+                GuardianOrder::Start(start) => self.kill_at = start.kill_at,
+                GuardianOrder::Extend { kill_at, .. } if self.kill_at < Instant::MAX => {
                     self.kill_at = self.kill_at.max(*kill_at);
                 }
-                Order::Stop { grace } => {
+                GuardianOrder::Stop { grace } => {
                     self.stop_by = self.stop_by.min(clock::boot().after(*grace));
                 }
-                Order::Kill => self.stop_by = self.stop_by.min(clock::boot()),
-                Order::Signal(_) if self.channel.backlog() > BACKLOG => continue,
-                Order::Signal(_) | Order::Extend { .. } | Order::Hello => {}
+                GuardianOrder::Kill => self.stop_by = self.stop_by.min(clock::boot()),
+                GuardianOrder::Signal(_) if self.channel.backlog() > BACKLOG => continue,
+                GuardianOrder::Signal(_) | GuardianOrder::Extend { .. } | GuardianOrder::Hello => {}
             }
             // A guardian that is gone is noticed when it is reaped.
             let _ = self.channel.send(&order);
         }
     }
 
-    fn hear_guardian(&mut self) {
+    fn read_guardian(&mut self) {
         let flushed = self.channel.flush();
         let open = self.channel.fill().unwrap_or(false);
         self.channel_open = open && flushed.is_ok();
         loop {
             match self.channel.next() {
-                Ok(Some(report)) => self.note(report),
+                Ok(Some(report)) => self.handle_report(report),
                 Ok(None) => break,
                 Err(_) => {
                     self.channel_open = false;
@@ -272,25 +273,25 @@ impl Keeper {
             }
         }
         if !self.channel_open {
-            // It is about to end, or out of its mind.
+            // It is about to end, or has failed.
             self.stop_by = self.stop_by.min(clock::boot());
         }
     }
 
-    fn note(&mut self, report: Report) {
+    fn handle_report(&mut self, report: GuardianReport) {
         match report {
-            Report::Ready => self.tell(Event::Ready),
-            Report::Started(pid) => {
+            GuardianReport::Ready => self.send_event(Event::Ready),
+            GuardianReport::Started(pid) => {
                 self.cmd = Some(pid);
-                self.tell(Event::Started { pid });
+                self.send_event(Event::Started { pid });
             }
-            Report::Holds { kill_at } => drop(self.held.send_replace(Some(kill_at))),
-            Report::Refused(why) => self.tell(Event::Refused { why }),
-            Report::Exited { status, asked } => {
+            GuardianReport::Holds { kill_at } => drop(self.confirmed.send_replace(Some(kill_at))),
+            GuardianReport::Refused(why) => self.send_event(Event::Refused { why }),
+            GuardianReport::Exited { status, asked } => {
                 self.exited = true;
-                self.tell(Event::Exited { status, asked });
+                self.send_event(Event::Exited { status, asked });
             }
-            Report::Gone => self.gone = true,
+            GuardianReport::Gone => self.gone = true,
         }
     }
 
@@ -308,8 +309,8 @@ impl Keeper {
         Some(ended)
     }
 
-    fn look_at_clock(&mut self, now: Instant) {
-        if self.hung || now < self.over_at() {
+    fn check_deadlines(&mut self, now: Instant) {
+        if self.hung || now < self.due_at() {
             return;
         }
         if self.is_stopped() {
@@ -331,26 +332,26 @@ impl Keeper {
     /// the kernel's, whose time grows with the square of the number (15 s for
     /// 16,000) and in which nothing else can be found or killed.
     fn take_over(&mut self, now: Instant) -> bool {
-        let struck = tree::strike(self.guardian.as_raw_nonzero().get());
+        let killed_below = tree::kill_descendants_of(self.guardian.as_raw_nonzero().get());
         let late = now.since(self.give_up_at());
-        let over = !struck.alive && struck.below.is_subset(&self.below);
-        self.below = struck.below;
+        let over = !killed_below.alive && killed_below.below.is_subset(&self.below);
+        self.below = killed_below.below;
         if over {
-            self.below.len() < MANY || late >= REAPING
+            self.below.len() < MANY_DEAD || late >= REAPING_TIMEOUT
         } else {
             late >= SLACK
         }
     }
 
     /// When the guardian is to end everything.
-    fn over_at(&self) -> Instant {
+    fn due_at(&self) -> Instant {
         self.kill_at.min(self.stop_by)
     }
 
     fn give_up_at(&self) -> Instant {
-        let slack = self.over_at().after(SLACK);
-        // One that was woken has much to end perhaps, and gets done with it
-        // sooner if nobody looks through the same thousands of processes.
+        let slack = self.due_at().after(SLACK);
+        // A guardian that was woken may have much to end. It is done sooner if
+        // this process does not look through the same thousands of processes.
         if self.woken {
             slack.after(SLACK)
         } else {
@@ -365,19 +366,19 @@ impl Keeper {
 
     /// Ends what the guardian left to us.
     fn end_orphans(&mut self) {
-        tree::hurry();
-        let leaf = Leaf::find(self.guardian.as_raw_nonzero().get());
+        tree::raise_priority();
+        let cgroup = Cgroup::find(self.guardian.as_raw_nonzero().get());
         loop {
-            if let Some(leaf) = &leaf {
-                leaf.kill();
+            if let Some(cgroup) = &cgroup {
+                cgroup.kill();
             }
             poll::drain(&self.children);
             let mut cmd_status = None;
-            let left = {
+            let unfinished = {
                 let spared = spared();
                 tree::end_adopted(&spared.all(), |pid, status| {
                     if Some(pid) == self.cmd {
-                        cmd_status = Status::of(status);
+                        cmd_status = ExitStatus::of(status);
                     }
                 })
             };
@@ -385,9 +386,9 @@ impl Keeper {
                 self.exited = true;
                 // The kernel killed it along with the guardian.
                 let asked = true;
-                self.tell(Event::Exited { status, asked });
+                self.send_event(Event::Exited { status, asked });
             }
-            if !left {
+            if !unfinished {
                 return;
             }
             let fds = [(self.children.as_fd(), PollFlags::IN)];
@@ -395,8 +396,8 @@ impl Keeper {
         }
     }
 
-    fn blame(&self, status: Option<WaitStatus>) -> String {
-        match status.and_then(Status::of) {
+    fn failure_text(&self, status: Option<WaitStatus>) -> String {
+        match status.and_then(ExitStatus::of) {
             _ if self.hung => "the guardian did not answer in time and was killed".into(),
             _ if self.woken => {
                 "the guardian was stopped beyond its time and had to be woken".into()
@@ -408,10 +409,10 @@ impl Keeper {
 
     /// Until there is news since `now`, when the clock was looked at.
     fn sleep(&mut self, now: Instant) -> io::Result<()> {
-        // A stop between the two is told by a SIGCHLD.
+        // A stop between the two causes a SIGCHLD.
         let late = now >= self.give_up_at();
-        let at = if now < self.over_at() {
-            self.over_at()
+        let at = if now < self.due_at() {
+            self.due_at()
         } else {
             self.give_up_at()
         };

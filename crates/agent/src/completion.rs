@@ -1,22 +1,25 @@
-//! Having a workload undeployed that has ended as it should: by its own node,
-//! which is the only one that knows.
+//! Undeploys a workload that has completed. Its own node does that, because no
+//! other node knows that it has completed.
 //!
-//! Until the view says so, an heir would start the workload once more. A
-//! request that went into a swap of unknown outcome is refused when the node
-//! is fenced, and whether it landed can only be read from the view; so it is
-//! asked again under the next id, unless it is no longer needed.
+//! Until the view says so, another node could start the workload once more. A
+//! request that went into a swap of unknown outcome is refused when the node is
+//! fenced. Only the view tells whether that swap took effect. So the request is
+//! repeated under the next id, unless it is no longer needed.
 
 use std::sync::Arc;
 
 use tenure::ha::{AskError, Manager, Refusal};
 
-use super::found::Done;
+use super::shim_discovery::CompletedWorkload;
 
-/// Has a workload undeployed that is done. If the node is fenced before the
-/// view says so it asks again at once, so that this goes into the first view
-/// that the node writes under its next id, before its former one is judged:
-/// otherwise an heir would do it all once more.
-pub(super) async fn retire(manager: Arc<Manager>, Done { name, digest }: Done) {
+/// Has a completed workload undeployed. If the node is fenced before the view
+/// says so, the request is repeated at once. So it goes into the first view that
+/// the node writes under its next id, before its former id is judged. Otherwise
+/// another node would run the workload once more.
+pub(super) async fn undeploy_completed(
+    manager: Arc<Manager>,
+    CompletedWorkload { name, digest }: CompletedWorkload,
+) {
     let mut group_state = manager.group_state();
     let asking = async {
         loop {
@@ -29,7 +32,7 @@ pub(super) async fn retire(manager: Arc<Manager>, Done { name, digest }: Done) {
             };
             let there = view.and_then(|view| Some(view.workloads.get(&name)?.digest == digest));
             if there != Some(true) {
-                // Somebody has undeployed it, and perhaps deployed another.
+                // It was undeployed, and perhaps another one was deployed.
                 return;
             }
             match manager.undeploy(name.as_str()).await {
@@ -37,7 +40,7 @@ pub(super) async fn retire(manager: Arc<Manager>, Done { name, digest }: Done) {
                 Err(AskError::Refused(Refusal::Leaving)) => {}
                 Err(error) => return tracing::warn!("{name}: {error}"),
             }
-            // One that really leaves keeps its id until it has stopped.
+            // A node that really leaves keeps its id until it has stopped.
             let _ = group_state
                 .wait_for(|group_state| group_state.id != id)
                 .await;
@@ -65,10 +68,10 @@ mod tests {
 
     use super::*;
 
-    /// A store that can go away: then nothing that is asked takes effect, and
-    /// whoever asks cannot know that.
+    /// A store that can be cut off. Then no call takes effect, and the caller
+    /// cannot know that.
     #[derive(Debug)]
-    struct Line {
+    struct CutStore {
         store: Memory,
         cut: AtomicBool,
         /// Swaps that came to nothing.
@@ -77,8 +80,8 @@ mod tests {
 
     type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
-    impl Line {
-        fn passes(&self) -> Result<(), StoreError> {
+    impl CutStore {
+        fn check_link(&self) -> Result<(), StoreError> {
             if self.cut.load(Ordering::SeqCst) {
                 return Err(StoreError::unknown("the line is cut"));
             }
@@ -86,20 +89,20 @@ mod tests {
         }
     }
 
-    impl fmt::Display for Line {
+    impl fmt::Display for CutStore {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "a line to {}", self.store)
         }
     }
 
-    impl Store for Line {
+    impl Store for CutStore {
         fn features(&self) -> Features {
             self.store.features()
         }
 
         fn read<'a>(&'a self, key: &'a Key, within: Duration) -> Answer<'a, Reading> {
             Box::pin(async move {
-                self.passes()?;
+                self.check_link()?;
                 self.store.read(key, within).await
             })
         }
@@ -111,7 +114,7 @@ mod tests {
                         self.lost.fetch_add(1, Ordering::SeqCst);
                     }
                 };
-                self.passes().inspect_err(lost)?;
+                self.check_link().inspect_err(lost)?;
                 self.store.compare_and_swap(write, within).await
             })
         }
@@ -123,7 +126,7 @@ mod tests {
             within: Duration,
         ) -> Answer<'a, ()> {
             Box::pin(async move {
-                self.passes()?;
+                self.check_link()?;
                 self.store.delete(key, expected, within).await
             })
         }
@@ -135,7 +138,7 @@ mod tests {
             within: Duration,
         ) -> Answer<'a, Page> {
             Box::pin(async move {
-                self.passes()?;
+                self.check_link()?;
                 self.store.list(prefix, after, within).await
             })
         }
@@ -156,20 +159,20 @@ mod tests {
         async fn undeploy(&mut self) {}
     }
 
-    async fn soon<T>(what: &str, it: impl Future<Output = T>) -> T {
+    async fn within_limit<T>(what: &str, it: impl Future<Output = T>) -> T {
         let ended = tokio::time::timeout(Duration::from_secs(20), it).await;
         ended.unwrap_or_else(|_| panic!("{what} takes too long"))
     }
 
-    /// Otherwise it would stay deployed, and be done again.
+    /// Otherwise it would stay deployed, and run again.
     #[tokio::test]
     async fn a_request_that_was_lost_with_its_id_is_made_again() {
-        let line = Arc::new(Line {
+        let cut_store = Arc::new(CutStore {
             store: Memory::new(),
             cut: AtomicBool::new(false),
             lost: AtomicU64::new(0),
         });
-        let manager = Manager::builder(Arc::clone(&line) as Arc<dyn Store>, "town")
+        let manager = Manager::builder(Arc::clone(&cut_store) as Arc<dyn Store>, "town")
             .name("one")
             .lease(Duration::from_secs(2))
             .grace(Duration::from_millis(50))
@@ -177,19 +180,27 @@ mod tests {
             .start();
         let manager = Arc::new(manager.expect("a node"));
         let deployed = manager.deploy(Deployment::new("job", "job"));
-        soon("deploying", deployed).await.expect("it runs");
+        within_limit("deploying", deployed).await.expect("it runs");
         let mut group_state = manager.group_state();
         let seen = group_state.borrow_and_update().clone();
         let view = seen.view.expect("it is deployed");
         let (name, job) = view.workloads.iter().next().expect("the job");
         let (name, digest) = (name.clone(), job.digest.clone());
-        line.cut.store(true, Ordering::SeqCst);
-        let retiring = tokio::spawn(retire(Arc::clone(&manager), Done { name, digest }));
+        cut_store.cut.store(true, Ordering::SeqCst);
+        let undeploying = tokio::spawn(undeploy_completed(
+            Arc::clone(&manager),
+            CompletedWorkload { name, digest },
+        ));
         let another = group_state.wait_for(|group_state| group_state.id != seen.id);
-        soon("fencing", another).await.expect("it goes on");
-        assert!(line.lost.load(Ordering::SeqCst) > 0, "it was not asked for");
-        line.cut.store(false, Ordering::SeqCst);
-        soon("retiring", retiring).await.expect("it returns");
+        within_limit("fencing", another).await.expect("it goes on");
+        assert!(
+            cut_store.lost.load(Ordering::SeqCst) > 0,
+            "it was not asked for"
+        );
+        cut_store.cut.store(false, Ordering::SeqCst);
+        within_limit("retiring", undeploying)
+            .await
+            .expect("it returns");
         let gone = group_state.wait_for(|group_state| group_state.member).await;
         let view = gone.expect("it goes on").view.clone();
         assert_eq!(view.map(|view| view.workloads.len()), Some(0));

@@ -11,14 +11,14 @@
 //! disk and slows itself down, not the agent: while the disk is slow, the queue
 //! and the pipe are full.
 //!
-//! Output is dropped, and a line says how much once there is room again,
+//! Output is dropped in two cases. A line says how much once there is room again.
 //!
-//! * if the disk is full;
-//! * if the disk has not moved for [`PATIENCE`](crate::movement::PATIENCE). A
+//! * The disk is full.
+//! * The disk has not moved for [`STALL_TIMEOUT`](crate::stall::STALL_TIMEOUT). A
 //!   disk that hangs must not stop an instance that prints.
 //!
 //! These are threads and not tasks because files block, and a disk that hangs
-//! must hang nothing but this. An instance whose log cannot be opened within
+//! must hang nothing but them. An instance whose log cannot be opened within
 //! `OPENED_WITHIN` is not started: another node may have a disk that answers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,24 +32,24 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-use super::place;
-use super::queue::Queue;
-use super::wire::LogLimits;
+use super::messages::LogLimits;
+use super::output_queue::OutputQueue;
+use super::state_directory;
 
 /// The most workloads whose output is kept after they have gone.
-const KEPT: usize = 256;
+const ENDED_WORKLOADS_MAX: usize = 256;
 /// How many logs may be opened at a time. More wait for their turn.
 const OPENINGS_MAX: usize = 64;
 /// How long it may take until the log of an instance is open.
 const OPENED_WITHIN: Duration = Duration::from_secs(2);
 
-/// The file of an instance.
-pub fn file(logs: &Path, instance: u32) -> PathBuf {
+/// The log of an instance.
+pub fn log_path(logs: &Path, instance: u32) -> PathBuf {
     logs.join(format!("{instance}.log"))
 }
 
-/// The same one, so many rotations ago.
-pub fn older(path: &Path, age: u32) -> PathBuf {
+/// The same log, so many rotations ago.
+pub fn rotated_path(path: &Path, age: u32) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{age}"));
     name.into()
@@ -57,38 +57,39 @@ pub fn older(path: &Path, age: u32) -> PathBuf {
 
 /// Keeps the output of the workloads of a node. Clones are the same one.
 #[derive(Clone)]
-pub(super) struct Spools(Arc<Shared>);
+pub(super) struct OutputLogs(Arc<Shared>);
 
 struct Shared {
     /// The directory of the node.
     directory: PathBuf,
     /// A thread that works on the files of the node, but for writing output,
-    /// has one of these until that is done: a disk that hangs takes no more
+    /// holds one of these until that is done. So a disk that hangs takes no more
     /// threads.
-    turns: Arc<Semaphore>,
+    file_permits: Arc<Semaphore>,
     directories: Mutex<Directories>,
-    /// One has been deleted.
+    /// A directory has been deleted.
     deleted: Condvar,
-    /// An instance writes no more.
-    over: Notify,
+    /// A log has no writer any more.
+    writer_ended: Notify,
 }
 
 #[derive(Default)]
 struct Directories {
     /// Those that instances write into, and how many of each.
     live: BTreeMap<PathBuf, usize>,
-    /// Those that are being deleted. None of them is made again until then.
-    dying: BTreeSet<PathBuf>,
+    /// Those that are being deleted. None of them is made again until that is
+    /// done.
+    deleting: BTreeSet<PathBuf>,
 }
 
-impl Spools {
+impl OutputLogs {
     pub(super) fn new(directory: PathBuf) -> Self {
         Self(Arc::new(Shared {
             directory,
-            turns: Arc::new(Semaphore::new(OPENINGS_MAX)),
+            file_permits: Arc::new(Semaphore::new(OPENINGS_MAX)),
             directories: Mutex::default(),
             deleted: Condvar::new(),
-            over: Notify::new(),
+            writer_ended: Notify::new(),
         }))
     }
 
@@ -97,43 +98,43 @@ impl Spools {
     /// # Errors
     /// Why its log cannot be opened; also if that takes longer than
     /// [`OPENED_WITHIN`].
-    pub(super) async fn begin(
+    pub(super) async fn open(
         &self,
         workload: &str,
         instance: u32,
         limits: LogLimits,
     ) -> io::Result<OwnedFd> {
-        let logs = place::logs(&self.0.directory, workload);
-        let path = file(&logs, instance);
+        let logs = state_directory::logs(&self.0.directory, workload);
+        let path = log_path(&logs, instance);
         let (read, write) = io::pipe()?;
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(OutputQueue::default());
         let reads = Arc::clone(&queue);
         let reader = std::thread::Builder::new().name("tenure-output".into());
         // It ends with the other end of the pipe.
         reader.spawn(move || reads.read(read))?;
         let opened = async {
-            let turn = Arc::clone(&self.0.turns).acquire_owned().await;
-            let turn = turn.map_err(io::Error::other)?;
-            let (tell, told) = oneshot::channel();
-            let live = Live::of(Arc::clone(&self.0), logs.clone());
+            let permit = Arc::clone(&self.0.file_permits).acquire_owned().await;
+            let permit = permit.map_err(io::Error::other)?;
+            let (sender, receiver) = oneshot::channel();
+            let live = LiveDirectory::of(Arc::clone(&self.0), logs.clone());
             let thread = std::thread::Builder::new().name("tenure-log".into());
             thread.spawn(move || {
-                let opened = live.open(file(&live.logs, instance), limits);
-                drop(turn);
+                let opened = live.open(log_path(&live.logs, instance), limits);
+                drop(permit);
                 match opened {
                     // If the caller has given up, nothing was started.
-                    Ok(mut spool) => {
-                        if tell.send(Ok(())).is_ok() {
+                    Ok(mut rotating_log) => {
+                        if sender.send(Ok(())).is_ok() {
                             while let Some((dropped, chunk)) = queue.next() {
-                                spool.lost += dropped;
-                                spool.keep(&chunk);
+                                rotating_log.lost_bytes += dropped;
+                                rotating_log.append(&chunk);
                             }
                         }
                     }
-                    Err(error) => drop(tell.send(Err(error))),
+                    Err(error) => drop(sender.send(Err(error))),
                 }
             })?;
-            told.await.map_err(io::Error::other)?
+            receiver.await.map_err(io::Error::other)?
         };
         match tokio::time::timeout(OPENED_WITHIN, opened).await {
             Ok(opened) => opened.map(|()| write.into()),
@@ -148,29 +149,29 @@ impl Spools {
         }
     }
 
-    /// Looks at a file of this node on a thread of its own, in turn with those
-    /// that open logs.
+    /// Reads a file of this node on a thread of its own, in turn with those that
+    /// open logs.
     ///
     /// # Errors
     /// Those of `look`, and that it takes longer than [`OPENED_WITHIN`].
-    pub(super) async fn look<T: Send + 'static>(
+    pub(super) async fn read_file<T: Send + 'static>(
         &self,
         path: &Path,
         look: impl FnOnce(&Path) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
         let file = path.to_owned();
         let looked = async {
-            let turn = Arc::clone(&self.0.turns).acquire_owned().await;
-            let turn = turn.map_err(|error| error.to_string())?;
-            let (tell, told) = oneshot::channel();
+            let permit = Arc::clone(&self.0.file_permits).acquire_owned().await;
+            let permit = permit.map_err(|error| error.to_string())?;
+            let (sender, receiver) = oneshot::channel();
             let thread = std::thread::Builder::new().name("tenure-files".into());
             let begun = thread.spawn(move || {
                 let found = look(&file);
-                drop(turn);
-                drop(tell.send(found));
+                drop(permit);
+                drop(sender.send(found));
             });
             begun.map_err(|error| error.to_string())?;
-            told.await.map_err(|error| error.to_string())?
+            receiver.await.map_err(|error| error.to_string())?
         };
         let looked = tokio::time::timeout(OPENED_WITHIN, looked).await;
         looked.unwrap_or_else(|_| {
@@ -185,18 +186,18 @@ impl Spools {
     /// Waits until all output of instances that have ended is written.
     pub(super) async fn finish(&self) {
         loop {
-            let over = self.0.over.notified();
+            let writer_ended = self.0.writer_ended.notified();
             if self.0.lock().live.is_empty() {
                 return;
             }
-            over.await;
+            writer_ended.await;
         }
     }
 
     /// Deletes the output of workloads that ended longest ago, beyond
-    /// [`KEPT`], on a thread of its own.
+    /// [`ENDED_WORKLOADS_MAX`], on a thread of its own.
     pub(super) fn prune(&self) {
-        let Ok(turn) = Arc::clone(&self.0.turns).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.0.file_permits).try_acquire_owned() else {
             return;
         };
         let shared = Arc::clone(&self.0);
@@ -204,7 +205,7 @@ impl Spools {
         // Without a thread it is done at the next start.
         let _ = thread.spawn(move || {
             shared.prune();
-            drop(turn);
+            drop(permit);
         });
     }
 }
@@ -229,44 +230,44 @@ impl Shared {
             })
             .collect();
         old.sort();
-        let surplus = old.len().saturating_sub(KEPT);
+        let surplus = old.len().saturating_sub(ENDED_WORKLOADS_MAX);
         for (_, path) in old.drain(..surplus) {
             let mut directories = self.lock();
-            if directories.live.contains_key(&path) || !directories.dying.insert(path.clone()) {
+            if directories.live.contains_key(&path) || !directories.deleting.insert(path.clone()) {
                 continue;
             }
             drop(directories);
             let _ = fs::remove_dir_all(&path);
-            self.lock().dying.remove(&path);
+            self.lock().deleting.remove(&path);
             self.deleted.notify_all();
         }
     }
 }
 
 /// An instance writes into this directory.
-struct Live {
+struct LiveDirectory {
     shared: Arc<Shared>,
     logs: PathBuf,
 }
 
-impl Live {
+impl LiveDirectory {
     fn of(shared: Arc<Shared>, logs: PathBuf) -> Self {
         *shared.lock().live.entry(logs.clone()).or_default() += 1;
         Self { shared, logs }
     }
 
-    fn open(&self, path: PathBuf, limits: LogLimits) -> io::Result<Spool> {
-        let (shared, dying) = (&self.shared, |it: &mut Directories| {
-            it.dying.contains(&self.logs)
+    fn open(&self, path: PathBuf, limits: LogLimits) -> io::Result<RotatingLog> {
+        let (shared, deleting) = (&self.shared, |it: &mut Directories| {
+            it.deleting.contains(&self.logs)
         });
-        drop(shared.deleted.wait_while(shared.lock(), dying));
+        drop(shared.deleted.wait_while(shared.lock(), deleting));
         let mut directory = fs::DirBuilder::new();
         directory.recursive(true).mode(0o700).create(&self.logs)?;
-        Spool::open(path, limits)
+        RotatingLog::open(path, limits)
     }
 }
 
-impl Drop for Live {
+impl Drop for LiveDirectory {
     fn drop(&mut self) {
         let live = &mut self.shared.lock().live;
         if let Some(count) = live.get_mut(&self.logs) {
@@ -275,19 +276,19 @@ impl Drop for Live {
                 live.remove(&self.logs);
             }
         }
-        self.shared.over.notify_one();
+        self.shared.writer_ended.notify_one();
     }
 }
 
-struct Spool {
+struct RotatingLog {
     path: PathBuf,
     limits: LogLimits,
     file: File,
     size: u64,
-    lost: u64,
+    lost_bytes: u64,
 }
 
-impl Spool {
+impl RotatingLog {
     fn open(path: PathBuf, limits: LogLimits) -> io::Result<Self> {
         let file = Self::file(&path)?;
         let size = file.metadata()?.len();
@@ -296,7 +297,7 @@ impl Spool {
             limits,
             file,
             size,
-            lost: 0,
+            lost_bytes: 0,
         })
     }
 
@@ -305,15 +306,15 @@ impl Spool {
         options.append(true).create(true).mode(0o600).open(path)
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
-        if self.lost > 0 {
-            let note = format!("\ntenure: {} bytes of output were lost\n", self.lost);
+    fn append(&mut self, bytes: &[u8]) {
+        if self.lost_bytes > 0 {
+            let note = format!("\ntenure: {} bytes of output were lost\n", self.lost_bytes);
             if self.write(note.as_bytes()).is_ok() {
-                self.lost = 0;
+                self.lost_bytes = 0;
             }
         }
         if self.write(bytes).is_err() {
-            self.lost += bytes.len() as u64;
+            self.lost_bytes += bytes.len() as u64;
         }
     }
 
@@ -339,9 +340,9 @@ impl Spool {
             let from = if age == 0 {
                 self.path.clone()
             } else {
-                older(&self.path, age)
+                rotated_path(&self.path, age)
             };
-            match fs::rename(from, older(&self.path, age + 1)) {
+            match fs::rename(from, rotated_path(&self.path, age + 1)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
@@ -360,7 +361,7 @@ impl Spool {
 mod tests {
     use std::io::Read as _;
 
-    use super::super::queue::{CHUNK, QUEUE_MAX};
+    use super::super::output_queue::{CHUNK, QUEUE_MAX};
     use super::*;
 
     const LIMITS: LogLimits = LogLimits {
@@ -371,13 +372,16 @@ mod tests {
     #[tokio::test]
     async fn what_is_written_is_kept_to_the_last_byte() {
         let directory = tempfile::tempdir().expect("a directory");
-        let spools = Spools::new(directory.path().to_owned());
-        let end = spools.begin("w", 0, LIMITS).await.expect("it is opened");
+        let output_logs = OutputLogs::new(directory.path().to_owned());
+        let end = output_logs
+            .open("w", 0, LIMITS)
+            .await
+            .expect("it is opened");
         let text = "x".repeat(90_000);
         File::from(end).write_all(text.as_bytes()).expect("written");
-        spools.finish().await;
-        let logs = place::logs(directory.path(), "w");
-        assert!(fs::read_to_string(file(&logs, 0)).expect("kept") == text);
+        output_logs.finish().await;
+        let logs = state_directory::logs(directory.path(), "w");
+        assert!(fs::read_to_string(log_path(&logs, 0)).expect("kept") == text);
     }
 
     /// Opening a named pipe waits for its reader. So a pipe without one stands
@@ -386,14 +390,20 @@ mod tests {
     async fn a_log_that_cannot_be_opened_in_time_is_a_start_that_failed() {
         let directory = tempfile::tempdir().expect("a directory");
         let (logs, path) = fifo(directory.path());
-        let spools = Spools::new(directory.path().to_owned());
-        let failed = spools.begin("w", 0, LIMITS).await.expect_err("it hangs");
+        let output_logs = OutputLogs::new(directory.path().to_owned());
+        let failed = output_logs
+            .open("w", 0, LIMITS)
+            .await
+            .expect_err("it hangs");
         assert_eq!(failed.kind(), io::ErrorKind::TimedOut, "{failed}");
         assert!(failed.to_string().contains("0.log"), "{failed}");
-        assert!(spools.0.lock().live.contains_key(&logs), "its thread waits");
+        assert!(
+            output_logs.0.lock().live.contains_key(&logs),
+            "its thread waits"
+        );
         // It answers, and nothing of that start is left.
         let reader = File::open(path).expect("opened");
-        spools.finish().await;
+        output_logs.finish().await;
         drop(reader);
     }
 
@@ -404,8 +414,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let (_, path) = fifo(directory.path());
         let opening = std::thread::spawn(|| File::open(path).expect("opened"));
-        let spools = Spools::new(directory.path().to_owned());
-        let end = spools.begin(
+        let output_logs = OutputLogs::new(directory.path().to_owned());
+        let end = output_logs.open(
             "w",
             0,
             LogLimits {
@@ -416,14 +426,14 @@ mod tests {
         let mut end = File::from(end.await.expect("it is opened"));
         let mut reader = opening.join().expect("it is read");
         let all = 64 * CHUNK;
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || tell.send(end.write_all(&vec![b'x'; all])));
-        let written = told.recv_timeout(Duration::from_secs(60));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(end.write_all(&vec![b'x'; all])));
+        let written = receiver.recv_timeout(Duration::from_secs(60));
         written.expect("it goes on").expect("written");
         // The disk answers again.
         let mut kept = String::new();
         reader.read_to_string(&mut kept).expect("read");
-        spools.finish().await;
+        output_logs.finish().await;
         let said = kept
             .split("tenure: ")
             .nth(1)
@@ -440,9 +450,9 @@ mod tests {
 
     /// A named pipe where the log of instance 0 of `w` is to be.
     fn fifo(directory: &Path) -> (PathBuf, PathBuf) {
-        let logs = place::logs(directory, "w");
+        let logs = state_directory::logs(directory, "w");
         fs::create_dir_all(&logs).expect("a directory");
-        let path = file(&logs, 0);
+        let path = log_path(&logs, 0);
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).expect("a pipe");
         (logs, path)
@@ -456,10 +466,10 @@ mod tests {
                 bytes: 1_000,
                 files,
             };
-            let path = file(directory.path(), 0);
-            let mut spool = Spool::open(path.clone(), limits).expect("a file");
+            let path = log_path(directory.path(), 0);
+            let mut rotating_log = RotatingLog::open(path.clone(), limits).expect("a file");
             for line in 0..2_000 {
-                spool.keep(format!("line {line}\n").as_bytes());
+                rotating_log.append(format!("line {line}\n").as_bytes());
             }
             let sizes = fs::read_dir(directory.path())
                 .expect("a directory")
@@ -473,12 +483,12 @@ mod tests {
             assert!(last.ends_with("line 1999\n"), "{last:?}");
             // What is there is one piece: nothing between two files is lost.
             if files > 0 {
-                let before = fs::read_to_string(older(&path, 1)).expect("text");
+                let before = fs::read_to_string(rotated_path(&path, 1)).expect("text");
                 assert_eq!(before.len(), 1_000);
             }
-            // Whoever comes next goes on where this one ended.
-            let again = Spool::open(path, limits).expect("a file");
-            assert_eq!(again.size, spool.size);
+            // The next log goes on where this one ended.
+            let again = RotatingLog::open(path, limits).expect("a file");
+            assert_eq!(again.size, rotating_log.size);
         }
     }
 }

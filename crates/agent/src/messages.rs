@@ -1,13 +1,13 @@
-//! How agent, steward and commands talk on this machine: JSON, a message a
-//! line, over Unix sockets.
+//! The messages between agent, shim and commands on this machine: JSON, one
+//! message a line, over Unix sockets.
 //!
-//! Agent and steward are the same binary, but the agent may be a newer one
-//! than the steward that it finds after an upgrade. A message that does not
-//! parse ends the connection; then the steward ends everything in time and
-//! the agent joins anew, so nothing has to be guessed.
+//! Agent and shim are the same binary, but after an upgrade the agent may be
+//! newer than the shim that it finds. A message that does not parse ends the
+//! connection. Then the shim ends everything in time and the agent joins anew, so
+//! no message has to be guessed.
 //!
-//! Nothing here blocks: what the socket does not take is kept and sent when it
-//! does. Limits: [`LINE_MAX`] bytes a message.
+//! Nothing here blocks. What the socket does not take is kept and sent when it
+//! does. Limit: [`LINE_MAX`] bytes a message.
 
 use std::io;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) const LINE_MAX: usize = 4 << 20;
 /// When an ended process is started again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Restart {
+pub enum RestartPolicy {
     /// Whenever it ends.
     #[default]
     Always,
@@ -38,14 +38,14 @@ pub enum Restart {
 
 /// The times of a grant, in nanoseconds of the boot-time clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Times {
+pub(super) struct LeaseTimes {
     start: u64,
     drain_at: u64,
     kill_at: u64,
     valid_until: u64,
 }
 
-impl From<Grant> for Times {
+impl From<Grant> for LeaseTimes {
     fn from(grant: Grant) -> Self {
         Self {
             start: grant.start.as_nanos(),
@@ -67,7 +67,7 @@ fn late_for_a_test() -> Duration {
     Duration::ZERO
 }
 
-impl Times {
+impl LeaseTimes {
     pub(super) fn grant(self) -> Grant {
         Grant {
             start: Instant::from_nanos(self.start),
@@ -78,9 +78,9 @@ impl Times {
     }
 }
 
-/// What the steward is to start.
+/// What the shim is to start: a run of a workload.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Begin {
+pub(super) struct RunSpec {
     pub(super) run: u64,
     /// The incarnation of the node that wants it.
     pub(super) id: String,
@@ -88,13 +88,13 @@ pub(super) struct Begin {
     pub(super) digest: String,
     pub(super) instances: u32,
     pub(super) fence: u64,
-    pub(super) times: Times,
+    pub(super) times: LeaseTimes,
     pub(super) argv: Vec<String>,
     pub(super) env: Vec<(String, String)>,
     /// A file with more of them; those in `env` count for more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) env_file: Option<String>,
-    pub(super) restart: Restart,
+    pub(super) restart: RestartPolicy,
     /// How long it must run to have been started.
     pub(super) ready_ms: u64,
     pub(super) grace_ms: u64,
@@ -110,18 +110,18 @@ pub struct LogLimits {
     pub files: u32,
 }
 
-/// From the agent to the steward.
+/// From the agent to the shim.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
-pub(super) enum Order {
+pub(super) enum ShimOrder {
     /// The settings of the node, to be compared after a restart.
     Settings { text: String },
-    /// Whatever the agent wants to know after a restart.
+    /// What the agent wants to know after a restart.
     Notes { text: String },
     /// Start this.
-    Begin(Box<Begin>),
-    /// A beat was confirmed.
-    Extend { id: String, times: Times },
+    Begin(Box<RunSpec>),
+    /// A heartbeat was confirmed.
+    Extend { id: String, times: LeaseTimes },
     /// Stop it, in its grace.
     Stop { run: u64 },
     /// Kill it.
@@ -130,10 +130,10 @@ pub(super) enum Order {
     Quit,
 }
 
-/// From the steward to the agent.
+/// From the shim to the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
-pub(super) enum News {
+pub(super) enum ShimReport {
     /// The first message: what there is.
     State(State),
     /// All instances have run for long enough.
@@ -142,15 +142,16 @@ pub(super) enum News {
     Completed { run: u64 },
     /// Nothing is left of it.
     Ended { run: u64, failed: Option<String> },
-    /// An [`Order::Extend`] was heard.
+    /// An [`ShimOrder::Extend`] was heard.
     Heard { kill_at: u64 },
 }
 
-/// What a steward has.
+/// What a shim has.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct State {
-    /// Of the last beat.
-    pub(super) life: Option<Origin>,
+    /// That of the last heartbeat.
+    #[serde(rename = "life")]
+    pub(super) incarnation: Option<Incarnation>,
     pub(super) settings: String,
     pub(super) notes: String,
     pub(super) runs: Vec<RunState>,
@@ -158,12 +159,12 @@ pub(super) struct State {
 
 /// An incarnation of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Origin {
+pub(super) struct Incarnation {
     pub(super) id: String,
-    pub(super) times: Times,
+    pub(super) times: LeaseTimes,
 }
 
-/// A run that a steward has.
+/// A run that a shim has.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct RunState {
     pub(super) run: u64,
@@ -172,26 +173,26 @@ pub(super) struct RunState {
     pub(super) digest: String,
     pub(super) instances: u32,
     pub(super) fence: u64,
-    pub(super) phase: Phase,
+    pub(super) phase: RunPhase,
 }
 
 /// How far a run is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Phase {
+pub(super) enum RunPhase {
     Starting,
     Running,
     Stopping { kill_at: u64 },
 }
 
 /// One end of a connection.
-pub(super) struct Wire {
+pub(super) struct Connection {
     stream: UnixStream,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
 }
 
-impl Wire {
+impl Connection {
     pub(super) const fn new(stream: UnixStream) -> Self {
         Self {
             stream,
@@ -269,7 +270,7 @@ impl Wire {
                 Ok(sent) => drop(self.outbox.drain(..sent)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // It may have said something before it went: that is read first.
+                // What the other side sent before it went is read first.
                 Err(_) => self.outbox.clear(),
             }
         }
@@ -312,29 +313,29 @@ mod tests {
     #[tokio::test]
     async fn what_is_sent_arrives_and_nonsense_is_refused() {
         let (one, two) = UnixStream::pair().expect("a pair");
-        let (mut one, mut two) = (Wire::new(one), Wire::new(two));
+        let (mut one, mut two) = (Connection::new(one), Connection::new(two));
         let orders = [
-            Order::Settings {
+            ShimOrder::Settings {
                 text: "x".repeat(300_000),
             },
-            Order::Stop { run: 7 },
-            Order::Quit,
+            ShimOrder::Stop { run: 7 },
+            ShimOrder::Quit,
         ];
         for order in &orders {
             one.queue(order);
         }
-        let both = async { tokio::join!(one.flush(), two.next::<Order>()) };
+        let both = async { tokio::join!(one.flush(), two.next::<ShimOrder>()) };
         let (sent, first) = both.await;
         sent.expect("sent");
         assert_eq!(first.expect("read").as_ref(), orders.first());
         for order in &orders[1..] {
-            let next = two.next::<Order>().await.expect("read");
+            let next = two.next::<ShimOrder>().await.expect("read");
             assert_eq!(next.as_ref(), Some(order));
         }
         one.queue(&"nonsense");
         one.flush().await.expect("sent");
-        assert!(two.next::<Order>().await.is_err());
+        assert!(two.next::<ShimOrder>().await.is_err());
         drop(one);
-        assert!(two.next::<Order>().await.expect("the end").is_none());
+        assert!(two.next::<ShimOrder>().await.expect("the end").is_none());
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::{Signal, kill_process};
 
 use super::common::{TENURE, poll_until};
-use super::town::{PATIENCE, Town};
+use super::fixture::{Fixture, PATIENCE};
 
 /// Writes the version of the view's format, as a later release might.
 fn rewrite_the_view(url: &str, from: &str, to: &str) {
@@ -60,33 +60,33 @@ fn lose_the_view(url: &str) {
 
 #[test]
 fn a_lost_view_names_what_went_with_it() {
-    let town = Town::sqlite();
-    let one = town.node("one", &[]);
-    town.deploy("mail", &[]);
-    town.deploy("pay", &[]);
-    lose_the_view(&town.url());
-    one.says("2 workloads went with it: mail, pay; deploy them again");
+    let fixture = Fixture::sqlite();
+    let one = fixture.node("one", &[]);
+    fixture.deploy("mail", &[]);
+    fixture.deploy("pay", &[]);
+    lose_the_view(&fixture.url());
+    one.wait_for_log("2 workloads went with it: mail, pay; deploy them again");
     // The group goes on, and takes them again.
-    town.deploy("pay", &[]);
+    fixture.deploy("pay", &[]);
 }
 
 #[test]
 fn a_view_of_a_later_version_is_refused_and_left_alone() {
-    let town = Town::sqlite();
-    let one = town.node("one", &[]);
-    town.deploy("old", &[]);
-    rewrite_the_view(&town.url(), " 1\n", " 2\n");
-    one.says("ha/town/view");
-    let (code, said) = town.fails(&["ps"]);
+    let fixture = Fixture::sqlite();
+    let one = fixture.node("one", &[]);
+    fixture.deploy("old", &[]);
+    rewrite_the_view(&fixture.url(), " 1\n", " 2\n");
+    one.wait_for_log("ha/town/view");
+    let (code, said) = fixture.fails(&["ps"]);
     assert!(code == 2 && said.contains("ha/town/view"), "{said}");
-    let (code, said) = town.fails(&["watch", "--group", "town"]);
+    let (code, said) = fixture.fails(&["watch", "--group", "town"]);
     assert!(code == 2 && said.contains("ha/town/view"), "{said}");
     // An agent goes on asking, and says why.
     // (Asking does not end before the time is up, nor need it begin at once.)
     let sleeps = ["deploy", "new", "--timeout", "4s", "--", "sleep", "1000"];
     let asked: [&[&str]; 2] = [&sleeps, &["undeploy", "old", "--timeout", "4s"]];
     for args in asked {
-        let (code, said) = town.fails(args);
+        let (code, said) = fixture.fails(args);
         assert!(
             code == 2 && said.contains("the view of the group, ha/town/view"),
             "{args:?}: {said}"
@@ -96,22 +96,22 @@ fn a_view_of_a_later_version_is_refused_and_left_alone() {
         assert!(said.contains("not taken back"), "{args:?}: {said}");
     }
     // It does what it was asked, although nobody waits.
-    rewrite_the_view(&town.url(), " 2\n", " 1\n");
-    town.shows("new", |it| it["state"] == "running");
-    poll_until(PATIENCE, || town.workload("old").is_none().then_some(())).expect("undeployed");
+    rewrite_the_view(&fixture.url(), " 2\n", " 1\n");
+    fixture.shows("new", |it| it["state"] == "running");
+    poll_until(PATIENCE, || fixture.workload("old").is_none().then_some(())).expect("undeployed");
 }
 
 #[test]
 fn what_was_asked_while_the_store_was_away_is_done_when_it_is_back() {
-    let town = Town::cluster();
-    let _one = town.node("one", &["--lease", "8s"]);
+    let fixture = Fixture::cluster();
+    let _one = fixture.node("one", &["--lease", "8s"]);
     let all = |signal| {
-        for server in town.servers() {
+        for server in fixture.servers() {
             kill_process(server, signal).expect("it runs");
         }
     };
     all(Signal::STOP);
-    let (code, said) = town.fails(&[
+    let (code, said) = fixture.fails(&[
         "deploy",
         "late",
         "--timeout",
@@ -124,8 +124,8 @@ fn what_was_asked_while_the_store_was_away_is_done_when_it_is_back() {
     assert!(code == 1 && said.contains("not taken back"), "{said}");
     assert!(said.contains("waiting: "), "{said}");
     // One that is killed is no other than one that has waited long enough.
-    let err = town.directory.path().join("err");
-    let mut killed = town
+    let err = fixture.directory.path().join("err");
+    let mut killed = fixture
         .command(&["deploy", "killed", "--", "sleep", "1000"])
         .stderr(fs::File::create(&err).expect("a file"))
         .spawn()
@@ -140,22 +140,22 @@ fn what_was_asked_while_the_store_was_away_is_done_when_it_is_back() {
     all(Signal::CONT);
     assert!(waits.is_some(), "it does not say why it waits");
     for name in ["late", "killed"] {
-        town.shows(name, |it| it["state"] == "running");
+        fixture.shows(name, |it| it["state"] == "running");
     }
 }
 
 /// Who may not look does not know that there is no agent.
 #[test]
 fn another_user_is_told_that_it_may_not_ask() {
-    let town = Town::sqlite();
-    let _one = town.node("one", &[]);
-    town.deploy("a", &[]);
+    let fixture = Fixture::sqlite();
+    let _one = fixture.node("one", &[]);
+    fixture.deploy("a", &[]);
     let mode = |path: &Path, mode| {
         let mode = fs::Permissions::from_mode(mode);
         fs::set_permissions(path, mode).expect("it is ours");
     };
     let root = rustix::process::geteuid().is_root();
-    let directory = town.directory.path();
+    let directory = fixture.directory.path();
     let binary = directory.join("tenure");
     if root {
         // Nobody may come as far as the binary, and to the door of the state.
@@ -178,16 +178,16 @@ fn another_user_is_told_that_it_may_not_ask() {
             command.uid(65_534).gid(65_534).current_dir("/");
             command
         } else {
-            mode(&town.state(), 0o000);
+            mode(&fixture.state(), 0o000);
             Command::new(TENURE)
         };
         let output = command
             .args(args)
             .args(["--group", "town", "--state"])
-            .arg(town.state())
+            .arg(fixture.state())
             .env_clear()
             .output();
-        mode(&town.state(), 0o700);
+        mode(&fixture.state(), 0o700);
         let output = output.expect("it runs");
         let said = String::from_utf8_lossy(&output.stderr);
         let refused = output.status.code() == Some(2) && said.contains("permission denied");
@@ -195,16 +195,16 @@ fn another_user_is_told_that_it_may_not_ask() {
         let owner = rustix::process::geteuid().as_raw();
         assert!(said.contains(&format!("ask as user {owner}")), "{said}");
     }
-    assert!(town.workload("a").is_some(), "it was asked after all");
+    assert!(fixture.workload("a").is_some(), "it was asked after all");
 }
 
 /// A database that is locked for writers is read all the same. That is not
 /// the end of the trouble, which is told once and over once.
 #[test]
 fn a_database_that_is_locked_answers_again_when_it_is_unlocked() {
-    let town = Town::sqlite();
-    let one = town.node("one", &["--lease", "20s"]);
-    let url = town.url();
+    let fixture = Fixture::sqlite();
+    let one = fixture.node("one", &["--lease", "20s"]);
+    let url = fixture.url();
     let path = url.strip_prefix("sqlite://").expect("a file");
     let lock = rusqlite::Connection::open(path).expect("it is there");
     lock.busy_timeout(PATIENCE).expect("set");
@@ -212,16 +212,16 @@ fn a_database_that_is_locked_answers_again_when_it_is_unlocked() {
     // The second of that name can only be refused when the first is there.
     for _ in 0..2 {
         let args = ["deploy", "twin", "--timeout", "3s", "--", "sleep", "1000"];
-        let (code, said) = town.fails(&args);
+        let (code, said) = fixture.fails(&args);
         assert!(code == 1 && said.contains("not taken back"), "{said}");
     }
-    let said = one.says("did not answer within");
+    let said = one.wait_for_log("did not answer within");
     assert!(!said.contains("the store answers again"), "{said}");
     lock.execute_batch("COMMIT").expect("unlocked");
-    let said = one.says("the store answers again");
+    let said = one.wait_for_log("the store answers again");
     // A write and what comes after it fail in different ways for one reason.
     assert_eq!(said.matches("did not answer within").count(), 1, "{said}");
-    let said = one.says("`tenure deploy twin`, for which nobody waits any more");
+    let said = one.wait_for_log("`tenure deploy twin`, for which nobody waits any more");
     assert!(said.contains("expected a new name"), "{said}");
     assert_eq!(said.matches("the store answers again").count(), 1, "{said}");
 }

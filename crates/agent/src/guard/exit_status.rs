@@ -1,9 +1,8 @@
-//! How CMD ended, or why it never began, in the words of a shell.
+//! How CMD ended, or why it never started, in the numbers of a shell.
 //!
-//! A caller of `tenure run` must be able to treat it as if it had run CMD
-//! itself, so the numbers are those every shell uses: CMD's own code, 128 and
-//! the signal's number, 127 for "not found", 126 for "found, but cannot be
-//! run".
+//! A caller of `tenure run` must be able to treat it as if it had run CMD itself.
+//! So the numbers are those that every shell uses: CMD's own code, 128 and the
+//! signal's number, 127 for "not found", 126 for "found, but cannot be run".
 
 use std::fmt;
 
@@ -12,14 +11,14 @@ use rustix::process::WaitStatus;
 
 /// How CMD ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Status {
+pub enum ExitStatus {
     /// It exited with this code.
     Code(u8),
     /// It was ended by this signal.
     Signal(u8),
 }
 
-impl Status {
+impl ExitStatus {
     /// What the kernel said; `None` if the process has not ended.
     pub(super) fn of(status: WaitStatus) -> Option<Self> {
         let byte = |n: i32| u8::try_from(n).ok();
@@ -36,7 +35,7 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for ExitStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Code(code) => write!(f, "exited with code {code}"),
@@ -47,7 +46,7 @@ impl fmt::Display for Status {
 
 /// Why CMD was not started. The number is the system's error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum StartError {
     /// The go-ahead came at or after `drain_at`: there was no time left.
     Late,
     /// There is no such program (or its interpreter is missing).
@@ -58,7 +57,7 @@ pub enum Refusal {
     System(i32),
 }
 
-impl Refusal {
+impl StartError {
     /// Sorts an error of exec(2).
     pub(super) fn of_exec(error: &std::io::Error) -> Self {
         let number = error.raw_os_error().unwrap_or(0);
@@ -79,7 +78,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cause = |number: &i32| std::io::Error::from_raw_os_error(*number);
         match self {

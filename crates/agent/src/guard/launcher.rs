@@ -15,7 +15,7 @@
 //!    are undone by exec itself.
 //!
 //! The socket to the guardian closes with a successful exec; that is how the
-//! guardian learns of it. A failure is told in words before it.
+//! guardian learns of it. A failure is reported before that.
 //!
 //! Left out: a set-user-ID CMD loses the parent-death signal at exec, so says
 //! the kernel. The guardian's own times hold for it all the same, as far as
@@ -31,10 +31,10 @@ use std::process::{Command, ExitCode};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use super::channel::Channel;
-use super::status::Refusal;
-use super::wire::{Order, Report, Start};
+use super::exit_status::StartError;
+use super::messages::{GuardianOrder, GuardianReport, Start};
 
-/// Exit codes of a shim that never became CMD. Only the guardian sees them.
+/// Exit codes of a launcher that never became CMD. Only the guardian sees them.
 const GAVE_UP: u8 = 125;
 
 /// Becomes CMD, or says why not.
@@ -50,7 +50,7 @@ fn stand_by(guardian: Option<&OsStr>) -> io::Result<u8> {
     }
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     let mut guardian = Channel::new(UnixStream::from(socket))?;
-    guardian.send(&Report::Ready)?;
+    guardian.send(&GuardianReport::Ready)?;
     let Some(start) = go_ahead(&mut guardian)? else {
         return Ok(GAVE_UP);
     };
@@ -58,7 +58,7 @@ fn stand_by(guardian: Option<&OsStr>) -> io::Result<u8> {
     rustix::stdio::dup2_stdin(&stdin.ok_or(io::ErrorKind::InvalidData)?)?;
     close_fds::set_fds_cloexec(3, &[]);
     let refusal = become_cmd(&start);
-    guardian.send(&Report::Refused(refusal))?;
+    guardian.send(&GuardianReport::Refused(refusal))?;
     Ok(refusal.code())
 }
 
@@ -68,7 +68,7 @@ fn go_ahead(guardian: &mut Channel) -> io::Result<Option<Start>> {
         guardian.block()?;
         let open = guardian.fill()?;
         match guardian.next()? {
-            Some(Order::Start(start)) => return Ok(Some(start)),
+            Some(GuardianOrder::Start(start)) => return Ok(Some(start)),
             Some(_) => return Err(io::ErrorKind::InvalidData.into()),
             None if open => {}
             None => return Ok(None),
@@ -77,9 +77,9 @@ fn go_ahead(guardian: &mut Channel) -> io::Result<Option<Start>> {
 }
 
 /// Returns only if that failed.
-fn become_cmd(start: &Start) -> Refusal {
+fn become_cmd(start: &Start) -> StartError {
     let Some((program, args)) = start.argv.split_first() else {
-        return Refusal::NotFound(rustix::io::Errno::NOENT.raw_os_error());
+        return StartError::NotFound(rustix::io::Errno::NOENT.raw_os_error());
     };
     let mut command = Command::new(program);
     command
@@ -87,7 +87,7 @@ fn become_cmd(start: &Start) -> Refusal {
         .envs(start.env.iter().map(|(key, value)| (key, value)));
     // The process may have stood still since the guardian looked.
     if tenure::clock::boot() >= start.drain_at {
-        return Refusal::Late;
+        return StartError::Late;
     }
-    Refusal::of_exec(&command.exec())
+    StartError::of_exec(&command.exec())
 }

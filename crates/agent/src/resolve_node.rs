@@ -1,9 +1,9 @@
-//! Which node of a group somebody means: by its name, or by its id, or by the
-//! beginning of that, such as `tenure ps` shows.
+//! Which node of a group a name or an id stands for. The beginning of an id, such
+//! as `tenure ps` shows, is enough.
 //!
-//! A name comes first: a node may well be called `cafe`. Whatever fits more
-//! than one node is refused, with their ids: which of two is drained is not
-//! for the order of a list to say.
+//! A name comes first: a node may well be called `cafe`. What fits more than one
+//! node is refused, with their ids: the order of a list must not decide which of
+//! two nodes is drained.
 
 use tenure::ha::{Member, NodeId, View};
 
@@ -12,11 +12,11 @@ const DIGITS_MIN: usize = 4;
 /// How many `tenure ps` shows.
 const SHOWN: usize = 8;
 
-/// The node that is meant; never `former`, which nobody is any more.
+/// The node that is meant; never `former`, the id that this node gave up.
 ///
 /// # Errors
 /// If none fits, or more than one do: what would have.
-pub(super) fn which<'a>(
+pub(super) fn resolve_node<'a>(
     view: &'a View,
     former: Option<NodeId>,
     meant: &str,
@@ -36,7 +36,7 @@ pub(super) fn which<'a>(
         [] => Err(format!(
             "expected a node of the group ({}), found {meant}; name one, or give at least \
              {DIGITS_MIN} digits of the id that `tenure ps` shows",
-            all(&members)
+            list_names(&members)
         )),
         more => {
             let ids: Vec<String> = more.iter().map(|it| it.id.to_string()).collect();
@@ -50,7 +50,7 @@ pub(super) fn which<'a>(
 }
 
 /// Their names, with the ids of those that share one.
-fn all(members: &[&Member]) -> String {
+fn list_names(members: &[&Member]) -> String {
     let shown = |it: &&Member| {
         let namesakes = members.iter().filter(|other| other.name == it.name);
         if namesakes.count() == 1 {
@@ -99,7 +99,7 @@ mod tests {
     fn a_node_is_meant_by_its_name_its_id_or_the_beginning_of_that() {
         let view = view();
         let found = |meant: &str| {
-            let member = which(&view, None, meant)?;
+            let member = resolve_node(&view, None, meant)?;
             let at = view.members.iter().position(|it| it.id == member.id);
             Ok::<_, String>(at.expect("a member"))
         };
@@ -125,9 +125,9 @@ mod tests {
             let why = found(meant).expect_err(meant);
             assert!(words.iter().all(|word| why.contains(word)), "{why}");
         }
-        // Whoever it was is gone, and leaves one of the name.
+        // The id was given up, and one node of the name is left.
         let former = Some(view.members[1].id);
-        let other = which(&view, former, "a").expect("one");
+        let other = resolve_node(&view, former, "a").expect("one");
         assert_eq!(other.id, view.members[0].id);
     }
 }

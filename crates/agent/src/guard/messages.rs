@@ -1,9 +1,8 @@
-//! What supervisor, guardian and shim say to each other, in bytes.
+//! The messages between supervisor, guardian and launcher, in bytes.
 //!
-//! A message is a tag and a body; how it travels is `channel.rs`'s affair.
-//! Both ends are the same binary, so there is no version; anything that does
-//! not parse means that memory or descriptors have gone wrong, and is answered
-//! by ending everything.
+//! A message is a tag and a body; `channel.rs` carries it. Both ends are the same
+//! binary, so there is no version. A message that does not parse means that
+//! memory or descriptors have gone wrong. Then everything is ended.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use tenure::core::time::Instant;
 
-use super::status::{Refusal, Status};
+use super::exit_status::{ExitStatus, StartError};
 
 /// What to run and until when.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,9 +25,9 @@ pub struct Start {
     pub env: Vec<(OsString, OsString)>,
 }
 
-/// From the supervisor to the guardian; `Start` also from there to the shim.
+/// From the supervisor to the guardian; `Start` also from there to the launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(super) enum GuardianOrder {
     /// The first message; CMD's standard input travels with it.
     Hello,
     /// Run this.
@@ -44,9 +43,9 @@ pub(super) enum Order {
 }
 
 /// From the guardian to the supervisor; the first and third also from the
-/// shim to the guardian.
+/// launcher to the guardian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Report {
+pub(super) enum GuardianReport {
     /// Standing by: a go-ahead now costs no fork.
     Ready,
     /// CMD runs under this process id.
@@ -54,10 +53,10 @@ pub(super) enum Report {
     /// CMD runs, and is killed at this time unless another is heard of.
     Holds { kill_at: Instant },
     /// CMD was not started.
-    Refused(Refusal),
+    Refused(StartError),
     /// CMD has ended; what it left behind is being ended.
     Exited {
-        status: Status,
+        status: ExitStatus,
         /// It had been sent TERM or KILL.
         asked: bool,
     },
@@ -71,7 +70,7 @@ pub(super) trait Message: Sized {
     fn decode(from: &mut Reader<'_>) -> Option<Self>;
 }
 
-impl Message for Order {
+impl Message for GuardianOrder {
     fn encode(&self, to: &mut Vec<u8>) {
         match self {
             Self::Hello => to.push(0),
@@ -133,7 +132,7 @@ impl Message for Order {
     }
 }
 
-impl Message for Report {
+impl Message for GuardianReport {
     fn encode(&self, to: &mut Vec<u8>) {
         let (tag, number) = match *self {
             Self::Holds { kill_at } => {
@@ -142,14 +141,14 @@ impl Message for Report {
             }
             Self::Ready => (0, 0),
             Self::Started(pid) => (1, pid),
-            Self::Refused(Refusal::Late) => (2, 0),
-            Self::Refused(Refusal::NotFound(number)) => (3, number),
-            Self::Refused(Refusal::NotExecutable(number)) => (4, number),
-            Self::Refused(Refusal::System(number)) => (5, number),
+            Self::Refused(StartError::Late) => (2, 0),
+            Self::Refused(StartError::NotFound(number)) => (3, number),
+            Self::Refused(StartError::NotExecutable(number)) => (4, number),
+            Self::Refused(StartError::System(number)) => (5, number),
             Self::Exited { status, asked } => {
                 let (tag, number) = match status {
-                    Status::Code(code) => (6, code),
-                    Status::Signal(signal) => (8, signal),
+                    ExitStatus::Code(code) => (6, code),
+                    ExitStatus::Signal(signal) => (8, signal),
                 };
                 (tag + u8::from(asked), i32::from(number))
             }
@@ -169,16 +168,16 @@ impl Message for Report {
         Some(match tag {
             0 => Self::Ready,
             1 => Self::Started(number),
-            2 => Self::Refused(Refusal::Late),
-            3 => Self::Refused(Refusal::NotFound(number)),
-            4 => Self::Refused(Refusal::NotExecutable(number)),
-            5 => Self::Refused(Refusal::System(number)),
+            2 => Self::Refused(StartError::Late),
+            3 => Self::Refused(StartError::NotFound(number)),
+            4 => Self::Refused(StartError::NotExecutable(number)),
+            5 => Self::Refused(StartError::System(number)),
             6 | 7 => Self::Exited {
-                status: Status::Code(u8::try_from(number).ok()?),
+                status: ExitStatus::Code(u8::try_from(number).ok()?),
                 asked: tag == 7,
             },
             8 | 9 => Self::Exited {
-                status: Status::Signal(u8::try_from(number).ok()?),
+                status: ExitStatus::Signal(u8::try_from(number).ok()?),
                 asked: tag == 9,
             },
             10 => Self::Gone,
@@ -252,20 +251,20 @@ mod tests {
 
     #[test]
     fn every_report_survives() {
-        let exited = |status, asked| Report::Exited { status, asked };
+        let exited = |status, asked| GuardianReport::Exited { status, asked };
         let reports = [
-            Report::Ready,
-            Report::Started(4711),
-            Report::Refused(Refusal::Late),
-            Report::Refused(Refusal::NotFound(2)),
-            Report::Refused(Refusal::NotExecutable(13)),
-            Report::Refused(Refusal::System(11)),
-            exited(Status::Code(255), false),
-            exited(Status::Code(0), true),
-            exited(Status::Signal(64), false),
-            exited(Status::Signal(15), true),
-            Report::Gone,
-            Report::Holds {
+            GuardianReport::Ready,
+            GuardianReport::Started(4711),
+            GuardianReport::Refused(StartError::Late),
+            GuardianReport::Refused(StartError::NotFound(2)),
+            GuardianReport::Refused(StartError::NotExecutable(13)),
+            GuardianReport::Refused(StartError::System(11)),
+            exited(ExitStatus::Code(255), false),
+            exited(ExitStatus::Code(0), true),
+            exited(ExitStatus::Signal(64), false),
+            exited(ExitStatus::Signal(15), true),
+            GuardianReport::Gone,
+            GuardianReport::Holds {
                 kill_at: Instant::from_nanos(u64::MAX - 1),
             },
         ];
@@ -274,9 +273,9 @@ mod tests {
             report.encode(&mut bytes);
             assert_eq!(parse(&bytes), Some(report));
             bytes.push(0);
-            assert_eq!(parse::<Report>(&bytes), None, "too long");
+            assert_eq!(parse::<GuardianReport>(&bytes), None, "too long");
             bytes.truncate(bytes.len() - 2);
-            assert_eq!(parse::<Report>(&bytes), None, "cut short");
+            assert_eq!(parse::<GuardianReport>(&bytes), None, "cut short");
         }
     }
 }

@@ -21,7 +21,7 @@ use super::stamps::{Run, Stamps};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
 
 /// What the agents share.
-enum Ground {
+enum Backend {
     Sqlite(tempfile::TempDir),
     Postgres(Box<Postgres>),
     Etcd(Etcd),
@@ -29,8 +29,8 @@ enum Ground {
 }
 
 /// A store, a place for agents, and what their workloads write.
-pub(crate) struct Town {
-    ground: Arc<Ground>,
+pub(crate) struct Fixture {
+    backend: Arc<Backend>,
     pub(crate) directory: tempfile::TempDir,
     pub(crate) stamps: Arc<Stamps>,
 }
@@ -42,32 +42,32 @@ pub(crate) struct Agent {
     pub(crate) log: PathBuf,
 }
 
-impl Town {
+impl Fixture {
     pub(crate) fn sqlite() -> Self {
-        Self::on(Ground::Sqlite(memory_directory()))
+        Self::on(Backend::Sqlite(memory_directory()))
     }
 
     pub(crate) fn postgres() -> Self {
-        Self::on(Ground::Postgres(Box::new(Postgres::start())))
+        Self::on(Backend::Postgres(Box::new(Postgres::start())))
     }
 
     /// One server of etcd.
     pub(crate) fn etcd() -> Self {
-        Self::on(Ground::Etcd(Etcd::start(1)))
+        Self::on(Backend::Etcd(Etcd::start(1)))
     }
 
     pub(crate) fn cluster() -> Self {
-        Self::on(Ground::Cluster(Box::new(Cluster::start())))
+        Self::on(Backend::Cluster(Box::new(Cluster::start())))
     }
 
     /// One whose servers listen on that address of this machine.
     pub(crate) fn cluster_at(host: &str) -> Self {
-        Self::on(Ground::Cluster(Box::new(Cluster::start_at(host))))
+        Self::on(Backend::Cluster(Box::new(Cluster::start_at(host))))
     }
 
-    fn on(ground: Ground) -> Self {
+    fn on(backend: Backend) -> Self {
         Self {
-            ground: Arc::new(ground),
+            backend: Arc::new(backend),
             directory: tempfile::tempdir().expect("a directory"),
             stamps: Arc::new(Stamps::new()),
         }
@@ -77,36 +77,36 @@ impl Town {
     /// is shared, but the store is, and what the workloads write.
     pub(crate) fn elsewhere(&self) -> Self {
         Self {
-            ground: Arc::clone(&self.ground),
+            backend: Arc::clone(&self.backend),
             directory: tempfile::tempdir().expect("a directory"),
             stamps: Arc::clone(&self.stamps),
         }
     }
 
     pub(crate) fn url(&self) -> String {
-        match &*self.ground {
-            Ground::Sqlite(directory) => {
+        match &*self.backend {
+            Backend::Sqlite(directory) => {
                 format!("sqlite://{}", directory.path().join("db").display())
             }
-            Ground::Postgres(server) => server.url(),
-            Ground::Etcd(server) => server.url(),
-            Ground::Cluster(cluster) => cluster.url(),
+            Backend::Postgres(server) => server.url(),
+            Backend::Etcd(server) => server.url(),
+            Backend::Cluster(cluster) => cluster.url(),
         }
     }
 
     /// The processes of the store's servers.
     pub(crate) fn servers(&self) -> Vec<Pid> {
-        match &*self.ground {
-            Ground::Sqlite(_) | Ground::Postgres(_) | Ground::Etcd(_) => Vec::new(),
-            Ground::Cluster(cluster) => cluster.servers.iter().map(pid).collect(),
+        match &*self.backend {
+            Backend::Sqlite(_) | Backend::Postgres(_) | Backend::Etcd(_) => Vec::new(),
+            Backend::Cluster(cluster) => cluster.servers.iter().map(pid).collect(),
         }
     }
 
     /// The term of the store's servers, if it has any that elect a leader.
     pub(crate) fn term(&self) -> Option<u64> {
-        match &*self.ground {
-            Ground::Sqlite(_) | Ground::Postgres(_) | Ground::Etcd(_) => None,
-            Ground::Cluster(cluster) => Some(cluster.term()),
+        match &*self.backend {
+            Backend::Sqlite(_) | Backend::Postgres(_) | Backend::Etcd(_) => None,
+            Backend::Cluster(cluster) => Some(cluster.term()),
         }
     }
 
@@ -119,13 +119,13 @@ impl Town {
         self.directory.path().join("state")
     }
 
-    /// A command with the store, the group and the place of this town.
+    /// A command with the store, the group and the directory of this fixture.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         self.command_of(TENURE, args)
     }
 
     /// The same for so many seconds, and without what it says.
-    pub(crate) fn patiently(&self, seconds: &str, args: &[&str]) -> Command {
+    pub(crate) fn with_timeout(&self, seconds: &str, args: &[&str]) -> Command {
         let mut command = self.command_of("timeout", &[seconds, TENURE]);
         command
             .args(args)
@@ -147,9 +147,9 @@ impl Town {
 
     /// The usual lease of an agent, in seconds: longer where a disk must answer.
     pub(crate) fn lease(&self) -> f64 {
-        match &*self.ground {
-            Ground::Sqlite(_) => 3.0,
-            Ground::Postgres(_) | Ground::Etcd(_) | Ground::Cluster(_) => 5.0,
+        match &*self.backend {
+            Backend::Sqlite(_) => 3.0,
+            Backend::Postgres(_) | Backend::Etcd(_) | Backend::Cluster(_) => 5.0,
         }
     }
 
@@ -203,9 +203,13 @@ impl Town {
         let before = fs::read_to_string(self.directory.path().join(format!("{name}.log")));
         let before = joins(&before.unwrap_or_default());
         let agent = self.start(name, flags);
-        let joined = || (joins(&agent.said()) > before).then_some(());
+        let joined = || (joins(&agent.log_text()) > before).then_some(());
         let joined = poll_until(PATIENCE, joined);
-        assert!(joined.is_some(), "{name} does not join:\n{}", agent.said());
+        assert!(
+            joined.is_some(),
+            "{name} does not join:\n{}",
+            agent.log_text()
+        );
         agent
     }
 
@@ -304,7 +308,7 @@ fn pid(process: &Child) -> Pid {
 
 impl Agent {
     /// The number of its process.
-    pub(crate) fn number(&self) -> u32 {
+    pub(crate) fn process_id(&self) -> u32 {
         self.process.id()
     }
 
@@ -324,7 +328,7 @@ impl Agent {
     }
 
     /// KILL for everything at once, as when a machine loses its power.
-    pub(crate) fn perish(&mut self) {
+    pub(crate) fn kill_all(&mut self) {
         if matches!(self.process.try_wait(), Ok(Some(_))) {
             // It has gone, and its number may be another's.
             return;
@@ -338,26 +342,26 @@ impl Agent {
         let _ = self.process.wait();
     }
 
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn log_text(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Waits until its log has this; returns the log.
-    pub(crate) fn says(&self, text: &str) -> String {
-        let heard = || Some(self.said()).filter(|said| said.contains(text));
+    pub(crate) fn wait_for_log(&self, text: &str) -> String {
+        let heard = || Some(self.log_text()).filter(|said| said.contains(text));
         poll_until(PATIENCE, heard)
-            .unwrap_or_else(|| panic!("{} does not say {text:?}:\n{}", self.name, self.said()))
+            .unwrap_or_else(|| panic!("{} does not say {text:?}:\n{}", self.name, self.log_text()))
     }
 
     /// Waits for its end.
-    pub(crate) fn ends(&mut self) -> i32 {
+    pub(crate) fn wait_for_exit(&mut self) -> i32 {
         let ended = poll_until(PATIENCE, || self.process.try_wait().expect("a child"));
         ended.expect("it ends").code().expect("it ends by itself")
     }
 
     /// The id under which it last joined.
     pub(crate) fn id(&self) -> String {
-        let said = self.said();
+        let said = self.log_text();
         let (_, id) = said.rsplit_once("joined as ").expect("it has joined");
         id.chars().take(32).collect()
     }
@@ -379,9 +383,9 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         // A stopped one hears nothing but this.
-        self.perish();
+        self.kill_all();
         if std::thread::panicking() {
-            super::print(&format!("--- {}\n{}", self.name, self.said()));
+            super::print(&format!("--- {}\n{}", self.name, self.log_text()));
         }
     }
 }

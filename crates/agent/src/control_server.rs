@@ -1,0 +1,265 @@
+//! The agent's side of the control socket: a connection has one request and the
+//! command that waits for it.
+//!
+//! An agent that has taken a request does it or refuses it, also when the command
+//! has gone. The request may be on its way to the store at that moment, where it
+//! cannot be taken back; so it cannot be taken back at any moment. Only an agent
+//! that ends forgets a request that is not *in the view* yet. What comes after
+//! that, until the workload runs or has ended, is waited for only while the
+//! command waits.
+//!
+//! A command that waits is told what keeps its agent from the group, such as a
+//! store that does not answer or a view that cannot be read. The command is let
+//! go with that reason when one of two things has lasted for its `--timeout`: the
+//! reason, or the request not being in the view. While nothing is wrong, what
+//! comes after is waited for without a limit: a quorum may take days.
+//!
+//! Limits: [`CONNECTIONS_MAX`] commands are served at a time, more wait.
+//! [`PENDING_MAX`] requests may be pending, those of commands that have gone
+//! included; more are refused.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure::clock;
+use tokio::net::UnixListener;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use super::control::{Answer, DEFAULT_TIMEOUT, RequestEnvelope};
+use super::messages::Connection;
+use super::request_handler::{RequestFailure, RequestHandler, RequestResult, Trouble};
+
+/// How many commands are served at a time.
+pub(super) const CONNECTIONS_MAX: usize = 64;
+/// How many requests may be pending: not in the view yet, and not refused.
+pub(super) const PENDING_MAX: usize = 1_024;
+/// How many different notes a command gets while it waits.
+const NOTES_MAX: usize = 32;
+/// After how long a command is told that its request is not in the view yet,
+/// though nothing has failed.
+const NOTE_AFTER: Duration = Duration::from_secs(1);
+/// What it is told then.
+const NOT_IN_VIEW: &str = "no view has it yet: the store is slow to answer, or does not";
+
+/// A request that an agent has taken, and the command that waits for it.
+pub(super) struct PendingRequest {
+    notes: UnboundedSender<String>,
+    noted: Mutex<BTreeSet<String>>,
+    in_view: watch::Sender<bool>,
+}
+
+impl PendingRequest {
+    fn new() -> (Self, UnboundedReceiver<String>) {
+        let (notes, receiver) = unbounded_channel();
+        let (noted, in_view) = (Mutex::default(), watch::Sender::new(false));
+        let pending = Self {
+            notes,
+            noted,
+            in_view,
+        };
+        (pending, receiver)
+    }
+
+    /// Sends a note to the command that waits, each time.
+    pub(super) fn send_note(&self, text: &str) {
+        // It may have gone.
+        let _ = self.notes.send(text.to_owned());
+    }
+
+    /// The same, but no note twice.
+    pub(super) fn send_note_once(&self, text: &str) {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.len() < NOTES_MAX && noted.insert(text.to_owned()) {
+            self.send_note(text);
+        }
+    }
+
+    /// The view has it.
+    pub(super) fn mark_in_view(&self) {
+        self.in_view.send_replace(true);
+    }
+}
+
+/// Serves until this is dropped.
+pub(super) async fn serve(listener: UnixListener, handler: Arc<RequestHandler>) {
+    loop {
+        let Ok(connection_permit) = Arc::clone(&handler.connection_permits)
+            .acquire_owned()
+            .await
+        else {
+            return;
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors: those that are open will end.
+                tracing::warn!("the control socket: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let handler = Arc::clone(&handler);
+        tokio::spawn(async move {
+            serve_connection(Connection::new(stream), &handler, connection_permit).await;
+        });
+    }
+}
+
+async fn serve_connection(
+    mut connection: Connection,
+    handler: &RequestHandler,
+    connection_permit: OwnedSemaphorePermit,
+) {
+    connection.queue(&Answer::Hello);
+    let RequestEnvelope { within_ms, request } = match connection.next().await {
+        Ok(Some(request)) => request,
+        Ok(None) => return,
+        Err(error) => {
+            let text = format!("expected a request that this version understands: {error}");
+            return refuse(connection, text, true).await;
+        }
+    };
+    let Ok(pending_permit) = Arc::clone(&handler.pending_permits).try_acquire_owned() else {
+        let text = format!(
+            "expected at most {PENDING_MAX} requests at a time, found that so many wait for the \
+             store; ask again when it answers"
+        );
+        return refuse(connection, text, false).await;
+    };
+    let asked = request.to_string();
+    let within = within_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+    let (pending, mut notes) = PendingRequest::new();
+    let mut work = std::pin::pin!(handler.handle(request, &pending));
+    let last = {
+        let mut timed_out = std::pin::pin!(handler.wait_for_timeout(&pending, within));
+        loop {
+            tokio::select! {
+                answer = &mut work => break Some(last_answer(answer)),
+                Some(text) = notes.recv() => connection.queue(&Answer::Note { text }),
+                RequestFailure { text, usage } = &mut timed_out => {
+                    while let Ok(text) = notes.try_recv() {
+                        connection.queue(&Answer::Note { text });
+                    }
+                    let gave_up = true;
+                    connection.queue(&Answer::Failed { text, usage, gave_up });
+                    let _ = connection.flush().await;
+                    break None;
+                }
+                // A command sends nothing more. Its end is the end of waiting.
+                more = connection.next::<RequestEnvelope>() => if !matches!(more, Ok(Some(_))) {
+                    break None;
+                },
+            }
+        }
+    };
+    if let Some(last) = last {
+        while let Ok(text) = notes.try_recv() {
+            connection.queue(&Answer::Note { text });
+        }
+        connection.queue(&last);
+        let _ = connection.flush().await;
+        return;
+    }
+    drop((connection, connection_permit, notes));
+    let mut in_view = pending.in_view.subscribe();
+    tokio::select! {
+        biased;
+        _ = in_view.wait_for(|in_view| *in_view) => {}
+        answer = work => if let Err(RequestFailure { text, .. }) = answer {
+            tracing::warn!("`{asked}`, for which nobody waits any more, was not done: {text}");
+        },
+    }
+    drop(pending_permit);
+}
+
+async fn refuse(mut connection: Connection, text: String, usage: bool) {
+    let gave_up = false;
+    connection.queue(&Answer::Failed {
+        text,
+        usage,
+        gave_up,
+    });
+    let _ = connection.flush().await;
+}
+
+fn last_answer(answer: RequestResult) -> Answer {
+    match answer {
+        Ok((text, object)) => Answer::Done { text, object },
+        Err(RequestFailure { text, usage }) => Answer::Failed {
+            text,
+            usage,
+            gave_up: false,
+        },
+    }
+}
+
+impl RequestHandler {
+    /// Notes what keeps the agent from its group. Returns when that has lasted too
+    /// long, or when the request has not got into the view for as long.
+    async fn wait_for_timeout(&self, pending: &PendingRequest, within: Duration) -> RequestFailure {
+        let mut trouble = self.trouble.subscribe();
+        let mut in_view = pending.in_view.subscribe();
+        let (mut since, mut slow) = (None, false);
+        loop {
+            let seen = trouble.borrow_and_update().clone();
+            let is_in_view = *in_view.borrow_and_update();
+            if let Some(Trouble { why, .. }) = &seen {
+                pending.send_note_once(&format!("waiting: {why}"));
+            }
+            since = if is_in_view && seen.is_none() {
+                None
+            } else {
+                since.or_else(|| Some(clock::boot()))
+            };
+            let over = async {
+                match since {
+                    Some(since) => {
+                        tokio::time::sleep(since.after(within).since(clock::boot())).await;
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // The handler and the pending request hold the senders.
+                _ = trouble.changed() => {}
+                _ = in_view.changed() => {}
+                () = tokio::time::sleep(NOTE_AFTER), if !is_in_view && !slow => {
+                    slow = true;
+                    if self.manager.group_state().borrow().member && seen.is_none() {
+                        pending.send_note_once(&format!("waiting: {NOT_IN_VIEW}"));
+                    }
+                }
+                () = over => return self.timeout_failure(seen, is_in_view, within),
+            }
+        }
+    }
+
+    fn timeout_failure(
+        &self,
+        trouble: Option<Trouble>,
+        in_view: bool,
+        within: Duration,
+    ) -> RequestFailure {
+        let usage = trouble.as_ref().is_some_and(|it| it.broken);
+        let member = self.manager.group_state().borrow().member;
+        let found = match (trouble, member) {
+            (Some(trouble), _) => trouble.why,
+            (None, false) => "the agent has not joined its group yet".to_owned(),
+            (None, true) => NOT_IN_VIEW.to_owned(),
+        };
+        let then = if in_view {
+            "it is in the view; see `tenure ps`"
+        } else {
+            "it is not taken back: the agent does or refuses it when that is over, unless it \
+             ends before; see `tenure ps`"
+        };
+        let text = format!(
+            "expected the agent to reach its group within {within:?} (--timeout), found: {found}; \
+             {then}"
+        );
+        RequestFailure { text, usage }
+    }
+}
