@@ -1,6 +1,6 @@
 //! What a server says of how it was started, passwords that are on no command
-//! line, certificates that are revoked while they are in use, and who changed
-//! what.
+//! line, certificates that are revoked or whose authority is taken away while
+//! they are in use, and who changed what.
 
 mod common;
 
@@ -54,7 +54,11 @@ impl Place {
     }
 
     fn certs(&self, more: &[&str]) {
-        let made = tenure(&[&["certs", &self.path("certs")], more].concat());
+        self.certs_in("certs", more);
+    }
+
+    fn certs_in(&self, dir: &str, more: &[&str]) {
+        let made = tenure(&[&["certs", &self.path(dir)], more].concat());
         assert!(made.status.success(), "{}", said(&made));
     }
 
@@ -221,6 +225,10 @@ const CLIENTS: [&str; 2] = ["kept", "lost"];
 
 impl Believed {
     fn start() -> Self {
+        Self::start_with(|place, id| place.tls(id).to_vec())
+    }
+
+    fn start_with(tls: impl Fn(&Place, usize) -> Vec<String>) -> Self {
         let place = Place::new::<3>();
         for id in 1..=3 {
             let (number, name) = (id.to_string(), format!("server-{id}"));
@@ -229,7 +237,7 @@ impl Believed {
         for name in CLIENTS {
             place.certs(&["--name", name]);
         }
-        let start = |id| place.start(id, &flags(&place.tls(id)));
+        let start = |id| place.start(id, &flags(&tls(&place, id)));
         let servers = (1..=3).map(start).collect();
         led(&place.url("kept"));
         let out = |name: &&str| place.dir.path().join(format!("{name}.out"));
@@ -249,6 +257,51 @@ impl Believed {
         let url = self.place.url("kept");
         let done = tenure(&["log", "append", what, "--store", &url]);
         assert!(done.status.success(), "{}", said(&done));
+    }
+
+    /// Waits until servers 1 and 2 have no connection with server 3.
+    fn leaves_the_third_alone(&self) {
+        let kept = self.place.url("kept");
+        let alone = || {
+            let all = objects(&["status", "--json", "--store", &kept]);
+            let others = all.iter().filter(|it| it["id"] != 3);
+            let members = others.filter_map(|it| it["members"].as_array()).flatten();
+            let third = members.filter(|it| it["id"] == 3);
+            let connected: Vec<_> = third.filter_map(|it| it["connected"].as_bool()).collect();
+            (!connected.is_empty() && !connected.contains(&true)).then_some(())
+        };
+        poll_until(Duration::from_secs(60), alone).expect("server 3 is alone");
+    }
+
+    /// All believe a second authority, which has certificates for two servers
+    /// and a client.
+    fn adds_an_authority(&self) {
+        for id in ["1", "2"] {
+            let name = format!("server-{id}");
+            let own = ["--server", id, "--name", &name];
+            self.place.certs_in("next", &own);
+        }
+        self.place.certs_in("next", &["--name", "kept"]);
+        for name in ["ca.crl", "ca.pem"] {
+            let path = |dir| self.place.path(&format!("{dir}/{name}"));
+            let text = |dir| fs::read_to_string(path(dir)).expect("text");
+            fs::write(path("certs"), text("certs") + &text("next")).expect("written");
+        }
+    }
+
+    /// A file of the second authority takes the place of that of the first.
+    fn takes(&self, name: &str) {
+        let path = |dir| self.place.path(&format!("{dir}/{name}"));
+        fs::copy(path("next"), path("certs")).expect("copied");
+    }
+
+    /// What is appended now the second client does not hear.
+    fn tells_the_first_client_alone(&self) {
+        led(&self.place.url("kept"));
+        self.append("after");
+        self.hears(0, "out", "after");
+        let lost = fs::read_to_string(&self.outs[1]).expect("text");
+        assert_eq!(lost, "before\n");
     }
 
     /// Waits until a client has this in its output, or on stderr.
@@ -294,23 +347,57 @@ fn what_is_revoked_is_good_for_nothing_though_it_is_connected() {
     let ended = |id: usize| it.servers[id - 1].count(&["a connection ends", "was revoked"]);
     let ends = || (ended(1) + ended(2) > 0).then_some(());
     poll_until(Duration::from_secs(60), ends).expect("the connections of server 3 end");
-    let kept = it.place.url("kept");
-    let alone = || {
-        let all = objects(&["status", "--json", "--store", &kept]);
-        let others = all.iter().filter(|it| it["id"] != 3);
-        let members = others.filter_map(|it| it["members"].as_array()).flatten();
-        let third = members.filter(|it| it["id"] == 3);
-        let connected: Vec<_> = third.filter_map(|it| it["connected"].as_bool()).collect();
-        (!connected.is_empty() && !connected.contains(&true)).then_some(())
-    };
-    poll_until(Duration::from_secs(60), alone).expect("server 3 is alone");
+    it.leaves_the_third_alone();
     it.servers[0].says(1, &["not connected", "found one that was revoked"]);
     // ... and the client hears no more.
     it.hears(1, "err", "revoked");
-    led(&kept);
-    it.append("after");
-    it.hears(0, "out", "after");
-    let lost = fs::read_to_string(&it.outs[1]).expect("text");
+    it.tells_the_first_client_alone();
+}
+
+/// The authority is changed as the page on certificates says, but that server 3
+/// and a client get no certificate of the new one. Server 1 has lists of what is
+/// revoked. The third client believes both authorities to the end, so that the
+/// servers have to end its connection.
+#[test]
+fn who_is_of_an_authority_that_is_taken_away_is_good_for_nothing_though_connected() {
+    let mut it = Believed::start_with(|place, id| {
+        let flags = place.tls(id);
+        flags[..if id == 1 { 8 } else { 6 }].to_vec()
+    });
+    it.append("before");
+    it.adds_an_authority();
+    let believes = it.place.path("certs/ca.pem");
+    let both = it.place.path("certs/both.pem");
+    fs::copy(&believes, &both).expect("copied");
+    let url = it.place.url("lost").replace(&believes, &both);
+    it.outs.push(it.place.dir.path().join("both.out"));
+    it.tails.push(tail(&url, &it.outs[2]));
+    (0..3).for_each(|client| it.hears(client, "out", "before"));
+
+    for name in ["server-1", "server-2", "kept"] {
+        it.takes(&format!("{name}.key"));
+        it.takes(&format!("{name}.pem"));
+    }
+    let kept = it.place.url("kept");
+    let believed = || {
+        let all = objects(&["status", "--json", "--store", &kept]);
+        let up = all.iter().filter(|it| it["role"] != "unreachable");
+        (up.count() == 3).then_some(())
+    };
+    poll_until(SOON, believed).expect("both authorities are in use");
+    let ended = |id: usize| {
+        let words = ["a connection ends", "one of another authority"];
+        it.servers[id - 1].count(&words)
+    };
+    assert_eq!((ended(1), ended(2)), (0, 0));
+    it.takes("ca.pem");
+    it.takes("ca.crl");
+    let ends = || (ended(1) > 0 && ended(2) > 0).then_some(());
+    poll_until(Duration::from_secs(20), ends).expect("the connections of server 3 end");
+    it.leaves_the_third_alone();
+    it.hears(2, "err", "of another authority than their --tls-ca");
+    it.tells_the_first_client_alone();
+    let lost = fs::read_to_string(&it.outs[2]).expect("text");
     assert_eq!(lost, "before\n");
 }
 

@@ -16,7 +16,8 @@ use super::distrust::for_client;
 use super::files::{Own, client, roots};
 use super::line::Line;
 use super::renewed::{Renewed, Unread};
-use super::revoked::{self, Lists};
+use super::revoked::Lists;
+use super::secured::{Judging, again};
 
 /// Where a client's certificates are, in PEM.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,6 +46,7 @@ pub struct OwnFiles {
 pub struct ClientTls {
     files: Arc<ClientTlsFiles>,
     made: Renewed<(Arc<ClientConfig>, Arc<WebPkiServerVerifier>)>,
+    judging: Judging,
 }
 
 impl ClientTls {
@@ -71,7 +73,11 @@ impl ClientTls {
             Ok((Arc::new(config), servers))
         };
         let made = Renewed::open("certificates", all, make)?;
-        Ok(Self { files: named, made })
+        Ok(Self {
+            files: named,
+            made,
+            judging: Judging::default(),
+        })
     }
 
     /// Connects to `address`, `host:port`.
@@ -83,12 +89,10 @@ impl ClientTls {
         let made = self.made.current();
         match connect(Arc::clone(&made.0), stream, address).await {
             Ok((stream, host)) => {
-                let ask = self.files.revoked.as_ref().map(|_| {
-                    let is = |one: &(_, Arc<_>), other: &(_, Arc<_>)| Arc::ptr_eq(&one.1, &other.1);
-                    revoked::again(&self.made, made, is, move |made, shown| {
-                        at(&made.1, shown, &host)
-                    })
-                });
+                let is = |one: &(_, Arc<_>), other: &(_, Arc<_>)| Arc::ptr_eq(&one.1, &other.1);
+                let judge =
+                    move |made: &(_, Arc<_>), shown: &_, as_of| at(&made.1, shown, &host, as_of);
+                let ask = again((&self.made, &self.judging), made, is, judge);
                 let line = Line::secured(stream, ask);
                 Ok(ClientLine::new(line, Arc::clone(&self.files)))
             }
@@ -101,7 +105,8 @@ impl ClientTls {
     }
 }
 
-/// What is to be said of the certificates that a server at `host` has shown.
+/// Judges the certificates that a server at `host` has shown, as of a time of
+/// the calendar.
 ///
 /// # Errors
 /// Why it is not believed.
@@ -109,12 +114,12 @@ pub fn at(
     verifier: &WebPkiServerVerifier,
     shown: &[CertificateDer<'static>],
     host: &ServerName<'static>,
+    as_of: UnixTime,
 ) -> Result<(), rustls::Error> {
     let Some((own, between)) = shown.split_first() else {
         return Ok(());
     };
-    let now = UnixTime::now();
-    let judged = verifier.verify_server_cert(own, between, host, &[], now);
+    let judged = verifier.verify_server_cert(own, between, host, &[], as_of);
     judged.map(drop)
 }
 

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-use super::revoked::{Ask, Secured};
+use super::secured::{Ask, Secured};
 
 /// A connection, with TLS or without.
 #[derive(Debug)]
@@ -20,8 +20,8 @@ pub enum Line {
 }
 
 impl Line {
-    /// With TLS; `ask` is asked now and then whether the other side is revoked.
-    pub fn secured(stream: TlsStream<TcpStream>, ask: Option<Ask>) -> Self {
+    /// With TLS; `ask` has the other side judged again when files change.
+    pub fn secured(stream: TlsStream<TcpStream>, ask: Ask) -> Self {
         Self::Tls(Box::new(Secured::new(stream, ask)))
     }
 }

@@ -2,16 +2,18 @@
 //!
 //! All files are read again when they change: a renewed certificate is in use
 //! a moment after it was written, without a restart and without a word to the
-//! process. Connections that are up stay as they are, but for those whose
-//! certificate is revoked, which end.
+//! process. Connections that are up are judged again by authorities and lists
+//! of revoked certificates that have changed, and end if the other side is
+//! believed no more.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `files.rs` | certificates, keys and authorities, in PEM |
 //! | `renewed.rs` | what is made of files, and made again when they change |
 //! | `revoked.rs` | lists of revoked certificates |
+//! | `secured.rs` | a connection, whose other side is judged again while it is up |
 //! | `connect.rs` | the side that connects |
-//! | `line.rs`, `client.rs` | a connection, and that of a client |
+//! | `line.rs`, `client.rs` | a connection with TLS or without, and that of a client |
 //! | `distrust.rs` | why TLS could not be made of a connection, for people |
 //!
 //! The side that is connected to is the server's (`tenure-server`).
@@ -23,6 +25,7 @@ mod files;
 mod line;
 mod renewed;
 pub mod revoked;
+mod secured;
 
 pub use client::ClientLine;
 pub use connect::{ClientTls, ClientTlsFiles, OwnFiles, at, connect};
@@ -30,4 +33,5 @@ pub use distrust::{Mismatch, date, distrust, flaw};
 pub use files::{Own, client, roots};
 pub use line::Line;
 pub use renewed::{Renewed, Unread, in_time};
-pub use revoked::{Lists, Secured, serial_number};
+pub use revoked::{Lists, serial_number};
+pub use secured::{Ask, Judge, Judging, Secured, again};

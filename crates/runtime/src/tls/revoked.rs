@@ -1,11 +1,8 @@
 //! Certificates that were revoked before they expire.
 //!
 //! An authority signs lists of them (CRLs). Their file is read again with the
-//! certificates, and what is on a list makes no new connection. One that is up
-//! is asked again: before anything passes over it, in either direction, it
-//! looks whether the lists have changed, at most once in `LOOK_EVERY`. So
-//! what was revoked is good for nothing after that, and a connection over which
-//! nothing passes costs nothing.
+//! certificates, and what is on a list makes no new connection. Connections
+//! that are up are judged again by the new lists (`secured.rs`).
 //!
 //! A certificate of an authority without a list is refused, as if it were
 //! revoked: nobody knows. Lists are found by the name of their authority, so
@@ -13,12 +10,8 @@
 //! (`life`): an authority that is late must not end a cluster.
 
 use std::fmt;
-use std::io;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::aws_lc_rs;
@@ -27,16 +20,8 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{CertificateError, Error, RootCertStore};
-use tenure_core::time::Instant;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsStream;
 
-use super::renewed::Renewed;
-use crate::{clock, small};
-
-/// How often a connection that is up is asked again, at most. It may be the
-/// first to have the file looked at, and hears of that the next time.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+use crate::small;
 
 /// The lists of a file.
 pub struct Lists {
@@ -116,7 +101,7 @@ impl Lists {
         own: &[CertificateDer<'_>],
         file: &Path,
     ) -> Result<(), String> {
-        match judge(verifier, own) {
+        match judge(verifier, own, UnixTime::now()) {
             Err(
                 why @ (Error::InvalidCertificate(CertificateError::UnknownRevocationStatus)
                 | Error::InvalidCertRevocationList(_)),
@@ -131,101 +116,17 @@ impl Lists {
     }
 }
 
-/// What is to be said of the certificates of who has connected.
-pub fn judge(verifier: &dyn ClientCertVerifier, shown: &[CertificateDer<'_>]) -> Result<(), Error> {
+/// Judges the certificates that the side that connects has shown, as of a time
+/// of the calendar.
+pub fn judge(
+    verifier: &dyn ClientCertVerifier,
+    shown: &[CertificateDer<'_>],
+    as_of: UnixTime,
+) -> Result<(), Error> {
     let Some((own, between)) = shown.split_first() else {
         return Ok(());
     };
-    let now = UnixTime::now();
-    verifier.verify_client_cert(own, between, now).map(drop)
-}
-
-/// Whether what the other side has shown is revoked by now.
-pub type Ask = Box<dyn FnMut(&[CertificateDer<'static>]) -> bool + Send + Sync>;
-
-/// Asks again whenever the files have changed since they made `seen`.
-pub fn again<T: Clone + Send + Sync + 'static>(
-    files: &Renewed<T>,
-    mut seen: T,
-    same: fn(&T, &T) -> bool,
-    judge: impl Fn(&T, &[CertificateDer<'static>]) -> Result<(), Error> + Send + Sync + 'static,
-) -> Ask {
-    let files = files.clone();
-    Box::new(move |shown| {
-        // On the event loop, for each connection: not even for a moment.
-        let made = files.latest();
-        if same(&made, &seen) {
-            return false;
-        }
-        seen = made;
-        let judged = judge(&seen, shown);
-        matches!(
-            judged,
-            Err(Error::InvalidCertificate(CertificateError::Revoked))
-        )
-    })
-}
-
-/// A connection with TLS.
-pub struct Secured {
-    stream: TlsStream<TcpStream>,
-    ask: Option<Ask>,
-    looked: Instant,
-    revoked: bool,
-}
-
-impl Secured {
-    /// Asks by `ask`, if there is anything to ask.
-    pub fn new(stream: TlsStream<TcpStream>, ask: Option<Ask>) -> Self {
-        Self {
-            stream,
-            ask,
-            looked: clock::boot(),
-            revoked: false,
-        }
-    }
-
-    /// The connection, as long as the other side is believed.
-    pub fn believed(&mut self) -> io::Result<Pin<&mut TlsStream<TcpStream>>> {
-        if let Some(ask) = &mut self.ask {
-            let now = clock::boot();
-            if !self.revoked && now.since(self.looked) >= LOOK_EVERY {
-                self.looked = now;
-                let shown = self.stream.get_ref().1.peer_certificates();
-                self.revoked = shown.is_some_and(ask);
-                if self.revoked {
-                    let from = self.stream.get_ref().0.peer_addr();
-                    let from = from.map_or_else(|_| String::new(), |it| it.to_string());
-                    tracing::warn!(from, "a connection ends: its certificate was revoked");
-                }
-            }
-        }
-        if self.revoked {
-            return Err(io::Error::other(
-                "expected a certificate that is good, found that it was revoked",
-            ));
-        }
-        Ok(Pin::new(&mut self.stream))
-    }
-
-    /// The connection, to end it.
-    pub fn stream(&mut self) -> Pin<&mut TlsStream<TcpStream>> {
-        Pin::new(&mut self.stream)
-    }
-}
-
-impl Deref for Secured {
-    type Target = TlsStream<TcpStream>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.stream
-    }
-}
-
-impl fmt::Debug for Secured {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.stream.fmt(f)
-    }
+    verifier.verify_client_cert(own, between, as_of).map(drop)
 }
 
 /// The serial number of a certificate in PEM, by which an authority revokes
@@ -330,7 +231,7 @@ mod tests {
             let verifier = lists.of_clients(&roots, (false, strictly));
             let verifier = verifier.expect("a verifier");
             let fits = lists.fit(&*verifier, &own, Path::new("own.pem"));
-            match judge(&*verifier, &own) {
+            match judge(&*verifier, &own, UnixTime::now()) {
                 Ok(()) => (None, fits),
                 Err(Error::InvalidCertificate(why)) => (Some(why), fits),
                 Err(other) => (None, fits.map_err(|why| format!("{why}: {other}"))),

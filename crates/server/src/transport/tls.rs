@@ -4,9 +4,9 @@
 //! in both directions; clients may have to as well. What both sides share, and
 //! the client's side, is in [`tenure_runtime::tls`].
 //!
-//! Connections that are up stay as they are, so an authority that is taken
-//! away takes effect on the next connection. One whose certificate is revoked
-//! ends ([`revoked`]).
+//! Connections that are up are judged again when the authorities or the lists
+//! of revoked certificates change ([`again`]): one whose other side would be
+//! refused by now ends. Each is judged by the verifier that has let it in.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,7 +22,8 @@ use tenure_alpo::ServerId;
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
 use tenure_runtime::tls::{
-    Line, Lists, Own, Renewed, Unread, at, client, connect, distrust, revoked, roots,
+    Ask, Judge, Judging, Line, Lists, Own, Renewed, Unread, again, at, client, connect, distrust,
+    revoked, roots,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -68,8 +69,6 @@ struct TlsConfigs {
 
 /// By whom certificates that were shown are judged again.
 struct Verifiers {
-    /// Whether any can be revoked.
-    revokes: bool,
     clients: Arc<dyn ClientCertVerifier>,
     peers: Arc<dyn ClientCertVerifier>,
     /// To whom this side connects.
@@ -100,6 +99,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(12 * 60 * 60);
 #[derive(Debug)]
 pub struct Tls {
     made: Renewed<TlsConfigs>,
+    judging: Judging,
     authority: PathBuf,
     /// When it was last looked whether the certificate expires.
     looked: Mutex<Instant>,
@@ -142,6 +142,7 @@ impl Tls {
         };
         Ok(Self {
             made: Renewed::open("certificates", all, make)?,
+            judging: Judging::default(),
             authority,
             looked: Mutex::new(clock::boot()),
         })
@@ -197,16 +198,14 @@ impl Tls {
         let acceptor = TlsAcceptor::from(Arc::clone(config));
         match acceptor.accept(stream).into_fallible().await {
             Ok(stream) => {
-                let ask = made.verifiers.revokes.then(|| {
-                    revoked::again(&self.made, made, TlsConfigs::is, move |made, shown| {
-                        let verifier = match demand {
-                            Demand::Server => &made.verifiers.peers,
-                            Demand::Certificate | Demand::Nothing => &made.verifiers.clients,
-                        };
-                        revoked::judge(&**verifier, shown)
-                    })
-                });
-                Ok(Line::secured(stream.into(), ask))
+                let judge = move |made: &TlsConfigs, shown: &_, as_of| {
+                    let verifier = match demand {
+                        Demand::Server => &made.verifiers.peers,
+                        Demand::Certificate | Demand::Nothing => &made.verifiers.clients,
+                    };
+                    revoked::judge(&**verifier, shown, as_of)
+                };
+                Ok(Line::secured(stream.into(), self.again(made, judge)))
             }
             Err((error, stream)) => {
                 close_gracefully(stream).await;
@@ -231,12 +230,16 @@ impl Tls {
                 _ => error,
             }
         })?;
-        let ask = made.verifiers.revokes.then(|| {
-            revoked::again(&self.made, made, TlsConfigs::is, move |made, shown| {
-                at(&made.verifiers.servers, shown, &host)
-            })
-        });
-        Ok(Line::secured(stream, ask))
+        let judge = move |made: &TlsConfigs, shown: &_, as_of| {
+            at(&made.verifiers.servers, shown, &host, as_of)
+        };
+        Ok(Line::secured(stream, self.again(made, judge)))
+    }
+
+    /// Has a connection that was made with these files judged again by those
+    /// that replace them.
+    fn again(&self, made: TlsConfigs, judge: impl Judge<TlsConfigs>) -> Ask {
+        again((&self.made, &self.judging), made, TlsConfigs::is, judge)
     }
 }
 
@@ -293,7 +296,6 @@ fn both(files: &TlsFiles, rules: &PeerRules) -> Result<TlsConfigs, String> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let lists = Lists::read(rules.revoked.as_ref())?;
     let verifiers = Verifiers {
-        revokes: !lists.is_empty(),
         clients: lists.of_clients(&clients, (false, false))?,
         peers: lists.of_clients(&peers, (false, false))?,
         servers: lists.of_servers(&peers)?,
