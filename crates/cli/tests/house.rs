@@ -401,6 +401,43 @@ fn who_is_of_an_authority_that_is_taken_away_is_good_for_nothing_though_connecte
     assert_eq!(lost, "before\n");
 }
 
+#[test]
+fn an_authority_revokes_its_own_certificates_alone() {
+    let place = Place::new::<1>();
+    let path = |file: &str| place.path(file);
+    for dir in ["certs", "other"] {
+        place.certs_in(dir, &["--name", "client"]);
+    }
+    let before = fs::read(path("certs/ca.crl")).expect("a list");
+    // While the authority is changed both may be here.
+    let text = |file: &str| fs::read_to_string(path(file)).expect("text");
+    let both = text("certs/ca.pem") + &text("other/ca.pem");
+    fs::write(path("certs/ca.pem"), both).expect("written");
+    for (file, words) in [
+        (
+            "other/client.pem",
+            "found one of another, \"Tenure authority ",
+        ),
+        ("other/ca.pem", "\"Tenure authority "),
+        ("certs/ca.pem", "for a server or a client"),
+        ("certs/ca.key", "expected a certificate in PEM"),
+    ] {
+        let good = path("certs/client.pem");
+        let refused = tenure(&[
+            "certs",
+            &path("certs"),
+            "--revoke",
+            &good,
+            "--revoke",
+            &path(file),
+        ]);
+        assert_eq!(refused.status.code(), Some(2), "{file}: {}", said(&refused));
+        assert!(said(&refused).contains(words), "{file}: {}", said(&refused));
+        assert_eq!(fs::read(path("certs/ca.crl")).expect("a list"), before);
+    }
+    assert!(!fs::exists(path("certs/ca.revoked")).expect("a look"));
+}
+
 /// Draws a token; its file.
 fn token(place: &Place, name: &str, rights: &[&str]) -> String {
     let (tokens, file) = (place.path("tokens.toml"), place.path(name));

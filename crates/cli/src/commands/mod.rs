@@ -1,6 +1,8 @@
 //! One file per command, or family of commands.
 
 pub(crate) mod ask;
+#[cfg(feature = "tenure")]
+mod authority;
 pub(crate) mod bench;
 #[cfg(feature = "tenure")]
 pub(crate) mod certs;

@@ -14,9 +14,9 @@ use rcgen::{
 };
 use tenure::error::plain;
 use tenure::{clock, small};
-use tenure_runtime::tls::serial_number;
+use tenure_runtime::tls::Issued;
 
-use super::certs::{authority, write};
+use super::authority::{authority, own_certificate, write};
 use crate::Context;
 use crate::args::Certs;
 use crate::failure::{Failure, usage};
@@ -36,19 +36,16 @@ pub(super) fn revoke(context: &Context, args: &Certs) -> Result<ExitCode, Failur
     let issuer = authority(dir)?;
     let mut revoked = read(dir)?;
     for file in &args.revoke {
-        let wrong = |why: String| usage(format!("--revoke {}: {why}", file.display()));
-        let pem = small::read(file).map_err(|error| wrong(error.to_string()))?;
-        let serial = serial_number(&pem).map_err(wrong)?;
-        if !revoked.iter().any(|known| known.serial == serial) {
-            revoked.push(Revoked {
-                serial,
-                at: clock::wall().as_millis() / 1_000,
-                what: plain(&file.display().to_string())
-                    .chars()
-                    .take(40)
-                    .collect(),
-            });
+        let serial = serial_number(file, dir)?;
+        if is_revoked(&revoked, &serial) {
+            continue;
         }
+        let what = plain(&file.display().to_string());
+        revoked.push(Revoked {
+            serial,
+            at: clock::wall().as_millis() / 1_000,
+            what: what.chars().take(40).collect(),
+        });
     }
     if revoked.len() > REVOKED_MAX {
         return Err(usage(format!(
@@ -65,6 +62,26 @@ pub(super) fn revoke(context: &Context, args: &Certs) -> Result<ExitCode, Failur
         &serde_json::json!({ "revoked": count, "list": list }),
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn is_revoked(revoked: &[Revoked], serial: &[u8]) -> bool {
+    revoked.iter().any(|known| known.serial == serial)
+}
+
+/// By what the authority of the directory revokes the certificate in a file. On
+/// its list the number of another authority's would revoke nothing.
+fn serial_number(file: &Path, dir: &Path) -> Result<Vec<u8>, Failure> {
+    let wrong = |why: String| usage(format!("--revoke {}: {}", file.display(), plain(&why)));
+    let pem = small::read(file).map_err(|error| wrong(error.to_string()))?;
+    let issued = Issued::parse(&pem).map_err(wrong)?;
+    let of = issued.is_of(&own_certificate(dir)?);
+    of.map_err(|why| {
+        let dir = dir.display();
+        wrong(format!(
+            "{why}. Nothing was revoked: the authority in {dir} revokes its own alone"
+        ))
+    })?;
+    Ok(issued.serial)
 }
 
 /// Makes the list of an authority that has none.

@@ -11,6 +11,7 @@
 //! | `files.rs` | certificates, keys and authorities, in PEM |
 //! | `renewed.rs` | what is made of files, and made again when they change |
 //! | `revoked.rs` | lists of revoked certificates |
+//! | `issued.rs` | what a certificate says of itself, and of whom it is |
 //! | `secured.rs` | a connection, whose other side is judged again while it is up |
 //! | `connect.rs` | the side that connects |
 //! | `line.rs`, `client.rs` | a connection with TLS or without, and that of a client |
@@ -22,6 +23,7 @@ mod client;
 mod connect;
 mod distrust;
 mod files;
+mod issued;
 mod line;
 mod renewed;
 pub mod revoked;
@@ -31,7 +33,8 @@ pub use client::ClientLine;
 pub use connect::{ClientTls, ClientTlsFiles, OwnFiles, at, connect};
 pub use distrust::{Mismatch, date, distrust, flaw};
 pub use files::{Own, client, roots};
+pub use issued::Issued;
 pub use line::Line;
 pub use renewed::{Renewed, Unread, in_time};
-pub use revoked::{Lists, serial_number};
+pub use revoked::Lists;
 pub use secured::{Ask, Judge, Judging, Secured, again};

@@ -129,50 +129,6 @@ pub fn judge(
     verifier.verify_client_cert(own, between, as_of).map(drop)
 }
 
-/// The serial number of a certificate in PEM, by which an authority revokes
-/// it: the bytes of the number, the highest first, without zeros before them.
-///
-/// # Errors
-/// What was expected and what was found.
-pub fn serial_number(pem: &[u8]) -> Result<Vec<u8>, String> {
-    let certificate = CertificateDer::from_pem_slice(pem);
-    let certificate =
-        certificate.map_err(|error| format!("expected a certificate in PEM, found: {error}"))?;
-    let number = || {
-        let (_, certificate, _) = element(&certificate)?;
-        let (_, signed, _) = element(certificate)?;
-        let (tag, first, rest) = element(signed)?;
-        // Before it may stand which version of X.509 it has.
-        let (tag, number) = match tag {
-            VERSION => element(rest).map(|(tag, number, _)| (tag, number))?,
-            other => (other, first),
-        };
-        let begin = number.iter().position(|byte| *byte != 0)?;
-        (tag == INTEGER).then(|| number[begin..].to_vec())
-    };
-    number().ok_or_else(|| "expected a certificate with a serial number, found none".into())
-}
-
-const INTEGER: u8 = 0x02;
-const VERSION: u8 = 0xa0;
-
-/// The first element of DER: its tag, what is in it, and what follows.
-fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (tag, rest) = bytes.split_first()?;
-    let (length, rest) = rest.split_first()?;
-    let (length, rest) = match length {
-        0..=0x7f => (usize::from(*length), rest),
-        0x81..=0x84 => {
-            let (digits, rest) = rest.split_at_checked(usize::from(length - 0x80))?;
-            let add = |sum: usize, digit: &u8| (sum << 8) | usize::from(*digit);
-            (digits.iter().fold(0, add), rest)
-        }
-        _ => return None,
-    };
-    let (inside, after) = rest.split_at_checked(length)?;
-    Some((*tag, inside, after))
-}
-
 #[cfg(test)]
 mod tests {
     use rcgen::{
@@ -255,22 +211,5 @@ mod tests {
         let (_, fits) = judged(&list(&namesake, 2099, &[]), false);
         let fits = fits.expect_err("its signature is another's");
         assert!(fits.contains("BadSignature"), "{fits}");
-    }
-
-    #[test]
-    fn a_serial_number_is_found_in_its_certificate() {
-        for number in [vec![1], vec![0x80, 2], vec![0x7f; 20], vec![0xff; 20]] {
-            let mut params = CertificateParams::new(vec!["h".to_owned()]).expect("parameters");
-            params.serial_number = Some(SerialNumber::from(number.clone()));
-            let key = KeyPair::generate().expect("a key");
-            let certificate = params.self_signed(&key).expect("signed");
-            assert_eq!(serial_number(certificate.pem().as_bytes()), Ok(number));
-            let der = certificate.der();
-            for end in 0..der.len().min(40) {
-                assert_eq!(element(&der[..end]), None, "{end} bytes");
-            }
-        }
-        let none = serial_number(b"none").expect_err("it is none");
-        assert!(none.contains("in PEM"), "{none}");
     }
 }
