@@ -438,6 +438,49 @@ fn an_authority_revokes_its_own_certificates_alone() {
     assert!(!fs::exists(path("certs/ca.revoked")).expect("a look"));
 }
 
+/// The key was stolen, so its certificate is made anew, and then that of before
+/// is revoked.
+#[test]
+fn a_certificate_that_was_renewed_can_still_be_revoked() {
+    let place = Place::new::<1>();
+    place.certs(&["--server", "1", "--name", "server-1"]);
+    place.certs(&["--name", "client"]);
+    let path = |file: &str| place.path(&format!("certs/{file}"));
+    for end in ["pem", "key"] {
+        let [own, stolen] = ["client", "stolen"].map(|name| path(&format!("{name}.{end}")));
+        fs::copy(own, stolen).expect("copied");
+    }
+    let _server = place.start(1, &flags(&place.tls(1)));
+    led(&place.url("stolen"));
+    place.certs(&["--name", "client"]);
+    place.certs(&["--name", "client"]);
+    let revoke = |file: &str| {
+        let done = tenure(&["certs", &place.path("certs"), "--revoke", &path(file)]);
+        assert!(done.status.success(), "{}", said(&done));
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    let shown = revoke("client.before-2.pem");
+    for (words, file) in [
+        ("revoked", "client.before-2.pem"),
+        ("not revoked:", "client.before-1.pem"),
+        ("not revoked:", "client.pem"),
+    ] {
+        let line = format!("{words} {}", path(file));
+        assert!(shown.contains(&line), "{line}: {shown}");
+    }
+    assert!(!shown.contains("stolen"), "{shown}");
+    let shown = revoke("client.before-1.pem");
+    assert_eq!(shown.matches("not revoked: ").count(), 1, "{shown}");
+    let refused = || {
+        let url = place.url("stolen");
+        let asked = tenure(&["status", "--store", &url, "--timeout", "2s"]);
+        let shown = String::from_utf8_lossy(&asked.stdout).into_owned();
+        shown.contains("was revoked").then_some(())
+    };
+    poll_until(SOON, refused).expect("it is refused");
+    led(&place.url("client"));
+}
+
 /// Draws a token; its file.
 fn token(place: &Place, name: &str, rights: &[&str]) -> String {
     let (tokens, file) = (place.path("tokens.toml"), place.path(name));

@@ -5,15 +5,17 @@
 //! certificates that the cluster believes.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 
+use tenure::small;
 use tenure_server::transport::server_name;
 
 use super::authority::{authority, write};
-use super::revoke;
+use super::revoke::{self, earlier};
 use crate::args::Certs;
 use crate::failure::{Failure, usage};
 use crate::{Context, config};
@@ -54,6 +56,7 @@ pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
     let files = [".key", ".pem"].map(|end| args.dir.join(format!("{name}{end}")));
+    let kept = keep(&files[1])?;
     write(&files[0], &key.serialize_pem(), 0o600)?;
     write(&files[1], &certificate.pem(), 0o644)?;
     let authority = args.dir.join("ca.pem");
@@ -67,14 +70,41 @@ pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure
             hosts.join(", ")
         )
     };
+    let text = kept.iter().fold(text, |text, kept| {
+        let kept = kept.display();
+        format!(
+            "{text}\nthe certificate of before is {kept}, and stays good until it expires; \
+             `--revoke {kept}` ends that"
+        )
+    });
     context.output.line(
         &text,
         &serde_json::json!({
             "certificate": files[1], "key": files[0], "authority": authority, "hosts": hosts,
-            "servers": args.server,
+            "servers": args.server, "before": kept,
         }),
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Keeps the certificate that is about to be replaced, under a name of its own:
+/// to revoke it takes its serial number. Its file stays there for who reads it.
+fn keep(file: &Path) -> Result<Option<PathBuf>, Failure> {
+    if !file.exists() {
+        return Ok(None);
+    }
+    let pem = small::read_text(file).map_err(|error| {
+        usage(format!(
+            "{}: expected the certificate of before, which is kept so that it can be revoked: \
+             {error}",
+            file.display()
+        ))
+    })?;
+    let mut free = (1_u64..).map(|number| earlier(file, number));
+    let kept = free.find(|it| !it.exists());
+    let kept = kept.ok_or_else(|| usage("too many certificates of that name".to_owned()))?;
+    write(&kept, &pem, 0o644)?;
+    Ok(Some(kept))
 }
 
 /// What the certificate is for: where a server is reached, and its number.

@@ -4,7 +4,13 @@
 //! a serial number, a time and a file a line), and the signed list (`ca.crl`)
 //! is made of that each time. A directory has a list from its beginning, so
 //! that servers can be started with it before anything is revoked.
+//!
+//! A certificate is revoked by its serial number, which is in its file. So the
+//! file of one that is renewed is kept (`NAME.before-1.pem` and so on): the key
+//! that was stolen may be that of an earlier one.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -35,12 +41,16 @@ pub(super) fn revoke(context: &Context, args: &Certs) -> Result<ExitCode, Failur
     }
     let issuer = authority(dir)?;
     let mut revoked = read(dir)?;
+    let mut said = Vec::new();
     for file in &args.revoke {
         let serial = serial_number(file, dir)?;
+        let shown = file.display();
         if is_revoked(&revoked, &serial) {
+            said.push(format!("{shown} was revoked before"));
             continue;
         }
-        let what = plain(&file.display().to_string());
+        said.push(format!("revoked {shown}"));
+        let what = plain(&shown.to_string());
         revoked.push(Revoked {
             serial,
             at: clock::wall().as_millis() / 1_000,
@@ -56,10 +66,19 @@ pub(super) fn revoke(context: &Context, args: &Certs) -> Result<ExitCode, Failur
     let text: String = revoked.iter().map(Revoked::line).collect();
     write(&dir.join("ca.revoked"), &text, 0o644)?;
     let list = sign(dir, &issuer, &revoked)?;
-    let (shown, count) = (list.display(), revoked.len());
+    let good = still_good(&args.revoke, dir, &revoked);
+    said.extend(good.iter().map(|file| {
+        format!(
+            "not revoked: {}, another certificate of that name",
+            file.display()
+        )
+    }));
+    let count = revoked.len();
+    said.push(format!("--tls-crl {}   (revoked: {count})", list.display()));
+    let said: Vec<_> = said.iter().map(|line| plain(line)).collect();
     context.output.line(
-        &format!("--tls-crl {shown}   (revoked: {count})"),
-        &serde_json::json!({ "revoked": count, "list": list }),
+        &said.join("\n"),
+        &serde_json::json!({ "revoked": count, "list": list, "not_revoked": good }),
     )?;
     Ok(ExitCode::SUCCESS)
 }
@@ -82,6 +101,35 @@ fn serial_number(file: &Path, dir: &Path) -> Result<Vec<u8>, Failure> {
         ))
     })?;
     Ok(issued.serial)
+}
+
+/// What a certificate is called that another of its name has replaced.
+pub(super) fn earlier(file: &Path, number: u64) -> PathBuf {
+    file.with_extension(format!("before-{number}.pem"))
+}
+
+/// The other certificates of these names which are not revoked: those that were
+/// replaced, and those that have replaced them.
+fn still_good(files: &[PathBuf], dir: &Path, revoked: &[Revoked]) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for file in files {
+        let name = file.file_name().and_then(|name| name.to_str());
+        let Some((name, _)) = name.and_then(|name| name.split_once('.')) else {
+            continue;
+        };
+        let begins = format!("{name}.");
+        for place in file.parent().into_iter().chain([dir]) {
+            let beside = fs::read_dir(place).into_iter().flatten().flatten();
+            let names = beside.filter_map(|it| it.file_name().into_string().ok());
+            let same = names.filter(|it| it.starts_with(&begins) && it.ends_with(".pem"));
+            found.extend(same.map(|it| place.join(it)));
+        }
+    }
+    found.retain(|file| {
+        let serial = serial_number(file, dir);
+        serial.is_ok_and(|serial| !is_revoked(revoked, &serial))
+    });
+    found
 }
 
 /// Makes the list of an authority that has none.
