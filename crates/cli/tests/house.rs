@@ -401,6 +401,38 @@ fn who_is_of_an_authority_that_is_taken_away_is_good_for_nothing_though_connecte
     assert_eq!(lost, "before\n");
 }
 
+/// TLS has one alert for an authority that is not believed and for one without a
+/// list, so a client is told of both.
+#[test]
+fn a_client_of_an_authority_without_a_list_is_told_of_the_list() {
+    let place = Place::new::<1>();
+    place.certs(&["--server", "1", "--name", "server-1"]);
+    place.certs_in("next", &["--name", "client"]);
+    let read = |file: &str| fs::read_to_string(place.path(file)).expect("text");
+    fs::write(
+        place.path("certs/ca.pem"),
+        read("certs/ca.pem") + &read("next/ca.pem"),
+    )
+    .expect("written");
+    for name in ["client.pem", "client.key"] {
+        let path = |dir| place.path(&format!("{dir}/{name}"));
+        fs::copy(path("next"), path("certs")).expect("copied");
+    }
+    let _server = place.start(1, &flags(&place.tls(1)));
+    let url = place.url("client");
+    let told = || {
+        let asked = tenure(&["status", "--store", &url, "--timeout", "2s"]);
+        let all = String::from_utf8_lossy(&asked.stdout).into_owned();
+        all.contains("one that has no list in their --tls-crl")
+            .then_some(())
+    };
+    poll_until(SOON, told).expect("it is told");
+    // Then it is let in.
+    let lists = read("certs/ca.crl") + &read("next/ca.crl");
+    fs::write(place.path("certs/ca.crl"), lists).expect("written");
+    led(&url);
+}
+
 #[test]
 fn an_authority_revokes_its_own_certificates_alone() {
     let place = Place::new::<1>();

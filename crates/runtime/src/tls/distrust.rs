@@ -63,7 +63,12 @@ fn alerted(alert: AlertDescription) -> Option<String> {
         AlertDescription::CertificateExpired => {
             "has expired, or is not valid yet; renew it, and compare the calendars of both machines"
         }
-        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+        // Also if there is no list: TLS has one alert for both.
+        AlertDescription::UnknownCA => {
+            "is of another authority than its own, or of one that has no list in its --tls-crl; \
+             give both sides certificates of one authority, and --tls-crl a list of each authority"
+        }
+        AlertDescription::DecryptError => {
             "is of another authority than its own; give both sides certificates of one authority"
         }
         AlertDescription::BadCertificate => {
@@ -132,7 +137,11 @@ fn refused(alert: AlertDescription, files: &ClientTlsFiles) -> Option<String> {
             "has expired, or is not valid yet; renew it, its file is read again by itself, and \
              compare the calendars of both machines"
         }
-        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+        AlertDescription::UnknownCA => {
+            "is of another authority than their --tls-ca, or of one that has no list in their \
+             --tls-crl; name one of theirs by cert= and key=, or add the list of its authority there"
+        }
+        AlertDescription::DecryptError => {
             "is of another authority than their --tls-ca; name one of theirs by cert= and key="
         }
         AlertDescription::BadCertificate => "cannot be read; replace it",
