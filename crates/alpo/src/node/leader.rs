@@ -150,6 +150,7 @@ impl Leader {
         let matches = is_member || server.planted(Bug::AppendsByNumber);
         let round = match reply {
             Reply::Appended { matched, round } => {
+                peer.pacing.arrived(number);
                 // A peer cannot match more than there is; one that says so
                 // is not believed.
                 if matched <= server.log.last().id && matches {
@@ -173,6 +174,7 @@ impl Leader {
                 state_checksum,
             } => {
                 peer.answers(number);
+                peer.pacing.heard(number, server.now, &server.config);
                 (peer.version, peer.state_checksum) = (Some(version), state_checksum);
                 match matched {
                     Some(matched) if matched <= server.log.last().id && matches => {
@@ -373,7 +375,7 @@ impl Leader {
         let time = self.time(server);
         server.time = server.time.max(time);
         let compare_checksums = self.checksum_comparison.ask(server);
-        for peer in self.peers.keys() {
+        for (id, peer) in &mut self.peers {
             let request = Request::Heartbeat {
                 last,
                 commit,
@@ -381,7 +383,8 @@ impl Leader {
                 time,
                 compare_checksums,
             };
-            server.ask(*peer, request);
+            let number = server.ask(*id, request);
+            peer.pacing.sends(number, 0, server.now);
         }
     }
 
@@ -452,6 +455,11 @@ fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64)
         if !may || peer.next > last {
             return;
         }
+        let streams = matches!(peer.mode, Mode::Streaming { .. });
+        let room = peer.pacing.room(&server.config);
+        let Some(bytes) = room.or((!streams).then_some(server.config.append_bytes)) else {
+            return;
+        };
         let before = peer.next - 1;
         let Some(term) = server.log.term_at(before) else {
             // What it needs next is compacted.
@@ -461,8 +469,8 @@ fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64)
             peer.install(last);
             continue;
         };
-        let bytes = server.config.append_bytes;
         let entries = server.log.slice(peer.next, APPEND_ENTRIES, bytes);
+        let bytes = entries.iter().map(Entry::weight).sum();
         let end = before + entries.len() as u64;
         let commit = server.commit;
         let request = Request::Append {
@@ -472,6 +480,7 @@ fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64)
             round,
         };
         let number = server.ask(id, request);
+        peer.pacing.sends(number, bytes, server.now);
         match &mut peer.mode {
             Mode::Probing { asked } => *asked = true,
             Mode::Streaming { window } => {

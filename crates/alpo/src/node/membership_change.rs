@@ -329,7 +329,7 @@ impl Leader {
         for (id, Member { storage, .. }) in others {
             self.peers
                 .entry(id)
-                .or_insert_with(|| Progress::hopeful(storage, last, newest));
+                .or_insert_with(|| Progress::hopeful(storage, last, newest, &server.config));
         }
     }
 }

@@ -33,6 +33,7 @@ mod follower;
 mod leader;
 mod members;
 mod membership_change;
+mod pacing;
 mod pending_proposals;
 mod progress;
 mod query;

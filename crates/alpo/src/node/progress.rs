@@ -20,10 +20,12 @@ use core::hash::{Hash, Hasher};
 
 use tenure_core::time::Instant;
 
+use super::super::config::Config;
 use super::super::entry::ClusterVersion;
 use super::super::ids::{LogId, Position, StorageId};
 use super::super::log::Log;
 use super::super::state::StateChecksum;
+use super::pacing::Pacing;
 
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
@@ -44,6 +46,8 @@ pub(super) struct Progress {
     /// What its state was marked with where it was asked for last.
     pub(super) state_checksum: Option<StateChecksum>,
     pub(super) mode: Mode,
+    /// How much may be on its way to it.
+    pub(super) pacing: Pacing,
     /// Refusals of requests up to this number tell nothing any more.
     floor: u64,
     /// The last heartbeat that the peer answered.
@@ -86,7 +90,12 @@ pub(super) enum Mode {
 impl Progress {
     /// At the start of a reign, or of a membership: hope that the peer has
     /// everything. `newest` is the number of the last request that was sent.
-    pub(super) const fn hopeful(storage: StorageId, last: LogId, newest: u64) -> Self {
+    pub(super) const fn hopeful(
+        storage: StorageId,
+        last: LogId,
+        newest: u64,
+        config: &Config,
+    ) -> Self {
         Self {
             storage,
             matched: 0,
@@ -96,6 +105,7 @@ impl Progress {
             version: None,
             state_checksum: None,
             mode: Mode::Probing { asked: false },
+            pacing: Pacing::new(config),
             settled_by: newest,
             set_back: false,
             floor: newest,
@@ -265,6 +275,8 @@ impl Progress {
             matched,
             next,
             mode,
+            // What is sent sooner or later is the explorer's choice.
+            pacing: _,
             // Rounds decide about reads and leases, and about whether a leader
             // gives up, which is the explorer's choice.
             round: _,
