@@ -60,7 +60,8 @@ struct Mark {
 impl Pacing {
     pub(super) const fn new(config: &Config) -> Self {
         Self {
-            window: 2 * config.append_bytes,
+            // Of the largest entries one is on its way then.
+            window: config.append_bytes,
             sent: 0,
             arrived: 0,
             marks: VecDeque::new(),
@@ -76,7 +77,7 @@ impl Pacing {
     pub(super) fn room(&mut self, config: &Config) -> Option<usize> {
         let is_open = self.sent - self.arrived < self.window as u64;
         self.is_used_up |= !is_open;
-        is_open.then(|| self.window.div_ceil(2).min(config.append_bytes))
+        is_open.then_some(self.window.min(config.append_bytes))
     }
 
     /// Request `number` was sent, with so many bytes of entries.
@@ -190,7 +191,7 @@ mod tests {
     fn a_peer_that_is_silent_costs_no_memory_and_an_answer_tells_of_all_before_it() {
         let config = Config::default();
         let mut pacing = Pacing::new(&config);
-        pacing.sends(1, 2 * config.append_bytes, at(0));
+        pacing.sends(1, config.append_bytes, at(0));
         assert_eq!(pacing.room(&config), None);
         for number in 2..10_000 {
             pacing.sends(number, 0, at(number));
