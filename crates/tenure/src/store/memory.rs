@@ -68,7 +68,7 @@ impl Memory {
     /// No registers yet.
     pub fn new() -> Self {
         let hub = Hub::default();
-        hub.up();
+        hub.mark_up();
         // Followers are told of every change as it happens: no log is needed.
         let registers = Mutex::new(Registers::new(1));
         Self {
@@ -222,7 +222,7 @@ impl Store for Memory {
     fn watch(&self, selector: Selector) -> Watch {
         // Under the lock, so that no change falls between follow and fetch.
         let registers = self.lock();
-        let watch = self.shared.hub.follow(selector.clone());
+        let watch = self.shared.hub.subscribe(selector.clone());
         let hub = &self.shared.hub;
         match &selector {
             Selector::Key(key) => {

@@ -57,19 +57,19 @@ pub struct Feed {
     shared: Arc<Shared>,
     /// When it began, by the hub's time, if what was known then has yet to be
     /// told.
-    pub(super) owed: Option<u64>,
+    pub(super) replay_up_to: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     pending: Mutex<Pending>,
-    news: Notify,
+    arrived: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Pending {
     /// `Some` when the line's condition has changed since it was last told.
-    line: Option<Sighting>,
+    status: Option<Sighting>,
     states: BTreeMap<Key, Option<Register>>,
 }
 
@@ -81,7 +81,7 @@ impl Watch {
             Feed {
                 selector,
                 shared: Arc::clone(&shared),
-                owed: None,
+                replay_up_to: None,
             },
             Self { shared },
         )
@@ -91,11 +91,11 @@ impl Watch {
     /// Cancelling it loses nothing.
     pub async fn next(&mut self) -> Sighting {
         loop {
-            let news = self.shared.news.notified();
+            let arrived = self.shared.arrived.notified();
             if let Some(sighting) = self.take() {
                 return sighting;
             }
-            news.await;
+            arrived.await;
         }
     }
 
@@ -105,9 +105,9 @@ impl Watch {
             .pending
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let line = pending.line.take();
-        match line {
-            Some(line) => Some(line),
+        let status = pending.status.take();
+        match status {
+            Some(status) => Some(status),
             None => pending
                 .states
                 .pop_first()
@@ -139,9 +139,9 @@ impl Feed {
                 pending.states.insert(key, register);
             }
             Sighting::State(..) => return,
-            line => pending.line = Some(line),
+            status => pending.status = Some(status),
         }
         drop(pending);
-        self.shared.news.notify_one();
+        self.shared.arrived.notify_one();
     }
 }

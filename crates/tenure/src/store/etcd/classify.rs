@@ -30,7 +30,7 @@ pub(super) fn text(error: &(dyn Error + 'static)) -> String {
 }
 
 /// What a status says, in one line.
-fn said(server: &str, status: &Status) -> String {
+fn status_text(server: &str, status: &Status) -> String {
     let words = match status.source() {
         Some(cause) => format!("{server}: {}", text(cause)),
         None => format!("{server}: {} ({})", status.message(), status.code()),
@@ -46,7 +46,7 @@ pub(super) fn token_expired(status: &Status) -> bool {
 }
 
 /// Whether another server may do better.
-pub(super) fn suspect(status: &Status) -> bool {
+pub(super) fn is_suspect(status: &Status) -> bool {
     status.source().is_some()
         || token_expired(status)
         || matches!(
@@ -75,13 +75,13 @@ fn broken(status: &Status, text: &str) -> Option<StoreError> {
 
 /// An error in answer to a call that changes nothing.
 pub(super) fn reading(server: &str, status: &Status) -> StoreError {
-    let text = said(server, status);
+    let text = status_text(server, status);
     broken(status, &text).unwrap_or_else(|| StoreError::unavailable(text))
 }
 
 /// An error in answer to a write.
 pub(super) fn writing(server: &str, status: &Status) -> StoreError {
-    let text = said(server, status);
+    let text = status_text(server, status);
     if let Some(broken) = broken(status, &text) {
         return broken;
     }

@@ -12,13 +12,13 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::error::SqlState;
 
 use super::classify;
-use super::connect::Connected;
+use super::connect::PgConnection;
 use crate::clock;
 use crate::store::dial::Dialer;
 
 /// How many are kept. One more takes the place of the oldest: the next change
 /// of its register is told as well.
-const KEPT_MAX: usize = 64;
+const QUEUE_MAX: usize = 64;
 /// How often they are sent again, and how often at most.
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
 const TRIES_MAX: usize = 60;
@@ -26,42 +26,42 @@ const TRIES_MAX: usize = 60;
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// What stands in an error that says that the lock was held for too long.
-pub(super) const LATE: &str = "SQLSTATE 55P03";
+pub(super) const LOCK_TIMEOUT: &str = "SQLSTATE 55P03";
 
 #[derive(Default, Debug)]
-pub(super) struct Lost(Mutex<Kept>);
+pub(super) struct UnsentNotifications(Mutex<Queue>);
 
 #[derive(Default, Debug)]
-struct Kept {
+struct Queue {
     statements: VecDeque<String>,
     /// A task sends them again.
     sending: bool,
 }
 
 /// Whether this says that the lock was held for too long.
-pub(super) fn is_late(error: &tokio_postgres::Error) -> bool {
+pub(super) fn is_lock_timeout(error: &tokio_postgres::Error) -> bool {
     error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 
-impl Lost {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+impl UnsentNotifications {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes in one that was not sent, and sends it again until it is.
-    pub(super) fn take_in(self: &Arc<Self>, statement: String, dialer: &Arc<Dialer<Connected>>) {
-        let mut kept = self.lock();
-        if kept.statements.len() == KEPT_MAX {
-            kept.statements.pop_front();
+    pub(super) fn resend(self: &Arc<Self>, statement: String, dialer: &Arc<Dialer<PgConnection>>) {
+        let mut queue = self.lock();
+        if queue.statements.len() == QUEUE_MAX {
+            queue.statements.pop_front();
         }
-        kept.statements.push_back(statement);
-        if !std::mem::replace(&mut kept.sending, true) {
-            let (lost, dialer) = (Arc::clone(self), Arc::clone(dialer));
-            crate::drive::background().spawn(async move { lost.send(&dialer).await });
+        queue.statements.push_back(statement);
+        if !std::mem::replace(&mut queue.sending, true) {
+            let (unsent, dialer) = (Arc::clone(self), Arc::clone(dialer));
+            crate::drive::background().spawn(async move { unsent.send(&dialer).await });
         }
     }
 
-    async fn send(&self, dialer: &Arc<Dialer<Connected>>) {
+    async fn send(&self, dialer: &Arc<Dialer<PgConnection>>) {
         for _ in 0..TRIES_MAX {
             sleep(AGAIN_EVERY).await;
             let statements: Vec<_> = self.lock().statements.iter().cloned().collect();
@@ -72,21 +72,21 @@ impl Lost {
             let all = statements.join("; ");
             let sent = timeout(WITHIN, connected.ask(&all)).await;
             match sent {
-                Ok(Err(error)) if is_late(&error) => continue,
+                Ok(Err(error)) if is_lock_timeout(&error) => continue,
                 Ok(Err(error)) => {
                     tracing::debug!("telling of changes once more: {}", classify::text(&error));
                 }
                 Ok(Ok(_)) => {}
                 Err(_) => continue,
             }
-            let mut kept = self.lock();
+            let mut queue = self.lock();
             // More may have come meanwhile, and the oldest may have gone.
-            kept.statements.retain(|it| !statements.contains(it));
-            if kept.statements.is_empty() {
-                kept.sending = false;
+            queue.statements.retain(|it| !statements.contains(it));
+            if queue.statements.is_empty() {
+                queue.sending = false;
                 return;
             }
         }
-        *self.lock() = Kept::default();
+        *self.lock() = Queue::default();
     }
 }

@@ -44,9 +44,9 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use rustix::fs::{Access, access};
 use tenure_core::time::Instant;
 
-use super::identity::{self, Found, Identity};
+use super::identity::{self, FileInfo, Identity};
 use super::mode::FileMode;
-use super::{beside, links, place, table};
+use super::{filesystem, journal_files, symlinks, table};
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::{REPAIR, no_store};
@@ -70,23 +70,23 @@ pub(super) enum Purpose {
 
 /// What the connections of one store have in common.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct DatabaseFile {
     path: PathBuf,
     /// What a file that is made here may be used for by others.
     mode: FileMode,
     /// The file was in use: should it be missing, somebody took it away.
-    met: AtomicBool,
+    was_used: AtomicBool,
     /// It has been told that the file has got a second name.
-    named: AtomicBool,
+    has_second_name: AtomicBool,
 }
 
-impl Place {
+impl DatabaseFile {
     pub(super) fn new(path: PathBuf, mode: FileMode) -> Arc<Self> {
         Arc::new(Self {
             path,
             mode,
-            met: AtomicBool::new(false),
-            named: AtomicBool::new(false),
+            was_used: AtomicBool::new(false),
+            has_second_name: AtomicBool::new(false),
         })
     }
 
@@ -99,14 +99,14 @@ impl Place {
     fn create(&self) -> bool {
         // Not through a link: SQLite would make what it leads to, as wide as
         // the umask lets it.
-        let made = self.mode.create(&links::target(&self.path));
+        let made = self.mode.create(&symlinks::target(&self.path));
         // Never closed: that would take away the locks of a connection that
         // another thread may have opened meanwhile.
         made.map(std::mem::forget).is_ok()
     }
 
-    fn look(&self) -> Result<Found, StoreError> {
-        identity::look(&self.path).map_err(|error| match error.kind() {
+    fn stat(&self) -> Result<FileInfo, StoreError> {
+        identity::stat(&self.path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => self.missing("no such file"),
             _ => StoreError::unavailable(format!("{}: {error}", self.path.display())),
         })
@@ -114,30 +114,32 @@ impl Place {
 
     /// There is no file, or no table in it.
     fn missing(&self, found: &str) -> StoreError {
-        let place = self.path.display();
-        if self.met.load(Ordering::Acquire) {
+        let file = self.path.display();
+        if self.was_used.load(Ordering::Acquire) {
             return StoreError::unavailable(format!(
-                "expected {place} as it was in use here, found it deleted or replaced ({found}): \
+                "expected {file} as it was in use here, found it deleted or replaced ({found}): \
                  put it back; if it is lost, `{REPAIR}` makes another"
             ));
         }
-        StoreError::unavailable(no_store(format!("{place}: {found}")))
+        StoreError::unavailable(no_store(format!("{file}: {found}")))
     }
 
     /// Whether the path leads to this file still. One that got another name
     /// meanwhile is the same: backups do that, and nobody may open it by that
     /// name.
-    fn is(&self, open: Identity) -> bool {
-        let Ok(found) = identity::look(&self.path) else {
+    fn is_still(&self, open: Identity) -> bool {
+        let Ok(found) = identity::stat(&self.path) else {
             return false;
         };
-        let named = found.links > 1;
-        if self.named.swap(named, Ordering::AcqRel) != named && named {
+        let has_second_name = found.hard_links > 1;
+        if self.has_second_name.swap(has_second_name, Ordering::AcqRel) != has_second_name
+            && has_second_name
+        {
             tracing::warn!(
                 "{} has got {} hard links: nobody may open it by another name, and it is refused \
                  at the next start; copy it instead, or remove the other names",
                 self.path.display(),
-                found.links
+                found.hard_links
             );
         }
         found.identity == open
@@ -145,50 +147,50 @@ impl Place {
 }
 
 /// A connection that follows its path.
-pub(super) struct Link {
-    place: Arc<Place>,
+pub(super) struct FileConnection {
+    file: Arc<DatabaseFile>,
     purpose: Purpose,
-    open: Option<Open>,
-    opened: u64,
+    open: Option<OpenFile>,
+    times_opened: u64,
 }
 
-struct Open {
+struct OpenFile {
     connection: Connection,
     identity: Identity,
 }
 
-impl Link {
-    pub(super) fn new(place: &Arc<Place>, purpose: Purpose) -> Self {
+impl FileConnection {
+    pub(super) fn new(file: &Arc<DatabaseFile>, purpose: Purpose) -> Self {
         Self {
-            place: Arc::clone(place),
+            file: Arc::clone(file),
             purpose,
             open: None,
-            opened: 0,
+            times_opened: 0,
         }
     }
 
     /// Opens the file to write it, making what is missing of it: at the start
     /// of a process that was not using it. Waits for older processes that are
     /// about to end.
-    pub(super) fn make(place: &Arc<Place>) -> Result<Self, StoreError> {
-        place::check(&place.path)?;
-        links::check(&place.path)?;
+    pub(super) fn open_or_create(file: &Arc<DatabaseFile>) -> Result<Self, StoreError> {
+        filesystem::check(&file.path)?;
+        symlinks::check(&file.path)?;
         let until = clock::boot().after(BUSY_WAIT);
-        let mut link = Self::new(place, Purpose::Write);
+        let mut file_connection = Self::new(file, Purpose::Write);
         loop {
-            wait_for_locks(until);
-            beside::check(&place.path, place.mode, true)?;
-            if identity::look(&place.path).is_err() && !place.create() {
+            set_lock_deadline(until);
+            journal_files::check(&file.path, file.mode, true)?;
+            if identity::stat(&file.path).is_err() && !file.create() {
                 // SQLite says why.
-                drop(link.connect(OpenFlags::SQLITE_OPEN_CREATE)?);
+                drop(file_connection.connect(OpenFlags::SQLITE_OPEN_CREATE)?);
             }
-            match link.begin(true) {
+            match file_connection.open_file(true) {
                 Err(StoreError::Unavailable(_)) if clock::boot() < until => {}
                 result => {
                     result?;
-                    place.mode.warn_if_wider(&place.path);
-                    beside::warn(&place.path, place.mode);
-                    return Ok(link);
+                    file.mode.warn_if_wider(&file.path);
+                    journal_files::warn(&file.path, file.mode);
+                    return Ok(file_connection);
                 }
             }
             // With nothing open: two who both keep the file from the other
@@ -199,12 +201,12 @@ impl Link {
     }
 
     /// The connection, to the file that the path leads to now.
-    pub(super) fn connection(&mut self) -> Result<&mut Connection, StoreError> {
+    pub(super) fn current(&mut self) -> Result<&mut Connection, StoreError> {
         if self.is_current() {
             // SQLite looks for a write-ahead log at each transaction.
-            beside::check(&self.place.path, self.place.mode, false)?;
+            journal_files::check(&self.file.path, self.file.mode, false)?;
         } else {
-            self.begin(false)?;
+            self.open_file(false)?;
         }
         let open = self.open.as_mut();
         Ok(&mut open.expect("it was just opened").connection)
@@ -214,7 +216,7 @@ impl Link {
     /// leads to still.
     pub(super) fn is_current(&self) -> bool {
         let open = self.open.as_ref();
-        open.is_some_and(|open| self.place.is(open.identity))
+        open.is_some_and(|open| self.file.is_still(open.identity))
     }
 
     /// What has become of the file, if a connection is open and the path does
@@ -224,8 +226,8 @@ impl Link {
             return None;
         }
         self.open = None;
-        let gone = self.place.look().err();
-        Some(gone.unwrap_or_else(|| self.place.missing("another file")))
+        let gone = self.file.stat().err();
+        Some(gone.unwrap_or_else(|| self.file.missing("another file")))
     }
 
     /// Whether there is no connection, since there was no file to open.
@@ -234,12 +236,12 @@ impl Link {
     }
 
     /// How often a connection was opened.
-    pub(super) fn opened(&self) -> u64 {
-        self.opened
+    pub(super) fn times_opened(&self) -> u64 {
+        self.times_opened
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.place.path
+        &self.file.path
     }
 
     /// Closes the connection; the next call opens another.
@@ -249,7 +251,7 @@ impl Link {
 
     /// Closes the connection if the file has a write-ahead log. As long as
     /// anybody has such a file open, nobody can convert it.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn close_if_wal(&mut self) {
         let open = self.open.as_ref();
         if open.is_some_and(|open| mode(&open.connection).is_ok_and(|mode| is_wal(&mode))) {
             self.open = None;
@@ -257,53 +259,51 @@ impl Link {
     }
 
     /// What to say of a file that has a write-ahead log.
-    pub(super) fn outdated(&self) -> StoreError {
+    pub(super) fn wal_mode_error(&self) -> StoreError {
         StoreError::unavailable(format!(
             "expected {} to be used by this release alone, found it in WAL mode and open in \
              another process, an older release of tenure perhaps: what is written then is not in \
              the file itself; end that process, and this one goes on",
-            self.place.path.display()
+            self.file.path.display()
         ))
     }
 
-    fn begin(&mut self, make: bool) -> Result<(), StoreError> {
+    fn open_file(&mut self, make: bool) -> Result<(), StoreError> {
         self.open = None;
         for _ in 0..TRIES {
-            let found = self.place.look()?;
-            place::check(&self.place.path)?;
+            let found = self.file.stat()?;
+            filesystem::check(&self.file.path)?;
             if self.purpose == Purpose::Write {
-                links::check(&self.place.path)?;
+                symlinks::check(&self.file.path)?;
             }
-            identity::refuse_second_name(&self.place.path, &found)?;
-            let beside = || beside::check(&self.place.path, self.place.mode, true);
+            identity::refuse_second_name(&self.file.path, &found)?;
+            let beside = || journal_files::check(&self.file.path, self.file.mode, true);
             beside()?;
             let connection = self.connect(OpenFlags::empty())?;
             // The same before and after: so it is what was opened in between.
-            if self.place.look()?.identity != found.identity {
+            if self.file.stat()?.identity != found.identity {
                 continue;
             }
             self.prepare(&connection, make)?;
             beside()?;
-            self.open = Some(Open {
+            self.open = Some(OpenFile {
                 connection,
                 identity: found.identity,
             });
-            self.opened += 1;
-            self.place.met.store(true, Ordering::Release);
+            self.times_opened += 1;
+            self.file.was_used.store(true, Ordering::Release);
             return Ok(());
         }
         Err(StoreError::unavailable(format!(
             "{} is being replaced",
-            self.place.path.display()
+            self.file.path.display()
         )))
     }
 
     fn prepare(&self, connection: &Connection, make: bool) -> Result<(), StoreError> {
-        let path = &self.place.path;
-        let broken = |error| self.at_open(&error);
-        connection
-            .busy_handler(Some(wait_for_lock))
-            .map_err(broken)?;
+        let path = &self.file.path;
+        let broken = |error| self.open_error(&error);
+        connection.busy_handler(Some(on_busy)).map_err(broken)?;
         if self.purpose == Purpose::Write {
             // Asked to write, SQLite opens what it may only read all the same.
             let sealed = connection.is_readonly("main").map_err(broken)?;
@@ -318,7 +318,7 @@ impl Link {
                 )));
             }
             if !to_rollback_journal(connection).map_err(broken)? {
-                return Err(self.outdated());
+                return Err(self.wal_mode_error());
             }
             connection
                 .pragma_update(None, "synchronous", "FULL")
@@ -331,10 +331,10 @@ impl Link {
     }
 
     fn check_table(&self, connection: &Connection, make: bool) -> Result<(), StoreError> {
-        let broken = |error| self.at_open(&error);
+        let broken = |error| self.open_error(&error);
         let found = table::columns(connection).map_err(broken)?;
         if found.is_empty() && !make {
-            return Err(self.place.missing("no table tenure_register in it"));
+            return Err(self.file.missing("no table tenure_register in it"));
         }
         if found.is_empty() {
             return connection
@@ -342,25 +342,25 @@ impl Link {
                 .map(drop)
                 .map_err(broken);
         }
-        table::check(&self.place.path, &found)
+        table::check(&self.file.path, &found)
     }
 
     fn connect(&self, create: OpenFlags) -> Result<Connection, StoreError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
-        let connected = Connection::open_with_flags(&self.place.path, flags);
-        connected.map_err(|error| self.at_open(&error))
+        let connected = Connection::open_with_flags(&self.file.path, flags);
+        connected.map_err(|error| self.open_error(&error))
     }
 
     /// What an error at opening means: mostly that a person must do something.
-    fn at_open(&self, error: &rusqlite::Error) -> StoreError {
-        let place = self.place.path.display();
+    fn open_error(&self, error: &rusqlite::Error) -> StoreError {
+        let file = self.file.path.display();
         let code = error.sqlite_error_code();
-        let readable = access(&self.place.path, Access::READ_OK).is_ok();
+        let readable = access(&self.file.path, Access::READ_OK).is_ok();
         let advice = match code {
             Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly)
                 if self.purpose == Purpose::Read && readable =>
             {
-                return StoreError::unavailable(format!("{place}: {UNREADABLE} ({error})"));
+                return StoreError::unavailable(format!("{file}: {UNREADABLE} ({error})"));
             }
             Some(ErrorCode::CannotOpen) if self.purpose == Purpose::Read => {
                 "expected a file that this user may read"
@@ -376,15 +376,15 @@ impl Link {
             }
             Some(ErrorCode::DiskFull) => {
                 return StoreError::unavailable(format!(
-                    "{place}: the disk is full; free some space"
+                    "{file}: the disk is full; free some space"
                 ));
             }
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                return StoreError::unavailable(format!("{place} is locked by another process"));
+                return StoreError::unavailable(format!("{file} is locked by another process"));
             }
             _ => "cannot be used",
         };
-        StoreError::broken(format!("{place}: {advice} ({error})"))
+        StoreError::broken(format!("{file}: {advice} ({error})"))
     }
 }
 
@@ -428,8 +428,8 @@ pub(super) fn begin_to_write(
 ) -> rusqlite::Result<Option<rusqlite::Transaction<'_>>> {
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // While the lock is held nobody changes the mode.
-    let outdated = is_wal(&mode(&begun)?);
-    Ok((!outdated).then_some(begun))
+    let has_wal = is_wal(&mode(&begun)?);
+    Ok((!has_wal).then_some(begun))
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {
@@ -441,18 +441,18 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 
 thread_local! {
     /// Until when this thread waits for the locks of others.
-    static UNTIL: Cell<Instant> = const { Cell::new(Instant::from_nanos(0)) };
+    static LOCK_DEADLINE: Cell<Instant> = const { Cell::new(Instant::from_nanos(0)) };
 }
 
 /// From now on this thread waits for locks of others until then.
-pub(super) fn wait_for_locks(until: Instant) {
-    UNTIL.set(until);
+pub(super) fn set_lock_deadline(until: Instant) {
+    LOCK_DEADLINE.set(until);
 }
 
 /// What SQLite calls when it meets a lock: whether to try again. The lock of
 /// another process cannot be awaited, so it is tried more and more rarely.
-fn wait_for_lock(tries: i32) -> bool {
-    if clock::boot() >= UNTIL.get() {
+fn on_busy(tries: i32) -> bool {
+    if clock::boot() >= LOCK_DEADLINE.get() {
         return false;
     }
     std::thread::sleep(Duration::from_micros(match tries {

@@ -33,73 +33,73 @@ use tokio_postgres::SimpleQueryRow;
 use tokio_postgres::error::SqlState;
 
 use super::classify;
-use super::connect::{self, Connected, Heard};
-use super::lost::{self, Lost};
+use super::connect::{self, PgConnection, ReceivedCounts};
 use super::settings::Settings;
 use super::sql::{self, Change};
-use super::table::{self, Found, Table};
+use super::table::{self, ResolvedTable, Table};
+use super::unsent_notifications::{self, UnsentNotifications};
 use crate::distance::Distance;
 use crate::error::StoreError;
-use crate::store::dial::{Dialer, Reach};
+use crate::store::dial::{ConnectFn, Dialer};
 use crate::{clock, drive};
 
 /// A connection is given up when nothing has come over it between so many
 /// looks in a row, so far apart, while an answer is due. Looks and not a
 /// time: a process that was stopped for a minute finds one look overdue.
-const LOOKS: u32 = 3;
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const SILENT_CHECKS: u32 = 3;
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How many answers may be due; a call beyond that is refused unsent.
-const DUE_MAX: usize = 4096;
+const IN_FLIGHT_MAX: usize = 4096;
 
 /// Opens connections and carries out statements.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct PgClient {
     settings: Arc<Settings>,
-    dialer: Arc<Dialer<Connected>>,
-    table: Arc<Found>,
+    dialer: Arc<Dialer<PgConnection>>,
+    table: Arc<ResolvedTable>,
     distance: Distance,
-    due: Arc<AtomicUsize>,
-    doubts: Arc<Doubts>,
-    lost: Arc<Lost>,
+    in_flight: Arc<AtomicUsize>,
+    uncertain: Arc<UncertainWrites>,
+    unsent: Arc<UnsentNotifications>,
 }
 
 /// Writes of which it is not known whether they were replicated.
 #[derive(Default, Debug)]
-struct Doubts {
+struct UncertainWrites {
     /// How many there were.
-    raised: AtomicU64,
+    added: AtomicU64,
     /// How many of these were followed by a commit that was replicated.
-    settled: AtomicU64,
+    confirmed: AtomicU64,
 }
 
-impl Doubts {
+impl UncertainWrites {
     /// How many there are to settle for what is sent now.
-    fn raised(&self) -> u64 {
-        self.raised.load(Ordering::Acquire)
+    fn added(&self) -> u64 {
+        self.added.load(Ordering::Acquire)
     }
 
-    fn are_open(&self) -> bool {
-        self.raised() > self.settled.load(Ordering::Acquire)
+    fn any_pending(&self) -> bool {
+        self.added() > self.confirmed.load(Ordering::Acquire)
     }
 
-    fn raise(&self) {
-        self.raised.fetch_add(1, Ordering::AcqRel);
+    fn add(&self) {
+        self.added.fetch_add(1, Ordering::AcqRel);
     }
 
     /// What was sent when so many had been raised was replicated.
-    fn settle(&self, raised: u64) {
-        self.settled.fetch_max(raised, Ordering::AcqRel);
+    fn confirm(&self, added: u64) {
+        self.confirmed.fetch_max(added, Ordering::AcqRel);
     }
 }
 
 /// A write whose outcome is not known yet; in doubt if that never changes,
 /// also because its caller has left.
-struct Open<'a>(Option<&'a Doubts>);
+struct UncertainGuard<'a>(Option<&'a UncertainWrites>);
 
-impl Drop for Open<'_> {
+impl Drop for UncertainGuard<'_> {
     fn drop(&mut self) {
-        if let Some(doubts) = self.0 {
-            doubts.raise();
+        if let Some(uncertain) = self.0 {
+            uncertain.add();
         }
     }
 }
@@ -112,26 +112,26 @@ struct Answer {
 }
 
 /// A call on its way.
-struct Asked {
+struct PendingCall {
     answer: oneshot::Receiver<Answer>,
     /// Closed when what was sent behind it has been answered too.
-    behind: oneshot::Receiver<()>,
+    follow_up: oneshot::Receiver<()>,
 }
 
 /// Counts an answer that is due.
-struct Due(Arc<AtomicUsize>);
+struct InFlightGuard(Arc<AtomicUsize>);
 
-impl Drop for Due {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Line {
+impl PgClient {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
-        let table = Arc::<Found>::default();
+        let table = Arc::<ResolvedTable>::default();
         let (all, found) = (Arc::clone(&settings), Arc::clone(&table));
-        let reach: Reach<Connected> = Arc::new(move |at| {
+        let connect_to: ConnectFn<PgConnection> = Arc::new(move |at| {
             let (settings, found) = (Arc::clone(&all), Arc::clone(&found));
             Box::pin(async move {
                 let server = settings
@@ -148,16 +148,16 @@ impl Line {
             settings.to_string(),
             labels.collect(),
             settings.first(),
-            reach,
+            connect_to,
         );
         Self {
             settings,
             dialer: Arc::new(dialer),
             table,
             distance: Distance::default(),
-            due: Arc::default(),
-            doubts: Arc::default(),
-            lost: Arc::default(),
+            in_flight: Arc::default(),
+            uncertain: Arc::default(),
+            unsent: Arc::default(),
         }
     }
 
@@ -168,11 +168,11 @@ impl Line {
     }
 
     /// A connection of its own.
-    pub(super) async fn apart(&self) -> Result<Connected, StoreError> {
+    pub(super) async fn dedicated(&self) -> Result<PgConnection, StoreError> {
         let dialer = Arc::clone(&self.dialer);
         // Connected on our own thread: the caller's executor may be blocked
         // when the answer comes.
-        let opening = drive::background().spawn(async move { dialer.apart().await });
+        let opening = drive::background().spawn(async move { dialer.dedicated().await });
         opening.await.map_err(StoreError::unavailable)?
     }
 
@@ -184,11 +184,11 @@ impl Line {
     ) -> Result<Vec<SimpleQueryRow>, StoreError> {
         let until = clock::boot().after(within);
         let connected = self.connected(until).await?;
-        let (raised, settles) = (self.doubts.raised(), self.doubts.are_open());
-        let statement = sql::before_reading(settles) + &statement(self.table()?);
-        let asked = self.send(&connected, statement, None)?;
-        let Some(answer) = answer(asked.answer, until).await else {
-            return Err(StoreError::unavailable(self.silence(within, until)));
+        let (added, waits_for_standby) = (self.uncertain.added(), self.uncertain.any_pending());
+        let statement = sql::before_reading(waits_for_standby) + &statement(self.table()?);
+        let pending = self.send(&connected, statement, None)?;
+        let Some(answer) = answer(pending.answer, until).await else {
+            return Err(StoreError::unavailable(self.timeout_text(within, until)));
         };
         let mut statements = answer.rows.map_err(|error| {
             self.leave_if_read_only(&connected, &error);
@@ -196,19 +196,19 @@ impl Line {
         })?;
         if answer.warned {
             // Of its own wait, or of a write that it may have read.
-            return Err(StoreError::unavailable(self.doubt(&connected)));
+            return Err(StoreError::unavailable(self.warning_text(&connected)));
         }
         let first = statements.first().and_then(|rows| rows.first());
         if first.and_then(|row| row.get("read_only")) == Some("on") {
-            self.dialer.leave(&connected);
+            self.dialer.abandon(&connected);
             return Err(StoreError::unavailable(format!(
                 "expected {} to take writes, found that it does so no longer; looking for \
                  another",
                 self.settings
             )));
         }
-        if settles {
-            self.doubts.settle(raised);
+        if waits_for_standby {
+            self.uncertain.confirm(added);
         }
         Ok(statements.pop().unwrap_or_default())
     }
@@ -221,7 +221,7 @@ impl Line {
     pub(super) async fn write<T>(
         &self,
         change: impl FnOnce(&Table) -> Option<Change>,
-        heed: impl FnOnce(&[SimpleQueryRow]) -> Result<T, StoreError>,
+        on_rows: impl FnOnce(&[SimpleQueryRow]) -> Result<T, StoreError>,
         within: Duration,
     ) -> Result<T, StoreError> {
         let until = clock::boot().after(within);
@@ -229,47 +229,47 @@ impl Line {
         let Some(change) = change(self.table()?) else {
             return Err(StoreError::Conflict);
         };
-        let raised = self.doubts.raised();
-        let asked = self.send(&connected, change.statement, Some(change.notification))?;
-        let mut open = Open(Some(&self.doubts));
-        let Some(answer) = answer(asked.answer, until).await else {
-            return Err(StoreError::unknown(self.silence(within, until)));
+        let added = self.uncertain.added();
+        let pending = self.send(&connected, change.statement, Some(change.notification))?;
+        let mut guard = UncertainGuard(Some(&self.uncertain));
+        let Some(answer) = answer(pending.answer, until).await else {
+            return Err(StoreError::unknown(self.timeout_text(within, until)));
         };
-        let rows = self.outcome(&connected, answer, &mut open);
+        let rows = self.outcome(&connected, answer, &mut guard);
         let heeded = rows.and_then(|rows| {
             // What changed nothing has waited for nothing.
             if !rows.is_empty() {
-                self.doubts.settle(raised);
+                self.uncertain.confirm(added);
             }
-            heed(&rows)
+            on_rows(&rows)
         });
         // A process that ends when it has its answer takes its connection
         // along, and what the server has not read yet.
         let left = until.since(clock::boot());
-        let _ = timeout(left, asked.behind).await;
+        let _ = timeout(left, pending.follow_up).await;
         heeded
     }
 
     /// What came of a write. It stays in doubt unless that is certain.
     fn outcome(
         &self,
-        connected: &Connected,
+        connected: &PgConnection,
         answer: Answer,
-        open: &mut Open<'_>,
+        guard: &mut UncertainGuard<'_>,
     ) -> Result<Vec<SimpleQueryRow>, StoreError> {
         let mut statements = answer.rows.map_err(|error| {
             self.leave_if_read_only(connected, &error);
             let error = classify::writing(&self.settings.to_string(), &error);
             if !matches!(error, StoreError::Unknown(_)) {
                 // It was rolled back.
-                open.0 = None;
+                guard.0 = None;
             }
             error
         })?;
         if answer.warned {
-            return Err(StoreError::unknown(self.doubt(connected)));
+            return Err(StoreError::unknown(self.warning_text(connected)));
         }
-        open.0 = None;
+        guard.0 = None;
         Ok(statements.pop().unwrap_or_default())
     }
 
@@ -290,7 +290,7 @@ impl Line {
     }
 
     /// Why there is no answer: its time is up, or the connection has gone.
-    fn silence(&self, within: Duration, until: Instant) -> String {
+    fn timeout_text(&self, within: Duration, until: Instant) -> String {
         if clock::boot() < until {
             return format!(
                 "the connection to {} ended before the answer",
@@ -300,24 +300,24 @@ impl Line {
         self.distance.silence(&self.settings.to_string(), within)
     }
 
-    fn doubt(&self, connected: &Connected) -> String {
+    fn warning_text(&self, connected: &PgConnection) -> String {
         format!(
             "{} warned that a commit may not have been replicated ({}); expected its standbys to \
              confirm: see to them, or to synchronous_standby_names",
             self.settings,
-            connected.heard.last_warning()
+            connected.received.last_warning()
         )
     }
 
     /// Leaves a server that does not take writes any more.
-    fn leave_if_read_only(&self, connected: &Connected, error: &tokio_postgres::Error) {
+    fn leave_if_read_only(&self, connected: &PgConnection, error: &tokio_postgres::Error) {
         if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
-            self.dialer.leave(connected);
+            self.dialer.abandon(connected);
         }
     }
 
     /// The open connection, or a new one.
-    async fn connected(&self, until: Instant) -> Result<Connected, StoreError> {
+    async fn connected(&self, until: Instant) -> Result<PgConnection, StoreError> {
         self.dialer.connected(until).await
     }
 
@@ -326,14 +326,14 @@ impl Line {
     /// it is there that a connection is found to be mute.
     fn send(
         &self,
-        connected: &Connected,
+        connected: &PgConnection,
         statements: String,
-        behind: Option<String>,
-    ) -> Result<Asked, StoreError> {
-        let due = Due(Arc::clone(&self.due));
-        if due.0.fetch_add(1, Ordering::AcqRel) >= DUE_MAX {
+        follow_up: Option<String>,
+    ) -> Result<PendingCall, StoreError> {
+        let in_flight = InFlightGuard(Arc::clone(&self.in_flight));
+        if in_flight.0.fetch_add(1, Ordering::AcqRel) >= IN_FLIGHT_MAX {
             return Err(StoreError::unavailable(format!(
-                "expected at most {DUE_MAX} calls that wait for {}, found as many; nothing was \
+                "expected at most {IN_FLIGHT_MAX} calls that wait for {}, found as many; nothing was \
                  sent",
                 self.settings
             )));
@@ -341,29 +341,29 @@ impl Line {
         let (tell, answer) = oneshot::channel();
         let (ended, is_behind) = oneshot::channel();
         let (connected, dialer) = (connected.clone(), Arc::clone(&self.dialer));
-        let (distance, doubts) = (self.distance.clone(), Arc::clone(&self.doubts));
-        let lost = Arc::clone(&self.lost);
+        let (distance, uncertain) = (self.distance.clone(), Arc::clone(&self.uncertain));
+        let unsent = Arc::clone(&self.unsent);
         drive::background().spawn(async move {
-            let _held = (due, ended);
-            let warnings = connected.heard.warnings();
+            let _held = (in_flight, ended);
+            let warnings = connected.received.warnings();
             let first = async {
                 let asked = clock::boot();
                 let rows = connected.ask(&statements).await;
                 distance.took(clock::boot().since(asked));
-                let warned = connected.heard.warnings() != warnings;
+                let warned = connected.received.warnings() != warnings;
                 if warned {
                     // Of a write whose caller has left, perhaps.
-                    doubts.raise();
+                    uncertain.add();
                 }
                 let _ = tell.send(Answer { rows, warned });
             };
             let second = async {
-                if let Some(behind) = behind
-                    && let Err(error) = connected.ask(&behind).await
+                if let Some(follow_up) = follow_up
+                    && let Err(error) = connected.ask(&follow_up).await
                 {
                     tracing::debug!("telling of a change: {}", classify::text(&error));
-                    if lost::is_late(&error) {
-                        lost.take_in(behind, &dialer);
+                    if unsent_notifications::is_lock_timeout(&error) {
+                        unsent.resend(follow_up, &dialer);
                     }
                 }
             };
@@ -372,10 +372,10 @@ impl Line {
             // Left before the callers hear that no answer comes: their next
             // call must find that it is gone.
             let gives_up = async {
-                silence(&connected.heard).await;
-                let quiet = LOOK_EVERY * LOOKS;
+                until_silent(&connected.received).await;
+                let quiet = CHECK_EVERY * SILENT_CHECKS;
                 tracing::warn!("the database has said nothing for {quiet:?}; connecting again");
-                dialer.leave(&connected);
+                dialer.abandon(&connected);
                 connected.end();
             };
             tokio::select! {
@@ -384,9 +384,9 @@ impl Line {
                 () = gives_up => {}
             }
         });
-        Ok(Asked {
+        Ok(PendingCall {
             answer,
-            behind: is_behind,
+            follow_up: is_behind,
         })
     }
 }
@@ -398,12 +398,12 @@ async fn answer(asked: oneshot::Receiver<Answer>, until: Instant) -> Option<Answ
 }
 
 /// Returns when nothing has come for too long.
-async fn silence(heard: &Heard) {
-    let (mut before, mut looks) = (heard.messages(), 0);
-    while looks < LOOKS {
-        sleep(LOOK_EVERY).await;
-        let now = heard.messages();
-        looks = if now == before { looks + 1 } else { 0 };
+async fn until_silent(received: &ReceivedCounts) {
+    let (mut before, mut checks) = (received.messages(), 0);
+    while checks < SILENT_CHECKS {
+        sleep(CHECK_EVERY).await;
+        let now = received.messages();
+        checks = if now == before { checks + 1 } else { 0 };
         before = now;
     }
 }

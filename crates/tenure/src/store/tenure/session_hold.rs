@@ -1,8 +1,8 @@
 //! Elections held by sessions: which session holds which register, one
 //! confirmation for all that share it, and what becomes of what nobody claims.
 //!
-//! A [`Pool`] has as many sessions as it takes, each with up to
-//! [`MAX_BOUND`] registers. A campaign's [`Holding`] takes a [`Place`] in one of
+//! A [`SessionPool`] has as many sessions as it takes, each with up to
+//! [`MAX_BOUND`] registers. A campaign's [`SessionHold`] takes a [`SessionSlot`] in one of
 //! them when it first binds its register, and keeps it until it releases it.
 //!
 //! # What must not go wrong
@@ -45,12 +45,12 @@ pub(super) const LEASE_MAX: Duration = Duration::from_secs(12 * 3_600);
 const TTL_MIN: Duration = Duration::from_secs(1);
 /// How long one step of clearing up may take, and the pause after one that
 /// failed.
-const CLEAR_WITHIN: Duration = Duration::from_secs(10);
-const CLEAR_PAUSE: Duration = Duration::from_millis(200);
+const VACATE_WITHIN: Duration = Duration::from_secs(10);
+const VACATE_PAUSE: Duration = Duration::from_millis(200);
 
 /// All sessions of a store that hold elections.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct SessionPool {
     client: Client,
     hub: Arc<Hub>,
     sessions: Mutex<Vec<Arc<Shared>>>,
@@ -71,34 +71,34 @@ struct State {
     /// When the latest sign of life was sent that is confirmed.
     confirmed: Option<Instant>,
     /// The latest that is under way: when it was sent, and what became of it.
-    flying: Option<Flying>,
+    in_flight: Option<InFlight>,
 }
 
 /// A sign of life that is under way.
 #[derive(Clone, Debug)]
-struct Flying {
+struct InFlight {
     start: Instant,
     outcome: watch::Receiver<Option<Result<(), Error>>>,
 }
 
 /// A sign of life that somebody may count from.
-enum Sign {
+enum KeepAlive {
     /// Confirmed, and sent then.
     Confirmed(Instant),
-    Flying(Flying),
+    InFlight(InFlight),
 }
 
 /// A register's place in a session.
 #[derive(Debug)]
-struct Place {
+struct SessionSlot {
     shared: Arc<Shared>,
     key: Key,
-    binds: Mutex<Binds>,
+    bindings: Mutex<Bindings>,
 }
 
 /// What may be bound.
 #[derive(Debug, Default)]
-struct Binds {
+struct Bindings {
     count: u64,
     /// Which of them are not known to have failed, or to be undone.
     open: BTreeSet<u64>,
@@ -109,7 +109,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Pool {
+impl SessionPool {
     pub(super) fn new(client: Client, hub: Arc<Hub>) -> Self {
         let sessions = Mutex::default();
         Self {
@@ -120,7 +120,7 @@ impl Pool {
     }
 
     /// A place for `key` in a session that lives so long after a sign of life.
-    fn place(&self, key: &Key, ttl: Duration) -> Arc<Place> {
+    fn slot(&self, key: &Key, ttl: Duration) -> Arc<SessionSlot> {
         let mut sessions = lock(&self.sessions);
         // What is over or empty goes; but for one, for whoever comes back.
         let mut spare = false;
@@ -143,10 +143,10 @@ impl Pool {
             shared
         });
         lock(&shared.state).keys.insert(key.clone());
-        Arc::new(Place {
+        Arc::new(SessionSlot {
             shared,
             key: key.clone(),
-            binds: Mutex::default(),
+            bindings: Mutex::default(),
         })
     }
 
@@ -162,39 +162,39 @@ impl Pool {
         }
     }
 
-    /// Sees that nothing stays bound through `place`, then gives it up.
-    fn clear(self: &Arc<Self>, place: Arc<Place>, from: Instant) {
-        if place.is_clean() {
+    /// Sees that nothing stays bound through `slot`, then gives it up.
+    fn vacate(self: &Arc<Self>, slot: Arc<SessionSlot>, from: Instant) {
+        if slot.has_no_bindings() {
             return;
         }
         let pool = Arc::clone(self);
         drive::background().spawn(async move {
             tokio::time::sleep(from.since(clock::boot())).await;
             let mut settled = false;
-            while !place.shared.session.is_over() {
-                match pool.clear_once(&place, &mut settled).await {
+            while !slot.shared.session.is_over() {
+                match pool.vacate_once(&slot, &mut settled).await {
                     Ok(()) => return,
                     // A note came in between: it is read again.
                     Err(Error::Conflict) => {}
                     Err(error) => {
-                        tracing::debug!(key = %place.key, "vacating what nobody claims: {error}");
-                        tokio::time::sleep(CLEAR_PAUSE).await;
+                        tracing::debug!(key = %slot.key, "vacating what nobody claims: {error}");
+                        tokio::time::sleep(VACATE_PAUSE).await;
                     }
                 }
             }
         });
     }
 
-    async fn clear_once(&self, place: &Place, settled: &mut bool) -> Result<(), Error> {
-        let session = &place.shared.session;
+    async fn vacate_once(&self, slot: &SessionSlot, settled: &mut bool) -> Result<(), Error> {
+        let session = &slot.shared.session;
         if !*settled {
             // Behind everything that was sent before under this session.
-            session.keep_alive(CLEAR_WITHIN).await?;
+            session.keep_alive(VACATE_WITHIN).await?;
             *settled = true;
         }
-        let client = self.client.within(CLEAR_WITHIN);
-        let (reading, bound) = client.read_bound(&place.key).await?;
-        let last = lock(&place.binds).last.clone();
+        let client = self.client.within(VACATE_WITHIN);
+        let (reading, bound) = client.read_bound(&slot.key).await?;
+        let last = lock(&slot.bindings).last.clone();
         let (Some(register), Some(last)) = (reading.register, last) else {
             return Ok(());
         };
@@ -202,58 +202,60 @@ impl Pool {
             return Ok(());
         }
         let write = Write {
-            key: place.key.clone(),
+            key: slot.key.clone(),
             expect: Expect::Version(register.version),
             value: last,
             stamp: Stamp::Now,
         };
-        tracing::info!(key = %place.key, "vacated: it was held for nobody");
-        session.swap(write, None, CLEAR_WITHIN).await.map(|_| ())
+        tracing::info!(key = %slot.key, "vacated: it was held for nobody");
+        session.swap(write, None, VACATE_WITHIN).await.map(|_| ())
     }
 }
 
 impl Shared {
-    fn alive_from(&self, start: Instant) {
+    fn confirmed_from(&self, start: Instant) {
         let mut state = lock(&self.state);
         state.confirmed = state.confirmed.max(Some(start));
     }
 
     /// When a sign of life was sent that is confirmed, or is being confirmed,
     /// if one was sent at `since` or later. Sends one if none was.
-    fn sign(self: &Arc<Self>, since: Instant) -> Sign {
+    fn shared_keep_alive(self: &Arc<Self>, since: Instant) -> KeepAlive {
         let mut state = lock(&self.state);
         if let Some(start) = state.confirmed.filter(|start| *start >= since) {
-            return Sign::Confirmed(start);
+            return KeepAlive::Confirmed(start);
         }
-        if let Some(flying) = state.flying.clone().filter(|it| it.start >= since) {
-            return Sign::Flying(flying);
+        if let Some(in_flight) = state.in_flight.clone().filter(|it| it.start >= since) {
+            return KeepAlive::InFlight(in_flight);
         }
         // First the clock, then the sending.
         let start = clock::boot();
         let asked = self.session.keep_alive(self.ttl);
-        let (told, outcome) = watch::channel(None);
-        let flying = Flying { start, outcome };
-        state.flying = Some(flying.clone());
+        let (sender, outcome) = watch::channel(None);
+        let in_flight = InFlight { start, outcome };
+        state.in_flight = Some(in_flight.clone());
         drop(state);
         let shared = Arc::clone(self);
         drive::background().spawn(async move {
             let done = asked.await;
             if done.is_ok() {
-                shared.alive_from(start);
+                shared.confirmed_from(start);
             }
             // Whoever asks from now on is not to be told of a failure of old.
             let mut state = lock(&shared.state);
-            state.flying.take_if(|flying| flying.start == start);
+            state
+                .in_flight
+                .take_if(|in_flight| in_flight.start == start);
             drop(state);
-            told.send_replace(Some(done));
+            sender.send_replace(Some(done));
         });
-        Sign::Flying(flying)
+        KeepAlive::InFlight(in_flight)
     }
 }
 
-impl Place {
-    fn is_clean(&self) -> bool {
-        lock(&self.binds).open.is_empty()
+impl SessionSlot {
+    fn has_no_bindings(&self) -> bool {
+        lock(&self.bindings).open.is_empty()
     }
 
     /// Sends a write that binds.
@@ -264,24 +266,24 @@ impl Place {
         within: Duration,
     ) -> impl Future<Output = Result<Swapped, Error>> + Send + use<> {
         let number = {
-            let mut binds = lock(&self.binds);
-            binds.count += 1;
-            let number = binds.count;
-            binds.open.insert(number);
-            binds.last = Some(last.clone());
+            let mut bindings = lock(&self.bindings);
+            bindings.count += 1;
+            let number = bindings.count;
+            bindings.open.insert(number);
+            bindings.last = Some(last.clone());
             number
         };
         let start = clock::boot();
         let asked = self.shared.session.swap(write, Some(last), within);
-        let place = Arc::clone(self);
+        let slot = Arc::clone(self);
         async move {
             let done = asked.await;
             match &done {
-                Ok(_) => place.shared.alive_from(start),
+                Ok(_) => slot.shared.confirmed_from(start),
                 // Perhaps is not no.
                 Err(Error::Unknown(_)) => {}
                 Err(_) => {
-                    lock(&place.binds).open.remove(&number);
+                    lock(&slot.bindings).open.remove(&number);
                 }
             }
             done
@@ -289,26 +291,26 @@ impl Place {
     }
 
     /// Sends a write that lets the register go.
-    fn let_go(
+    fn unbind(
         self: &Arc<Self>,
         write: Write,
         within: Duration,
     ) -> impl Future<Output = Result<Swapped, Error>> + Send + use<> {
-        let before = lock(&self.binds).count;
+        let before = lock(&self.bindings).count;
         let asked = self.shared.session.swap(write, None, within);
-        let place = Arc::clone(self);
+        let slot = Arc::clone(self);
         async move {
             let done = asked.await;
             if done.is_ok() {
                 // Whatever was sent before it under this session is undone.
-                lock(&place.binds).open.retain(|number| *number > before);
+                lock(&slot.bindings).open.retain(|number| *number > before);
             }
             done
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for SessionSlot {
     fn drop(&mut self) {
         lock(&self.shared.state).keys.remove(&self.key);
     }
@@ -316,34 +318,34 @@ impl Drop for Place {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Holding {
-    pool: Arc<Pool>,
+pub(super) struct SessionHold {
+    pool: Arc<SessionPool>,
     key: Key,
-    place: Mutex<Option<Arc<Place>>>,
+    slot: Mutex<Option<Arc<SessionSlot>>>,
 }
 
-impl Holding {
-    pub(super) fn new(pool: Arc<Pool>, key: Key) -> Self {
-        let place = Mutex::default();
-        Self { pool, key, place }
+impl SessionHold {
+    pub(super) fn new(pool: Arc<SessionPool>, key: Key) -> Self {
+        let slot = Mutex::default();
+        Self { pool, key, slot }
     }
 
     /// The place it has, in a session that is not known to be over.
-    fn living(&self) -> Option<Arc<Place>> {
-        let mut place = lock(&self.place);
+    fn current_slot(&self) -> Option<Arc<SessionSlot>> {
+        let mut slot = lock(&self.slot);
         // What was bound to a session that is over is not any more.
-        place.take_if(|it| it.shared.session.is_over());
-        place.clone()
+        slot.take_if(|it| it.shared.session.is_over());
+        slot.clone()
     }
 
-    fn place(&self, ttl: Duration) -> Arc<Place> {
+    fn slot(&self, ttl: Duration) -> Arc<SessionSlot> {
         let ttl = whole_millis(ttl).max(TTL_MIN);
-        if let Some(place) = self.living().filter(|it| it.shared.ttl >= ttl) {
-            return place;
+        if let Some(slot) = self.current_slot().filter(|it| it.shared.ttl >= ttl) {
+            return slot;
         }
-        let place = self.pool.place(&self.key, ttl);
-        *lock(&self.place) = Some(Arc::clone(&place));
-        place
+        let slot = self.pool.slot(&self.key, ttl);
+        *lock(&self.slot) = Some(Arc::clone(&slot));
+        slot
     }
 }
 
@@ -353,7 +355,7 @@ fn whole_millis(span: Duration) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
-impl Hold for Holding {
+impl Hold for SessionHold {
     fn write(
         &self,
         write: Write,
@@ -369,9 +371,9 @@ impl Hold for Holding {
             write.value.clone(),
         );
         let publish = write.stamp == Stamp::Now;
-        let asked: BoxFuture<'static, Result<Swapped, Error>> = match (bind, self.living()) {
-            (Some(bind), _) => Box::pin(self.place(bind.ttl).bind(write, bind.last, within)),
-            (None, Some(place)) => Box::pin(place.let_go(write, within)),
+        let asked: BoxFuture<'static, Result<Swapped, Error>> = match (bind, self.current_slot()) {
+            (Some(bind), _) => Box::pin(self.slot(bind.ttl).bind(write, bind.last, within)),
+            (None, Some(slot)) => Box::pin(slot.unbind(write, within)),
             (None, None) => {
                 let client = self.pool.client.spread(within);
                 Box::pin(async move { client.compare_and_swap(write).await })
@@ -395,24 +397,24 @@ impl Hold for Holding {
         within: Duration,
     ) -> BoxFuture<'static, Result<Instant, StoreError>> {
         // Whatever else: a session that is over confirms nothing.
-        let Some(place) = self.living() else {
+        let Some(slot) = self.current_slot() else {
             return Box::pin(std::future::ready(Err(StoreError::Conflict)));
         };
-        let sign = place.shared.sign(since);
+        let shared_keep_alive = slot.shared.shared_keep_alive(since);
         Box::pin(async move {
-            let Flying { start, mut outcome } = match sign {
-                Sign::Confirmed(start) => return Ok(start),
-                Sign::Flying(flying) => flying,
+            let InFlight { start, mut outcome } = match shared_keep_alive {
+                KeepAlive::Confirmed(start) => return Ok(start),
+                KeepAlive::InFlight(in_flight) => in_flight,
             };
-            let told = outcome.wait_for(Option::is_some);
-            let done = match tokio::time::timeout(within, told).await {
+            let ended = outcome.wait_for(Option::is_some);
+            let done = match tokio::time::timeout(within, ended).await {
                 Ok(Ok(done)) => done.clone(),
                 Ok(Err(_)) => None,
                 Err(_) => return Err(StoreError::unknown("no answer in time")),
             };
             match done {
                 Some(Ok(())) => Ok(start),
-                _ if place.shared.session.is_over() => Err(StoreError::Conflict),
+                _ if slot.shared.session.is_over() => Err(StoreError::Conflict),
                 Some(Err(error)) => Err(error.into()),
                 None => Err(StoreError::unknown("nobody waits for the answer")),
             }
@@ -420,21 +422,21 @@ impl Hold for Holding {
     }
 
     fn release(&self) {
-        if let Some(place) = lock(&self.place).take() {
-            self.pool.clear(place, Instant::ZERO);
+        if let Some(slot) = lock(&self.slot).take() {
+            self.pool.vacate(slot, Instant::ZERO);
         }
     }
 }
 
-impl Drop for Holding {
+impl Drop for SessionHold {
     fn drop(&mut self) {
-        let Some(place) = lock(&self.place).take() else {
+        let Some(slot) = lock(&self.slot).take() else {
             return;
         };
         // Whoever believed in it, and was not asked, does so no longer than
         // the session would have lived.
-        let confirmed = lock(&place.shared.state).confirmed;
-        let from = confirmed.map_or(Instant::ZERO, |start| start.after(place.shared.ttl));
-        self.pool.clear(place, from);
+        let confirmed = lock(&slot.shared.state).confirmed;
+        let from = confirmed.map_or(Instant::ZERO, |start| start.after(slot.shared.ttl));
+        self.pool.vacate(slot, from);
     }
 }

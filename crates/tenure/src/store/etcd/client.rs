@@ -22,14 +22,14 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::classify;
-use super::kv::Place;
+use super::kv::KeySpace;
 use super::settings::Settings;
 use super::wire::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, WATCH};
 use super::wire::{RANGE, RangeRequest, RangeResponse, WatchRequest, WatchResponse};
 use crate::clock;
 use crate::distance::Distance;
 use crate::error::StoreError;
-use crate::store::dial::{Connection, Dialer, Reach};
+use crate::store::dial::{ConnectFn, Connection, Dialer};
 use crate::store::{Key, MAX_VALUE_BYTES, PAGE_MAX};
 
 /// The largest answer that is taken: a full page of the largest registers,
@@ -38,22 +38,22 @@ const ANSWER_MAX: usize = 2 * PAGE_MAX * (MAX_VALUE_BYTES + Key::MAX_BYTES);
 
 /// Opens connections and carries out calls.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct EtcdClient {
     settings: Arc<Settings>,
-    dialer: Dialer<Opened>,
+    dialer: Dialer<EtcdConnection>,
     distance: Distance,
 }
 
 /// An open connection.
 #[derive(Clone, Debug)]
-pub(super) struct Opened {
+pub(super) struct EtcdConnection {
     channel: Channel,
     token: Option<AsciiMetadataValue>,
     /// Tells connections apart.
     identity: Arc<()>,
 }
 
-impl Connection for Opened {
+impl Connection for EtcdConnection {
     fn is_open(&self) -> bool {
         // That it is not shows with the next call, which leaves it.
         true
@@ -64,11 +64,11 @@ impl Connection for Opened {
     }
 }
 
-impl Line {
+impl EtcdClient {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
         let distance = Distance::default();
         let (all, measured) = (Arc::clone(&settings), distance.clone());
-        let reach: Reach<Opened> = Arc::new(move |at| {
+        let connect_to: ConnectFn<EtcdConnection> = Arc::new(move |at| {
             let (settings, distance) = (Arc::clone(&all), measured.clone());
             Box::pin(async move { open(&settings, at, &distance).await })
         });
@@ -80,7 +80,7 @@ impl Line {
                 .map_or_else(String::new, ToString::to_string)
         });
         Self {
-            dialer: Dialer::new(settings.to_string(), hosts.collect(), 0, reach),
+            dialer: Dialer::new(settings.to_string(), hosts.collect(), 0, connect_to),
             settings,
             distance,
         }
@@ -98,11 +98,11 @@ impl Line {
         B: Message + Default + Send + Sync + 'static,
     {
         let until = clock::boot().after(within);
-        let opened = self.connected(until).await?;
-        match self.ask(&opened, path, request, until).await? {
+        let connection = self.connected(until).await?;
+        match self.ask(&connection, path, request, until).await? {
             Some(Ok(answer)) => Ok(answer),
             Some(Err(status)) => Err(classify::reading(&self.settings.to_string(), &status)),
-            None => Err(StoreError::unavailable(self.silence(within))),
+            None => Err(StoreError::unavailable(self.timeout_text(within))),
         }
     }
 
@@ -118,15 +118,15 @@ impl Line {
         B: Message + Default + Send + Sync + 'static,
     {
         let until = clock::boot().after(within);
-        let opened = self.connected(until).await?;
-        match self.ask(&opened, path, request, until).await? {
+        let connection = self.connected(until).await?;
+        match self.ask(&connection, path, request, until).await? {
             Some(Ok(answer)) => Ok(answer),
             Some(Err(status)) => Err(classify::writing(&self.settings.to_string(), &status)),
-            None => Err(StoreError::unknown(self.silence(within))),
+            None => Err(StoreError::unknown(self.timeout_text(within))),
         }
     }
 
-    fn silence(&self, within: Duration) -> String {
+    fn timeout_text(&self, within: Duration) -> String {
         self.distance.silence(&self.settings.to_string(), within)
     }
 
@@ -139,7 +139,7 @@ impl Line {
         for _ in 0..TRIPS {
             let asked = clock::boot();
             let left = until.since(asked);
-            let request = nothing(&self.settings);
+            let request = probe_request(&self.settings);
             let _: RangeResponse = self.read(RANGE, request, left).await.ok()?;
             let took = clock::boot().since(asked);
             quickest = Some(quickest.map_or(took, |least: Duration| least.min(took)));
@@ -151,7 +151,7 @@ impl Line {
     /// was sent.
     async fn ask<A, B>(
         &self,
-        opened: &Opened,
+        connection: &EtcdConnection,
         path: &'static str,
         request: A,
         until: Instant,
@@ -160,18 +160,18 @@ impl Line {
         A: Message + Send + Sync + 'static,
         B: Message + Default + Send + Sync + 'static,
     {
-        let mut line = opened.line();
+        let mut grpc = connection.grpc();
         let mut request = Request::new(request);
-        opened.sign(&mut request);
+        connection.authenticate(&mut request);
         let sent = clock::boot();
         let left = until.since(sent);
         let asked = async {
-            if let Err(error) = line.ready().await {
+            if let Err(error) = grpc.ready().await {
                 return Err(StoreError::unavailable(classify::text(&error)));
             }
             let path = PathAndQuery::from_static(path);
             let codec: ProstCodec<A, B> = ProstCodec::default();
-            Ok(line.unary(request, path, codec).await)
+            Ok(grpc.unary(request, path, codec).await)
         };
         match tokio::time::timeout(left, asked).await {
             Ok(Ok(Ok(answer))) => {
@@ -179,17 +179,17 @@ impl Line {
                 Ok(Some(Ok(answer.into_inner())))
             }
             Ok(Ok(Err(status))) => {
-                if classify::suspect(&status) {
-                    self.dialer.leave(opened);
+                if classify::is_suspect(&status) {
+                    self.dialer.abandon(connection);
                 }
                 Ok(Some(Err(status)))
             }
             Ok(Err(error)) => {
-                self.dialer.leave(opened);
+                self.dialer.abandon(connection);
                 Err(error)
             }
             Err(_) => {
-                self.dialer.leave(opened);
+                self.dialer.abandon(connection);
                 Ok(None)
             }
         }
@@ -199,49 +199,53 @@ impl Line {
     /// with the stream, so `requests` must begin with one.
     pub(super) async fn watch(
         &self,
-        opened: &Opened,
+        connection: &EtcdConnection,
         requests: impl Stream<Item = WatchRequest> + Send + 'static,
     ) -> Result<Streaming<WatchResponse>, StoreError> {
-        let mut line = opened.line();
-        line.ready()
+        let mut grpc = connection.grpc();
+        grpc.ready()
             .await
             .map_err(|error| StoreError::unavailable(classify::text(&error)))?;
         let mut request = Request::new(requests);
-        opened.sign(&mut request);
+        connection.authenticate(&mut request);
         // A server that is cut off from the others ends the stream instead
         // of keeping silent.
         let yes = AsciiMetadataValue::from_static("true");
         request.metadata_mut().insert("hasleader", yes);
         let codec: ProstCodec<WatchRequest, WatchResponse> = ProstCodec::default();
         let path = PathAndQuery::from_static(WATCH);
-        match line.streaming(request, path, codec).await {
+        match grpc.streaming(request, path, codec).await {
             Ok(answer) => Ok(answer.into_inner()),
-            Err(status) => Err(self.stream_broke(opened, &status)),
+            Err(status) => Err(self.stream_broke(connection, &status)),
         }
     }
 
     /// What it means that a stream ended with this.
-    pub(super) fn stream_broke(&self, opened: &Opened, status: &Status) -> StoreError {
-        if classify::suspect(status) {
-            self.dialer.leave(opened);
+    pub(super) fn stream_broke(&self, connection: &EtcdConnection, status: &Status) -> StoreError {
+        if classify::is_suspect(status) {
+            self.dialer.abandon(connection);
         }
         classify::reading(&self.settings.to_string(), status)
     }
 
     /// The open connection, or a new one.
-    pub(super) async fn connected(&self, until: Instant) -> Result<Opened, StoreError> {
+    pub(super) async fn connected(&self, until: Instant) -> Result<EtcdConnection, StoreError> {
         self.dialer.connected(until).await
     }
 }
 
 /// Does the whole handshake with one server, and times its last question.
-async fn open(settings: &Settings, at: usize, distance: &Distance) -> Result<Opened, StoreError> {
+async fn open(
+    settings: &Settings,
+    at: usize,
+    distance: &Distance,
+) -> Result<EtcdConnection, StoreError> {
     let Some(endpoint) = settings.servers.get(at) else {
         return Err(StoreError::broken("expected a server of this number"));
     };
     let connected = endpoint.connect().await;
     let channel = connected.map_err(|error| StoreError::unavailable(classify::text(&error)))?;
-    let mut opened = Opened {
+    let mut connection = EtcdConnection {
         channel,
         token: None,
         identity: Arc::new(()),
@@ -252,34 +256,35 @@ async fn open(settings: &Settings, at: usize, distance: &Distance) -> Result<Ope
             password: password.to_owned(),
         };
         let answer: AuthenticateResponse =
-            first_call(settings, &opened, AUTHENTICATE, request).await?;
+            first_call(settings, &connection, AUTHENTICATE, request).await?;
         let token = AsciiMetadataValue::try_from(answer.token);
         let no_text = |_| StoreError::unavailable("the server's token is no text");
-        opened.token = Some(token.map_err(no_text)?);
+        connection.token = Some(token.map_err(no_text)?);
     }
     let asked = clock::boot();
-    let _: RangeResponse = first_call(settings, &opened, RANGE, nothing(settings)).await?;
+    let _: RangeResponse =
+        first_call(settings, &connection, RANGE, probe_request(settings)).await?;
     distance.took(clock::boot().since(asked));
-    Ok(opened)
+    Ok(connection)
 }
 
 /// A read that a majority has to answer, and that brings next to nothing: one
 /// key of ours at most.
-fn nothing(settings: &Settings) -> RangeRequest {
-    let place = Place {
+fn probe_request(settings: &Settings) -> RangeRequest {
+    let keyspace = KeySpace {
         prefix: &settings.prefix,
     };
     RangeRequest {
         limit: 1,
         keys_only: true,
-        ..place.list("", None)
+        ..keyspace.list("", None)
     }
 }
 
 /// A call of a handshake.
 async fn first_call<A, B>(
     settings: &Settings,
-    opened: &Opened,
+    connection: &EtcdConnection,
     path: &'static str,
     request: A,
 ) -> Result<B, StoreError>
@@ -287,27 +292,27 @@ where
     A: Message + Send + Sync + 'static,
     B: Message + Default + Send + Sync + 'static,
 {
-    let mut line = opened.line();
-    line.ready()
+    let mut grpc = connection.grpc();
+    grpc.ready()
         .await
         .map_err(|error| StoreError::unavailable(classify::text(&error)))?;
     let mut request = Request::new(request);
-    opened.sign(&mut request);
+    connection.authenticate(&mut request);
     let codec: ProstCodec<A, B> = ProstCodec::default();
-    let answer = line
+    let answer = grpc
         .unary(request, PathAndQuery::from_static(path), codec)
         .await;
     let answer = answer.map_err(|status| classify::reading(&settings.to_string(), &status))?;
     Ok(answer.into_inner())
 }
 
-impl Opened {
-    fn line(&self) -> Grpc<Channel> {
+impl EtcdConnection {
+    fn grpc(&self) -> Grpc<Channel> {
         Grpc::new(self.channel.clone()).max_decoding_message_size(ANSWER_MAX)
     }
 
     /// Says who asks.
-    fn sign<T>(&self, request: &mut Request<T>) {
+    fn authenticate<T>(&self, request: &mut Request<T>) {
         if let Some(token) = &self.token {
             request.metadata_mut().insert("token", token.clone());
         }
