@@ -142,7 +142,10 @@ impl Client {
     /// far away for that.
     #[doc(hidden)]
     pub fn excuses(&self, within: Duration) -> Option<String> {
-        self.shared.leader_discovery.distance().excuses(within)
+        self.shared
+            .leader_discovery
+            .round_trips()
+            .explain_timeout(within)
     }
 
     pub(super) const fn time(&self) -> Duration {

@@ -323,12 +323,10 @@ impl Shared {
             let mut state = self.lock();
             state.stream += 1;
             state.pipeline.connected(clock::boot());
-            state
-                .pipeline
-                .is_as_far_as(self.leader_discovery.distance());
+            state.pipeline.adapt_to(self.leader_discovery.round_trips());
             state.stream
         };
-        let within = self.leader_discovery.distance().patience(ACCEPT_WITHIN);
+        let within = self.leader_discovery.round_trips().timeout(ACCEPT_WITHIN);
         let outgoing = Outgoing {
             shared: Arc::clone(self),
             stream,

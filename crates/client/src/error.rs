@@ -7,7 +7,7 @@
 
 use tenure_api::v1;
 use tenure_runtime::error::{StoreError, plain};
-use tenure_runtime::tls::Unread;
+use tenure_runtime::tls::FilesError;
 
 /// How a call failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -100,11 +100,11 @@ impl Error {
     }
 }
 
-impl From<Unread> for Error {
-    fn from(unread: Unread) -> Self {
+impl From<FilesError> for Error {
+    fn from(unread: FilesError) -> Self {
         match unread {
-            Unread::Wrong(why) => Self::invalid(why),
-            Unread::Late(why) => Self::Unavailable(why),
+            FilesError::Wrong(why) => Self::invalid(why),
+            FilesError::Late(why) => Self::Unavailable(why),
         }
     }
 }

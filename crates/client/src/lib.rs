@@ -89,7 +89,7 @@ pub struct Config {
     pub tls: Option<ClientTlsFiles>,
     /// By what the client is known, for servers that want a token. Without
     /// one, servers on this machine are shown that the client can read the
-    /// token of its user ([`OwnToken`](tenure_runtime::own::OwnToken)).
+    /// token of its user ([`OwnToken`](tenure_runtime::own_token::OwnToken)).
     pub token: Option<Token>,
     /// Whether elections on the store that is made of this client are held by
     /// sessions rather than renewed one by one (`?hold=session`).

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use tenure_core::time::Instant;
-use tenure_runtime::own::{OwnToken, is_near};
+use tenure_runtime::own_token::{OwnToken, is_loopback};
 use tenure_runtime::tls::ClientTls;
 use tenure_runtime::{clock, drive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -157,7 +157,7 @@ async fn dialled(
     let began = clock::boot();
     let stream = plain(to.clone()).await?;
     let address = stream.peer_addr()?;
-    if is_near(address)
+    if is_loopback(address)
         && let Some(token) = own_token().await
     {
         let said = token.prove(address, began);

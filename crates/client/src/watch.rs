@@ -265,7 +265,7 @@ async fn serve_by_one<F: Subscription>(
     subscription: &mut F,
     useful: &mut bool,
 ) -> ControlFlow<(), String> {
-    let within = leader_discovery.distance().patience(WITHIN);
+    let within = leader_discovery.round_trips().timeout(WITHIN);
     let mut messages = match timeout(within, subscription.begin(channel.clone())).await {
         Ok(Ok(messages)) => messages,
         Ok(Err(status)) => return turned_away(subscription, &status).await,

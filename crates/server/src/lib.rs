@@ -131,7 +131,7 @@ pub use ended::Ended;
 pub use shared::HealthStatus;
 pub use tokens::{check_tokens, draw_token, fingerprint};
 
-use crate::transport::{AddressBook, Contact, Details, Settings, Tasks, Tls, Unread};
+use crate::transport::{AddressBook, Contact, Details, FilesError, Settings, Tasks, Tls};
 use crate::wal::{WalError, Writer};
 use audit::Audit;
 use data::{BlankDirectory, DataDirectory, OpenLog};
@@ -174,11 +174,11 @@ pub enum StartError {
     State(String),
 }
 
-impl From<Unread> for StartError {
-    fn from(unread: Unread) -> Self {
+impl From<FilesError> for StartError {
+    fn from(unread: FilesError) -> Self {
         match unread {
-            Unread::Wrong(why) => Self::Config(why),
-            Unread::Late(why) => Self::Late(why),
+            FilesError::Wrong(why) => Self::Config(why),
+            FilesError::Late(why) => Self::Late(why),
         }
     }
 }

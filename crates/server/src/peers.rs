@@ -32,8 +32,8 @@ use super::shared::Shared;
 use super::trust;
 use crate::transport::{
     AddressBook, CommittedMembers, Demand, Form, FrameReader, Greeting, GreetingAnswer,
-    GreetingError, Introduced, Line, Link, PeerKeepAlive, Prover, ReadError, Tasks, Tls,
-    accept_plain, distrust, introduced,
+    GreetingError, Introduced, Link, MaybeTlsStream, PeerKeepAlive, Prover, ReadError, Tasks, Tls,
+    accept_plain, explain_tls_error, introduced,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -356,8 +356,8 @@ fn suspicion(error: &GreetingError, tls: Option<&Tls>) -> Option<String> {
         return None;
     };
     match tls {
-        Some(tls) => tls.distrust(error),
-        None => distrust(error, Path::new("")),
+        Some(tls) => tls.explain_tls_error(error),
+        None => explain_tls_error(error, Path::new("")),
     }
 }
 
@@ -366,13 +366,13 @@ async fn introduce(
     stream: TcpStream,
     tls: Option<Arc<Tls>>,
     own: ServerId,
-) -> Result<(Line, Introduced), GreetingError> {
+) -> Result<(MaybeTlsStream, Introduced), GreetingError> {
     let mut line = secure(stream, tls).await?;
     let introduced = introduced(&mut line, own).await?;
     Ok((line, introduced))
 }
 
-async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {
+async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<MaybeTlsStream> {
     stream.set_nodelay(true)?;
     match tls {
         Some(tls) => tls.accept(stream, Demand::Server).await,
@@ -394,7 +394,7 @@ fn answer(
 }
 
 async fn serve(
-    mut stream: Line,
+    mut stream: MaybeTlsStream,
     mut introduced: Introduced,
     (number, permit): (u64, &ConnectionPermit),
     (answer, proven): (GreetingAnswer, Result<bool, String>),
@@ -465,7 +465,7 @@ async fn serve(
 
 /// Passes on what a server says, until its connection ends.
 async fn listen(
-    stream: Line,
+    stream: MaybeTlsStream,
     (peer_connection, start, proven): (PeerConnection, Option<Start>, bool),
     (mut edition, mut settled, told, permit): (
         watch::Receiver<u64>,

@@ -34,7 +34,7 @@ use tenure_runtime::clock;
 use super::log_rate_limit::LogRateLimit;
 use super::shared::{LocalServer, Shared};
 use crate::transport::{
-    Contact, Greeting, GreetingReply, Introduced, Line, Proof, Side, Tls, Transcript,
+    Contact, Greeting, GreetingReply, Introduced, MaybeTlsStream, Proof, Side, Tls, Transcript,
 };
 
 /// Servers that are no members and have said where they are, at most.
@@ -98,7 +98,7 @@ fn proof_of(
 /// if so; else whether it has proven it. People are told once.
 pub(super) fn doubt(
     (shared, tls, log_rate_limit): (&Shared, Option<&Tls>, &LogRateLimit),
-    (line, from): (&Line, IpAddr),
+    (line, from): (&MaybeTlsStream, IpAddr),
     introduced: &Introduced,
 ) -> Result<bool, String> {
     let server = introduced.greeting.hello.server;

@@ -35,7 +35,7 @@ pub mod store;
 pub use election::{Election, Leadership};
 pub use error::StoreError;
 pub use tenure_core::ids::{Fence, LeaderId, Name, Term};
-pub(crate) use tenure_runtime::distance;
+pub(crate) use tenure_runtime::round_trip;
 pub use tenure_runtime::{clock, drive, error, small};
 
 /// The pure machines that the rest of this crate runs.

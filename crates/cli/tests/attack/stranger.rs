@@ -9,8 +9,8 @@ use tenure_alpo::{
     Position, Request, ServerId, StorageId, Table,
 };
 use tenure_server::transport::{
-    AddressBook, CommittedMembers, Form, Greeting, GreetingAnswer, Line, Prover, Settings, Tls,
-    greet,
+    AddressBook, CommittedMembers, Form, Greeting, GreetingAnswer, MaybeTlsStream, Prover,
+    Settings, Tls, greet,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -71,10 +71,14 @@ impl Stranger<'_> {
     }
 
     /// Says a greeting and stays, if it was let in.
-    pub(crate) async fn stay(&self, address: &str, greeting: &Greeting) -> Result<Line, Response> {
+    pub(crate) async fn stay(
+        &self,
+        address: &str,
+        greeting: &Greeting,
+    ) -> Result<MaybeTlsStream, Response> {
         let stream = TcpStream::connect(address).await.expect("it listens");
         let line = match self.tls {
-            None => Ok(Line::Plain(stream)),
+            None => Ok(MaybeTlsStream::Plain(stream)),
             Some(tls) => tls.connect(stream, address).await,
         };
         let Ok(mut line) = line else {

@@ -13,8 +13,8 @@ use tenure_election::{Failure, FailureClass};
 
 use super::{Key, Register, Selector, Sighting, Store, Watch};
 use crate::clock;
-use crate::distance::{ADVICE, Distance, LEASE_TRIPS, advice};
 use crate::error::StoreError;
+use crate::round_trip::{ADVICE, LEASE_TRIPS, RoundTripTimes, advice};
 
 /// How many slow calls in a row are worth a warning: one may have met a
 /// connection that had to be made first.
@@ -26,7 +26,7 @@ const SLOW_IN_A_ROW: u32 = 2;
 pub(crate) struct Caller {
     /// What the machine is called in the log.
     who: String,
-    distance: Distance,
+    round_trips: RoundTripTimes,
     /// How many calls in a row took more than five eighths of their time.
     slow: Arc<AtomicU32>,
 }
@@ -35,7 +35,7 @@ impl Caller {
     pub(crate) fn new(who: impl Into<String>) -> Self {
         Self {
             who: who.into(),
-            distance: Distance::default(),
+            round_trips: RoundTripTimes::default(),
             slow: Arc::default(),
         }
     }
@@ -52,7 +52,7 @@ impl Caller {
         let took = clock::boot().since(asked);
         match ended {
             Ok(Ok(answer)) => {
-                self.distance.took(took);
+                self.round_trips.record(took);
                 self.count_slow(took, within);
                 Ok(answer)
             }
@@ -82,7 +82,7 @@ impl Caller {
     /// the store knows it and has said so.
     fn with_advice(&self, mut failure: Failure, took: Duration, within: Duration) -> Failure {
         let late = took >= within / 10 * 9 && !failure.why.contains(ADVICE);
-        if let Some(excuse) = self.distance.excuses(within).filter(|_| late) {
+        if let Some(excuse) = self.round_trips.explain_timeout(within).filter(|_| late) {
             failure = Failure::new(failure.class, &format!("{}; {excuse}", failure.why));
         }
         failure
@@ -174,7 +174,7 @@ mod tests {
         let late = || Failure::new(FailureClass::Unknown, "no answer");
         let said = caller.with_advice(late(), ms(200), ms(200)).why;
         assert_eq!(&*said, "no answer", "nothing was measured");
-        caller.distance.took(ms(500));
+        caller.round_trips.record(ms(500));
         let said = caller.with_advice(late(), ms(200), ms(200)).why;
         for words in ["no answer; ", "takes 500ms", "had 200ms", "5s would do"] {
             assert!(said.contains(words), "{words}: {said}");

@@ -65,7 +65,7 @@ mod watch;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "cluster"))]
 mod watcher;
 
-pub use crate::distance::{LEASE_TRIPS, lease_for};
+pub use crate::round_trip::{LEASE_TRIPS, lease_for};
 #[cfg(feature = "etcd")]
 pub use etcd::Etcd;
 pub use memory::Memory;

@@ -27,8 +27,8 @@ use super::settings::Settings;
 use super::wire::{AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, WATCH};
 use super::wire::{RANGE, RangeRequest, RangeResponse, WatchRequest, WatchResponse};
 use crate::clock;
-use crate::distance::Distance;
 use crate::error::StoreError;
+use crate::round_trip::RoundTripTimes;
 use crate::store::dial::{ConnectFn, Connection, Dialer};
 use crate::store::{Key, MAX_VALUE_BYTES, PAGE_MAX};
 
@@ -41,7 +41,7 @@ const ANSWER_MAX: usize = 2 * PAGE_MAX * (MAX_VALUE_BYTES + Key::MAX_BYTES);
 pub(super) struct EtcdClient {
     settings: Arc<Settings>,
     dialer: Dialer<EtcdConnection>,
-    distance: Distance,
+    round_trips: RoundTripTimes,
 }
 
 /// An open connection.
@@ -66,11 +66,11 @@ impl Connection for EtcdConnection {
 
 impl EtcdClient {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
-        let distance = Distance::default();
-        let (all, measured) = (Arc::clone(&settings), distance.clone());
+        let round_trips = RoundTripTimes::default();
+        let (all, measured) = (Arc::clone(&settings), round_trips.clone());
         let connect_to: ConnectFn<EtcdConnection> = Arc::new(move |at| {
-            let (settings, distance) = (Arc::clone(&all), measured.clone());
-            Box::pin(async move { open(&settings, at, &distance).await })
+            let (settings, round_trips) = (Arc::clone(&all), measured.clone());
+            Box::pin(async move { open(&settings, at, &round_trips).await })
         });
         let hosts = settings.servers.iter();
         let hosts = hosts.map(|server| {
@@ -82,7 +82,7 @@ impl EtcdClient {
         Self {
             dialer: Dialer::new(settings.to_string(), hosts.collect(), 0, connect_to),
             settings,
-            distance,
+            round_trips,
         }
     }
 
@@ -127,7 +127,8 @@ impl EtcdClient {
     }
 
     fn timeout_text(&self, within: Duration) -> String {
-        self.distance.silence(&self.settings.to_string(), within)
+        self.round_trips
+            .timeout_text(&self.settings.to_string(), within)
     }
 
     /// How long a round trip takes: the quickest of some.
@@ -175,7 +176,7 @@ impl EtcdClient {
         };
         match tokio::time::timeout(left, asked).await {
             Ok(Ok(Ok(answer))) => {
-                self.distance.took(clock::boot().since(sent));
+                self.round_trips.record(clock::boot().since(sent));
                 Ok(Some(Ok(answer.into_inner())))
             }
             Ok(Ok(Err(status))) => {
@@ -238,7 +239,7 @@ impl EtcdClient {
 async fn open(
     settings: &Settings,
     at: usize,
-    distance: &Distance,
+    round_trips: &RoundTripTimes,
 ) -> Result<EtcdConnection, StoreError> {
     let Some(endpoint) = settings.servers.get(at) else {
         return Err(StoreError::broken("expected a server of this number"));
@@ -264,7 +265,7 @@ async fn open(
     let asked = clock::boot();
     let _: RangeResponse =
         first_call(settings, &connection, RANGE, probe_request(settings)).await?;
-    distance.took(clock::boot().since(asked));
+    round_trips.record(clock::boot().since(asked));
     Ok(connection)
 }
 

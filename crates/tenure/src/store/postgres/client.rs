@@ -38,8 +38,8 @@ use super::settings::Settings;
 use super::sql::{self, Change};
 use super::table::{self, ResolvedTable, Table};
 use super::unsent_notifications::{self, UnsentNotifications};
-use crate::distance::Distance;
 use crate::error::StoreError;
+use crate::round_trip::RoundTripTimes;
 use crate::store::dial::{ConnectFn, Dialer};
 use crate::{clock, drive};
 
@@ -57,7 +57,7 @@ pub(super) struct PgClient {
     settings: Arc<Settings>,
     dialer: Arc<Dialer<PgConnection>>,
     table: Arc<ResolvedTable>,
-    distance: Distance,
+    round_trips: RoundTripTimes,
     in_flight: Arc<AtomicUsize>,
     uncertain: Arc<UncertainWrites>,
     unsent: Arc<UnsentNotifications>,
@@ -154,7 +154,7 @@ impl PgClient {
             settings,
             dialer: Arc::new(dialer),
             table,
-            distance: Distance::default(),
+            round_trips: RoundTripTimes::default(),
             in_flight: Arc::default(),
             uncertain: Arc::default(),
             unsent: Arc::default(),
@@ -297,7 +297,8 @@ impl PgClient {
                 self.settings
             );
         }
-        self.distance.silence(&self.settings.to_string(), within)
+        self.round_trips
+            .timeout_text(&self.settings.to_string(), within)
     }
 
     fn warning_text(&self, connected: &PgConnection) -> String {
@@ -341,7 +342,7 @@ impl PgClient {
         let (tell, answer) = oneshot::channel();
         let (ended, is_behind) = oneshot::channel();
         let (connected, dialer) = (connected.clone(), Arc::clone(&self.dialer));
-        let (distance, uncertain) = (self.distance.clone(), Arc::clone(&self.uncertain));
+        let (round_trips, uncertain) = (self.round_trips.clone(), Arc::clone(&self.uncertain));
         let unsent = Arc::clone(&self.unsent);
         drive::background().spawn(async move {
             let _held = (in_flight, ended);
@@ -349,7 +350,7 @@ impl PgClient {
             let first = async {
                 let asked = clock::boot();
                 let rows = connected.ask(&statements).await;
-                distance.took(clock::boot().since(asked));
+                round_trips.record(clock::boot().since(asked));
                 let warned = connected.received.warnings() != warnings;
                 if warned {
                     // Of a write whose caller has left, perhaps.

@@ -18,7 +18,7 @@ use tenure_core::time::Instant;
 use crate::clock;
 
 /// How often the files are looked at, at most.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long a caller waits for a look: a small part of an election timeout.
 const WITHIN: Duration = Duration::from_millis(50);
 /// How long the first look may take: nothing is in use yet.
@@ -28,7 +28,7 @@ const SLOW: Duration = Duration::from_secs(2);
 
 /// Why files could not be used at a start.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unread {
+pub enum FilesError {
     /// They are not as they should be, and a person must mend them.
     #[error("{0}")]
     Wrong(String),
@@ -37,7 +37,7 @@ pub enum Unread {
     Late(String),
 }
 
-impl From<String> for Unread {
+impl From<String> for FilesError {
     fn from(why: String) -> Self {
         Self::Wrong(why)
     }
@@ -46,18 +46,18 @@ impl From<String> for Unread {
 /// Does what reads a file on a thread of its own, and waits so long for it as
 /// for the first look at any file: `what` it is, in the singular, is for
 /// people.
-pub fn in_time<T: Send + 'static>(
+pub fn read_in_time<T: Send + 'static>(
     what: &str,
     file: &Path,
     read: impl FnOnce() -> Result<T, String> + Send + 'static,
-) -> Result<T, Unread> {
+) -> Result<T, FilesError> {
     let (tell, told) = mpsc::channel();
     let thread = std::thread::Builder::new().name("tenure-files".into());
     let begun = thread.spawn(move || drop(tell.send(read())));
-    begun.map_err(|error| Unread::Late(format!("no thread: {error}")))?;
+    begun.map_err(|error| FilesError::Late(format!("no thread: {error}")))?;
     match told.recv_timeout(FIRST_WITHIN) {
-        Ok(read) => read.map_err(Unread::Wrong),
-        Err(_) => Err(Unread::Late(format!(
+        Ok(read) => read.map_err(FilesError::Wrong),
+        Err(_) => Err(FilesError::Late(format!(
             "expected to read {what} in {} within {FIRST_WITHIN:?}, found no answer: its file \
              system hangs",
             file.display()
@@ -66,9 +66,9 @@ pub fn in_time<T: Send + 'static>(
 }
 
 /// What is made of files, and made again when they have changed.
-pub struct Renewed<T>(Arc<Files<T>>);
+pub struct Reloaded<T>(Arc<Files<T>>);
 
-impl<T> Clone for Renewed<T> {
+impl<T> Clone for Reloaded<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -79,15 +79,15 @@ struct Files<T> {
     what: &'static str,
     files: Vec<PathBuf>,
     make: Box<dyn Fn() -> Result<T, String> + Send + Sync>,
-    made: Mutex<Made<T>>,
+    state: Mutex<FilesState<T>>,
     /// A look is over.
     over: Condvar,
 }
 
-struct Made<T> {
+struct FilesState<T> {
     /// When the last look began.
-    looked: Instant,
-    look: Look,
+    last_check: Instant,
+    check: CheckState,
     /// When they were written; `None`: they could not be asked.
     stamps: Vec<Option<SystemTime>>,
     /// `None` before they were read for the first time.
@@ -95,14 +95,14 @@ struct Made<T> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum CheckState {
     Over,
     UnderWay,
     /// It takes long, and that was said.
     Slow,
 }
 
-impl<T: Clone + Send + 'static> Renewed<T> {
+impl<T: Clone + Send + 'static> Reloaded<T> {
     /// Reads the files. `what` they are, in the plural, is for people.
     ///
     /// # Errors
@@ -111,34 +111,34 @@ impl<T: Clone + Send + 'static> Renewed<T> {
         what: &'static str,
         files: Vec<PathBuf>,
         make: impl Fn() -> Result<T, String> + Send + Sync + 'static,
-    ) -> Result<Self, Unread> {
-        let made = Made {
-            looked: clock::boot(),
-            look: Look::Over,
+    ) -> Result<Self, FilesError> {
+        let state = FilesState {
+            last_check: clock::boot(),
+            check: CheckState::Over,
             stamps: Vec::new(),
             value: None,
         };
-        let renewed = Self(Arc::new(Files {
+        let reloaded = Self(Arc::new(Files {
             what,
             files,
             make: Box::new(make),
-            made: Mutex::new(made),
+            state: Mutex::new(state),
             over: Condvar::new(),
         }));
-        let made = renewed.0.look(renewed.0.lock(), FIRST_WITHIN);
-        match &made.value {
+        let state = reloaded.0.check(reloaded.0.lock(), FIRST_WITHIN);
+        match &state.value {
             Some(Ok(_)) => {}
-            Some(Err(why)) => return Err(Unread::Wrong(why.clone())),
+            Some(Err(why)) => return Err(FilesError::Wrong(why.clone())),
             None => {
-                let files: Vec<_> = renewed.0.files.iter().map(|it| it.display()).collect();
-                return Err(Unread::Late(format!(
+                let files: Vec<_> = reloaded.0.files.iter().map(|it| it.display()).collect();
+                return Err(FilesError::Late(format!(
                     "expected to read the {what} within {FIRST_WITHIN:?}, found no answer: the \
                      file system of one of {files:?} hangs"
                 )));
             }
         }
-        drop(made);
-        Ok(renewed)
+        drop(state);
+        Ok(reloaded)
     }
 
     /// What is in use now; what the files make, if they have changed.
@@ -153,12 +153,12 @@ impl<T: Clone + Send + 'static> Renewed<T> {
     }
 
     fn current_within(&self, within: Duration) -> T {
-        let mut made = self.0.lock();
-        let since = clock::boot().since(made.looked);
-        match made.look {
-            Look::Over if since >= LOOK_EVERY => made = self.0.look(made, within),
-            Look::UnderWay if since >= SLOW => {
-                made.look = Look::Slow;
+        let mut state = self.0.lock();
+        let since = clock::boot().since(state.last_check);
+        match state.check {
+            CheckState::Over if since >= CHECK_EVERY => state = self.0.check(state, within),
+            CheckState::UnderWay if since >= SLOW => {
+                state.check = CheckState::Slow;
                 tracing::warn!(
                     "the {} could not be looked at for {SLOW:?}, and stay as they were: the file \
                      system of one of {:?} is slow or hangs",
@@ -168,7 +168,7 @@ impl<T: Clone + Send + 'static> Renewed<T> {
             }
             _ => {}
         }
-        match &made.value {
+        match &state.value {
             Some(Ok(value)) => value.clone(),
             _ => unreachable!("it is opened with a value, which is replaced by values alone"),
         }
@@ -176,69 +176,69 @@ impl<T: Clone + Send + 'static> Renewed<T> {
 }
 
 impl<T: Clone + Send + 'static> Files<T> {
-    fn lock(&self) -> MutexGuard<'_, Made<T>> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, FilesState<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the files, and waits for that so long.
-    fn look<'a>(
+    fn check<'a>(
         self: &'a Arc<Self>,
-        mut made: MutexGuard<'a, Made<T>>,
+        mut state: MutexGuard<'a, FilesState<T>>,
         within: Duration,
-    ) -> MutexGuard<'a, Made<T>> {
-        made.looked = clock::boot();
+    ) -> MutexGuard<'a, FilesState<T>> {
+        state.last_check = clock::boot();
         let (files, span) = (Arc::clone(self), tracing::Span::current());
         let thread = std::thread::Builder::new().name("tenure-files".into());
         let begun = thread.spawn(move || {
             let _speaks = span.entered();
-            let looking = Looking(files);
-            looking.0.renew();
+            let guard = CheckGuard(files);
+            guard.0.reload();
         });
         if let Err(error) = begun {
             tracing::warn!("the {} stay as they were: no thread: {error}", self.what);
-            return made;
+            return state;
         }
-        made.look = Look::UnderWay;
-        let looks = |made: &mut Made<T>| made.look != Look::Over;
-        let waited = self.over.wait_timeout_while(made, within, looks);
+        state.check = CheckState::UnderWay;
+        let looks = |state: &mut FilesState<T>| state.check != CheckState::Over;
+        let waited = self.over.wait_timeout_while(state, within, looks);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Makes anew what has changed.
-    fn renew(&self) {
+    fn reload(&self) {
         // Before they are read: what changes in between is read again.
         let stamps = stamps(&self.files);
-        let made = self.lock();
-        let first = made.value.is_none();
-        if !first && stamps == made.stamps {
+        let state = self.lock();
+        let first = state.value.is_none();
+        if !first && stamps == state.stamps {
             return;
         }
-        drop(made);
+        drop(state);
         let new = (self.make)();
-        let mut made = self.lock();
+        let mut state = self.lock();
         match new {
             Err(why) if !first => tracing::warn!("the {} stay as they were: {why}", self.what),
             new => {
                 if !first {
                     tracing::info!("{} were renewed", self.what);
                 }
-                (made.stamps, made.value) = (stamps, Some(new));
+                (state.stamps, state.value) = (stamps, Some(new));
             }
         }
     }
 }
 
 /// A look, until it is over however it ends.
-struct Looking<T: Clone + Send + 'static>(Arc<Files<T>>);
+struct CheckGuard<T: Clone + Send + 'static>(Arc<Files<T>>);
 
-impl<T: Clone + Send + 'static> Drop for Looking<T> {
+impl<T: Clone + Send + 'static> Drop for CheckGuard<T> {
     fn drop(&mut self) {
-        self.0.lock().look = Look::Over;
+        self.0.lock().check = CheckState::Over;
         self.0.over.notify_all();
     }
 }
 
-impl<T> std::fmt::Debug for Renewed<T> {
+impl<T> std::fmt::Debug for Reloaded<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Renewed").field(&self.0.files).finish()
     }
@@ -271,25 +271,25 @@ mod tests {
             }
             Ok(text)
         };
-        let renewed = Renewed::open("files", vec![file.clone()], make).expect("a value");
-        assert_eq!(renewed.current(), "1");
+        let reloaded = Reloaded::open("files", vec![file.clone()], make).expect("a value");
+        assert_eq!(reloaded.current(), "1");
 
         std::fs::write(&file, "2").expect("written");
-        renewed.0.lock().looked = Instant::ZERO;
-        assert_eq!(renewed.current(), "1", "what was in use stays");
+        reloaded.0.lock().last_check = Instant::ZERO;
+        assert_eq!(reloaded.current(), "1", "what was in use stays");
         begins.recv().expect("it is read");
         let before = clock::boot();
         for _ in 0..1_000 {
-            assert_eq!(renewed.current(), "1");
+            assert_eq!(reloaded.current(), "1");
         }
         assert!(
             clock::boot().since(before) < WITHIN * 20,
             "nobody waits again"
         );
         go_on.send(()).expect("it waits");
-        let looks = |made: &mut Made<String>| made.look != Look::Over;
-        drop(renewed.0.over.wait_while(renewed.0.lock(), looks));
-        assert_eq!(renewed.current(), "2");
+        let looks = |state: &mut FilesState<String>| state.check != CheckState::Over;
+        drop(reloaded.0.over.wait_while(reloaded.0.lock(), looks));
+        assert_eq!(reloaded.current(), "2");
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
         let file = dir.path().join("file");
         let from = file.clone();
         let make = move || std::fs::read_to_string(&from).map_err(|why| why.to_string());
-        let open = || Renewed::open("files", vec![file.clone()], make.clone());
+        let open = || Reloaded::open("files", vec![file.clone()], make.clone());
         assert!(
             open()
                 .expect_err("it is not there")
@@ -306,12 +306,12 @@ mod tests {
                 .contains("No such file")
         );
         std::fs::write(&file, "1").expect("written");
-        let renewed = open().expect("a value");
+        let reloaded = open().expect("a value");
         std::fs::remove_file(&file).expect("it goes");
-        renewed.0.lock().looked = Instant::ZERO;
-        assert_eq!(renewed.current(), "1");
+        reloaded.0.lock().last_check = Instant::ZERO;
+        assert_eq!(reloaded.current(), "1");
         std::fs::write(&file, "2").expect("written");
-        renewed.0.lock().looked = Instant::ZERO;
-        assert_eq!(renewed.current(), "2");
+        reloaded.0.lock().last_check = Instant::ZERO;
+        assert_eq!(reloaded.current(), "2");
     }
 }

@@ -182,7 +182,7 @@ impl OwnToken {
 }
 
 /// Whether only programs of this machine reach an address.
-pub fn is_near(address: SocketAddr) -> bool {
+pub fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
@@ -297,7 +297,7 @@ mod tests {
             ("0.0.0.0:1", false),
             ("[::]:1", false),
         ] {
-            assert_eq!(is_near(address(text)), near, "{text}");
+            assert_eq!(is_loopback(address(text)), near, "{text}");
         }
     }
 }

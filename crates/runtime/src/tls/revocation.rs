@@ -3,7 +3,7 @@
 //! An authority signs lists of them (CRLs). Their file is read again with the
 //! certificates, and what is on a list makes no new connection. One that is up
 //! is asked again: before anything passes over it, in either direction, it
-//! looks whether the lists have changed, at most once in `LOOK_EVERY`. So
+//! looks whether the lists have changed, at most once in `CHECK_EVERY`. So
 //! what was revoked is good for nothing after that, and a connection over which
 //! nothing passes costs nothing.
 //!
@@ -31,20 +31,20 @@ use tenure_core::time::Instant;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-use super::renewed::Renewed;
+use super::reloaded::Reloaded;
 use crate::{clock, small};
 
 /// How often a connection that is up is asked again, at most. It may be the
 /// first to have the file looked at, and hears of that the next time.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 
 /// The lists of a file.
-pub struct Lists {
+pub struct RevocationLists {
     file: PathBuf,
     lists: Vec<CertificateRevocationListDer<'static>>,
 }
 
-impl Lists {
+impl RevocationLists {
     /// Reads the file; without one nothing is revoked.
     pub fn read(file: Option<&PathBuf>) -> Result<Self, String> {
         let mut found = Self {
@@ -80,7 +80,7 @@ impl Lists {
     /// Judges who connects by these authorities. One that must `optional`ly
     /// show a certificate need not; one that is to warn in time (`strictly`)
     /// does not take lists that have expired.
-    pub fn of_clients(
+    pub fn client_verifier(
         &self,
         roots: &Arc<RootCertStore>,
         (optional, strictly): (bool, bool),
@@ -98,7 +98,7 @@ impl Lists {
     }
 
     /// Judges to whom this side connects.
-    pub fn of_servers(
+    pub fn server_verifier(
         &self,
         roots: &Arc<RootCertStore>,
     ) -> Result<Arc<WebPkiServerVerifier>, String> {
@@ -110,13 +110,13 @@ impl Lists {
 
     /// Refuses lists by which nobody could tell whether this side's own
     /// certificate is good: all others would be refused with it.
-    pub fn fit(
+    pub fn check_own_certificate(
         &self,
         verifier: &dyn ClientCertVerifier,
         own: &[CertificateDer<'_>],
         file: &Path,
     ) -> Result<(), String> {
-        match judge(verifier, own) {
+        match verify_client_certificate(verifier, own) {
             Err(
                 why @ (Error::InvalidCertificate(CertificateError::UnknownRevocationStatus)
                 | Error::InvalidCertRevocationList(_)),
@@ -132,7 +132,10 @@ impl Lists {
 }
 
 /// What is to be said of the certificates of who has connected.
-pub fn judge(verifier: &dyn ClientCertVerifier, shown: &[CertificateDer<'_>]) -> Result<(), Error> {
+pub fn verify_client_certificate(
+    verifier: &dyn ClientCertVerifier,
+    shown: &[CertificateDer<'_>],
+) -> Result<(), Error> {
     let Some((own, between)) = shown.split_first() else {
         return Ok(());
     };
@@ -141,15 +144,15 @@ pub fn judge(verifier: &dyn ClientCertVerifier, shown: &[CertificateDer<'_>]) ->
 }
 
 /// Whether what the other side has shown is revoked by now.
-pub type Ask = Box<dyn FnMut(&[CertificateDer<'static>]) -> bool + Send + Sync>;
+pub type RevocationCheck = Box<dyn FnMut(&[CertificateDer<'static>]) -> bool + Send + Sync>;
 
 /// Asks again whenever the files have changed since they made `seen`.
-pub fn again<T: Clone + Send + Sync + 'static>(
-    files: &Renewed<T>,
+pub fn recheck<T: Clone + Send + Sync + 'static>(
+    files: &Reloaded<T>,
     mut seen: T,
     same: fn(&T, &T) -> bool,
     judge: impl Fn(&T, &[CertificateDer<'static>]) -> Result<(), Error> + Send + Sync + 'static,
-) -> Ask {
+) -> RevocationCheck {
     let files = files.clone();
     Box::new(move |shown| {
         // On the event loop, for each connection: not even for a moment.
@@ -167,32 +170,32 @@ pub fn again<T: Clone + Send + Sync + 'static>(
 }
 
 /// A connection with TLS.
-pub struct Secured {
+pub struct CheckedTlsStream {
     stream: TlsStream<TcpStream>,
-    ask: Option<Ask>,
-    looked: Instant,
+    check: Option<RevocationCheck>,
+    last_check: Instant,
     revoked: bool,
 }
 
-impl Secured {
-    /// Asks by `ask`, if there is anything to ask.
-    pub fn new(stream: TlsStream<TcpStream>, ask: Option<Ask>) -> Self {
+impl CheckedTlsStream {
+    /// Asks by `check`, if there is anything to ask.
+    pub fn new(stream: TlsStream<TcpStream>, check: Option<RevocationCheck>) -> Self {
         Self {
             stream,
-            ask,
-            looked: clock::boot(),
+            check,
+            last_check: clock::boot(),
             revoked: false,
         }
     }
 
     /// The connection, as long as the other side is believed.
-    pub fn believed(&mut self) -> io::Result<Pin<&mut TlsStream<TcpStream>>> {
-        if let Some(ask) = &mut self.ask {
+    pub fn checked(&mut self) -> io::Result<Pin<&mut TlsStream<TcpStream>>> {
+        if let Some(check) = &mut self.check {
             let now = clock::boot();
-            if !self.revoked && now.since(self.looked) >= LOOK_EVERY {
-                self.looked = now;
+            if !self.revoked && now.since(self.last_check) >= CHECK_EVERY {
+                self.last_check = now;
                 let shown = self.stream.get_ref().1.peer_certificates();
-                self.revoked = shown.is_some_and(ask);
+                self.revoked = shown.is_some_and(check);
                 if self.revoked {
                     let from = self.stream.get_ref().0.peer_addr();
                     let from = from.map_or_else(|_| String::new(), |it| it.to_string());
@@ -214,7 +217,7 @@ impl Secured {
     }
 }
 
-impl Deref for Secured {
+impl Deref for CheckedTlsStream {
     type Target = TlsStream<TcpStream>;
 
     fn deref(&self) -> &Self::Target {
@@ -222,7 +225,7 @@ impl Deref for Secured {
     }
 }
 
-impl fmt::Debug for Secured {
+impl fmt::Debug for CheckedTlsStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.stream.fmt(f)
     }
@@ -292,7 +295,7 @@ mod tests {
     }
 
     /// The list of an authority, to be renewed by the beginning of that year.
-    fn list(by: &Authority, year: i32, revoked: &[u8]) -> Lists {
+    fn list(by: &Authority, year: i32, revoked: &[u8]) -> RevocationLists {
         let revoked = revoked.iter().map(|number| RevokedCertParams {
             serial_number: SerialNumber::from(vec![*number]),
             revocation_time: rcgen::date_time_ymd(2001, 1, 1),
@@ -311,7 +314,7 @@ mod tests {
         let file = dir.path().join("ca.crl");
         let pem = list.signed_by(by).expect("signed").pem().expect("text");
         std::fs::write(&file, pem).expect("written");
-        Lists::read(Some(&file)).expect("a list")
+        RevocationLists::read(Some(&file)).expect("a list")
     }
 
     #[test]
@@ -326,11 +329,11 @@ mod tests {
         let mut roots = RootCertStore::empty();
         roots.add(ours.der().clone()).expect("a root");
         let roots = Arc::new(roots);
-        let judged = |lists: &Lists, strictly: bool| {
-            let verifier = lists.of_clients(&roots, (false, strictly));
+        let judged = |lists: &RevocationLists, strictly: bool| {
+            let verifier = lists.client_verifier(&roots, (false, strictly));
             let verifier = verifier.expect("a verifier");
-            let fits = lists.fit(&*verifier, &own, Path::new("own.pem"));
-            match judge(&*verifier, &own) {
+            let fits = lists.check_own_certificate(&*verifier, &own, Path::new("own.pem"));
+            match verify_client_certificate(&*verifier, &own) {
                 Ok(()) => (None, fits),
                 Err(Error::InvalidCertificate(why)) => (Some(why), fits),
                 Err(other) => (None, fits.map_err(|why| format!("{why}: {other}"))),

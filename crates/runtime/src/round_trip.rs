@@ -5,7 +5,7 @@
 //! server on the other side of the earth, which takes two round trips to say
 //! that it leads, and four over TLS. So each answer is timed, and whoever
 //! waits asks here how long. Nothing is waited for longer than
-//! [`PATIENCE_MAX`] on that account, and never shorter than where no distance
+//! [`TIMEOUT_MAX`] on that account, and never shorter than where no distance
 //! is known.
 //!
 //! A lease has to be some round trips long: a renewal is one, must be done
@@ -21,11 +21,11 @@ use std::time::Duration;
 use crate::error::about;
 
 /// The longest that distance makes anybody wait.
-pub const PATIENCE_MAX: Duration = Duration::from_secs(5);
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(5);
 /// How many times what the slowest answer took lately. That one may have been
 /// over a connection that had to be made first, or not; making one takes two
 /// round trips, and four with TLS.
-const TIMES: u32 = 4;
+const TIMEOUT_FACTOR: u32 = 4;
 
 /// How many round trips to its store a lease has to be.
 pub const LEASE_TRIPS: u32 = 8;
@@ -55,16 +55,16 @@ pub const ADVICE: &str = "expected a lease of at least";
 
 /// What answers took lately. Clones are the same.
 #[derive(Clone, Default, Debug)]
-pub struct Distance {
+pub struct RoundTripTimes {
     slowest: Arc<AtomicU64>,
     /// 0: unknown.
     quickest: Arc<AtomicU64>,
 }
 
-impl Distance {
+impl RoundTripTimes {
     /// An answer took so long. A slow one counts at once, and is forgotten
     /// over some quicker ones.
-    pub fn took(&self, time: Duration) {
+    pub fn record(&self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (slowest, quickest) = (
             self.slowest.load(Ordering::Relaxed),
@@ -88,16 +88,16 @@ impl Distance {
 
     /// Why a call that had so long for it was not answered, if that is less
     /// than its part of a lease of [`LEASE_TRIPS`] round trips.
-    pub fn excuses(&self, within: Duration) -> Option<String> {
+    pub fn explain_timeout(&self, within: Duration) -> Option<String> {
         let trip = self.quickest()?;
         let is_short = within < trip.saturating_mul(LEASE_TRIPS) / 5;
         is_short.then(|| advice(trip, within))
     }
 
     /// What a person is told of a call that had so long and was not answered.
-    pub fn silence(&self, server: &str, within: Duration) -> String {
+    pub fn timeout_text(&self, server: &str, within: Duration) -> String {
         let late = format!("{server} did not answer within {}", about(within));
-        match self.excuses(within) {
+        match self.explain_timeout(within) {
             Some(excuse) => format!("{late}; {excuse}"),
             None => late,
         }
@@ -105,9 +105,12 @@ impl Distance {
 
     /// How long to wait for what takes as much time as an answer and is near
     /// if it takes no more than `near`.
-    pub fn patience(&self, near: Duration) -> Duration {
+    pub fn timeout(&self, near: Duration) -> Duration {
         let slowest = Duration::from_micros(self.slowest.load(Ordering::Relaxed));
-        slowest.saturating_mul(TIMES).min(PATIENCE_MAX).max(near)
+        slowest
+            .saturating_mul(TIMEOUT_FACTOR)
+            .min(TIMEOUT_MAX)
+            .max(near)
     }
 }
 
@@ -121,29 +124,37 @@ mod tests {
 
     #[test]
     fn patience_follows_what_was_measured_within_bounds() {
-        let distance = Distance::default();
-        assert_eq!(distance.patience(ms(200)), ms(200));
-        distance.took(ms(3));
-        assert_eq!(distance.patience(ms(200)), ms(200), "near enough");
-        distance.took(ms(300));
-        assert_eq!(distance.patience(ms(200)), ms(1_200));
-        distance.took(ms(60_000));
-        assert_eq!(distance.patience(ms(200)), PATIENCE_MAX);
-        assert_eq!(distance.patience(ms(9_000)), ms(9_000), "never shorter");
+        let distance = RoundTripTimes::default();
+        assert_eq!(distance.timeout(ms(200)), ms(200));
+        distance.record(ms(3));
+        assert_eq!(distance.timeout(ms(200)), ms(200), "near enough");
+        distance.record(ms(300));
+        assert_eq!(distance.timeout(ms(200)), ms(1_200));
+        distance.record(ms(60_000));
+        assert_eq!(distance.timeout(ms(200)), TIMEOUT_MAX);
+        assert_eq!(distance.timeout(ms(9_000)), ms(9_000), "never shorter");
         for _ in 0..40 {
-            distance.took(ms(1));
+            distance.record(ms(1));
         }
-        assert_eq!(distance.patience(ms(200)), ms(200), "it came nearer");
+        assert_eq!(distance.timeout(ms(200)), ms(200), "it came nearer");
     }
 
     #[test]
     fn what_is_too_short_a_time_is_said_with_the_lease_that_would_do() {
-        let distance = Distance::default();
-        assert_eq!(distance.excuses(ms(1)), None, "nothing was measured");
-        distance.took(ms(1_000));
-        distance.took(ms(500));
-        assert_eq!(distance.excuses(ms(800)), None, "a fifth of 8 round trips");
-        let said = distance.excuses(ms(200)).expect("too short");
+        let distance = RoundTripTimes::default();
+        assert_eq!(
+            distance.explain_timeout(ms(1)),
+            None,
+            "nothing was measured"
+        );
+        distance.record(ms(1_000));
+        distance.record(ms(500));
+        assert_eq!(
+            distance.explain_timeout(ms(800)),
+            None,
+            "a fifth of 8 round trips"
+        );
+        let said = distance.explain_timeout(ms(200)).expect("too short");
         for words in [
             "takes 500ms",
             "had 200ms",

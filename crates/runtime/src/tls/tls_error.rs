@@ -25,7 +25,7 @@ pub struct Mismatch(pub &'static str);
 /// What one side does not believe of the other, what was expected and what to
 /// do; `None` if the connection failed for another reason. `authority` is the
 /// file whose certificates this side believes.
-pub fn distrust(error: &io::Error, authority: &Path) -> Option<String> {
+pub fn explain_tls_error(error: &io::Error, authority: &Path) -> Option<String> {
     let below = error.get_ref()?;
     if let Some(mismatch) = below.downcast_ref::<Mismatch>() {
         return Some(mismatch.to_string());
@@ -33,23 +33,23 @@ pub fn distrust(error: &io::Error, authority: &Path) -> Option<String> {
     let authority = authority.display();
     match below.downcast_ref::<Error>()? {
         Error::InvalidCertificate(why) => {
-            let (found, advice) = flaw(why);
+            let (found, advice) = describe_certificate_error(why);
             Some(format!(
                 "expected a certificate of an authority in {authority}, found {found}; {advice}"
             ))
         }
-        Error::InvalidCertRevocationList(why) => Some(unlisted(&authority, why)),
+        Error::InvalidCertRevocationList(why) => Some(unusable_revocation_list(&authority, why)),
         Error::NoCertificatesPresented => Some(format!(
             "expected a certificate of an authority in {authority}, found none; give whoever \
              connects one"
         )),
-        Error::AlertReceived(alert) => alerted(*alert),
+        Error::AlertReceived(alert) => explain_alert(*alert),
         _ => None,
     }
 }
 
 /// What it means that a list of revoked certificates cannot be used.
-fn unlisted(authority: &dyn fmt::Display, why: &CertRevocationListError) -> String {
+fn unusable_revocation_list(authority: &dyn fmt::Display, why: &CertRevocationListError) -> String {
     format!(
         "expected a list of what each authority in {authority} has revoked, found one that cannot \
          be used ({why:?}); put the newest of each into the file of --tls-crl (crl= of clients). Of \
@@ -58,7 +58,7 @@ fn unlisted(authority: &dyn fmt::Display, why: &CertRevocationListError) -> Stri
 }
 
 /// What an alert says of the certificate that this side has shown.
-fn alerted(alert: AlertDescription) -> Option<String> {
+fn explain_alert(alert: AlertDescription) -> Option<String> {
     let what = match alert {
         AlertDescription::CertificateExpired => {
             "has expired, or is not valid yet; renew it, and compare the calendars of both machines"
@@ -88,10 +88,10 @@ fn alerted(alert: AlertDescription) -> Option<String> {
 /// The same for a client of servers: what was expected, what was found and
 /// what to do with the files that it was given; `None` if the connection
 /// failed for another reason.
-pub(super) fn for_client(error: &io::Error, files: &ClientTlsFiles) -> Option<String> {
+pub(super) fn explain_for_client(error: &io::Error, files: &ClientTlsFiles) -> Option<String> {
     match error.get_ref()?.downcast_ref::<Error>()? {
         Error::InvalidCertificate(why) => {
-            let (found, advice) = flaw(why);
+            let (found, advice) = describe_certificate_error(why);
             let advice = match why {
                 CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                     "name the authority of the servers by ca="
@@ -107,7 +107,9 @@ pub(super) fn for_client(error: &io::Error, files: &ClientTlsFiles) -> Option<St
                 files.authority.display()
             ))
         }
-        Error::InvalidCertRevocationList(why) => Some(unlisted(&files.authority.display(), why)),
+        Error::InvalidCertRevocationList(why) => {
+            Some(unusable_revocation_list(&files.authority.display(), why))
+        }
         Error::InvalidMessage(_) => Some(
             "expected TLS, found something else; leave out ca=, cert= and key= if the servers run \
              without TLS"
@@ -150,7 +152,7 @@ fn refused(alert: AlertDescription, files: &ClientTlsFiles) -> Option<String> {
 }
 
 /// What is wrong with a certificate, and what to do about it.
-pub fn flaw(error: &CertificateError) -> (String, &'static str) {
+pub fn describe_certificate_error(error: &CertificateError) -> (String, &'static str) {
     const RENEW: &str = "renew it; its file is read again by itself";
     const CALENDAR: &str = "compare the calendars of both machines";
     const AUTHORITY: &str = "give both sides certificates of one authority";
@@ -233,9 +235,9 @@ mod tests {
     #[test]
     fn what_breaks_is_no_distrust() {
         let broken = io::Error::from(io::ErrorKind::ConnectionReset);
-        assert_eq!(distrust(&broken, Path::new("ca.pem")), None);
+        assert_eq!(explain_tls_error(&broken, Path::new("ca.pem")), None);
         let closed = Error::AlertReceived(AlertDescription::CloseNotify);
         let closed = io::Error::new(io::ErrorKind::InvalidData, closed);
-        assert_eq!(distrust(&closed, Path::new("ca.pem")), None);
+        assert_eq!(explain_tls_error(&closed, Path::new("ca.pem")), None);
     }
 }

@@ -8,25 +8,25 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-use super::revoked::{Ask, Secured};
+use super::revocation::{CheckedTlsStream, RevocationCheck};
 
 /// A connection, with TLS or without.
 #[derive(Debug)]
-pub enum Line {
+pub enum MaybeTlsStream {
     /// Without.
     Plain(TcpStream),
     /// With.
-    Tls(Box<Secured>),
+    Tls(Box<CheckedTlsStream>),
 }
 
-impl Line {
-    /// With TLS; `ask` is asked now and then whether the other side is revoked.
-    pub fn secured(stream: TlsStream<TcpStream>, ask: Option<Ask>) -> Self {
-        Self::Tls(Box::new(Secured::new(stream, ask)))
+impl MaybeTlsStream {
+    /// With TLS; `check` is asked now and then whether the other side is revoked.
+    pub fn secured(stream: TlsStream<TcpStream>, check: Option<RevocationCheck>) -> Self {
+        Self::Tls(Box::new(CheckedTlsStream::new(stream, check)))
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for MaybeTlsStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -34,12 +34,12 @@ impl AsyncRead for Line {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => stream.believed()?.poll_read(context, buffer),
+            Self::Tls(stream) => stream.checked()?.poll_read(context, buffer),
         }
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for MaybeTlsStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -47,7 +47,7 @@ impl AsyncWrite for Line {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => stream.believed()?.poll_write(context, bytes),
+            Self::Tls(stream) => stream.checked()?.poll_write(context, bytes),
         }
     }
 
@@ -72,7 +72,7 @@ impl AsyncWrite for Line {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
-            Self::Tls(stream) => stream.believed()?.poll_write_vectored(context, parts),
+            Self::Tls(stream) => stream.checked()?.poll_write_vectored(context, parts),
         }
     }
 

@@ -4,7 +4,7 @@
 //! heard late: by the time the server has looked at the client's, the client's
 //! own part of the handshake is over, and the verdict is an alert in place of
 //! the first answer. So what is read and written is watched, too, and the name
-//! of an alert is replaced by what it means ([`distrust`](super::distrust)).
+//! of an alert is replaced by what it means ([`explain_tls_error`](super::tls_error)).
 
 use std::io;
 use std::pin::Pin;
@@ -14,25 +14,25 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connect::ClientTlsFiles;
-use super::distrust::for_client;
-use super::line::Line;
+use super::maybe_tls_stream::MaybeTlsStream;
+use super::tls_error::explain_for_client;
 
 /// A client's connection.
 #[derive(Debug)]
-pub struct ClientLine {
-    line: Line,
+pub struct ClientStream {
+    stream: MaybeTlsStream,
     files: Arc<ClientTlsFiles>,
 }
 
-impl ClientLine {
+impl ClientStream {
     /// With the files that its errors are about.
-    pub(super) fn new(line: Line, files: Arc<ClientTlsFiles>) -> Self {
-        Self { line, files }
+    pub(super) fn new(stream: MaybeTlsStream, files: Arc<ClientTlsFiles>) -> Self {
+        Self { stream, files }
     }
 
-    fn told<T>(&self, result: io::Result<T>) -> Poll<io::Result<T>> {
+    fn explain_error<T>(&self, result: io::Result<T>) -> Poll<io::Result<T>> {
         Poll::Ready(
-            result.map_err(|error| match for_client(&error, &self.files) {
+            result.map_err(|error| match explain_for_client(&error, &self.files) {
                 Some(text) => io::Error::new(error.kind(), text),
                 None => error,
             }),
@@ -40,35 +40,35 @@ impl ClientLine {
     }
 }
 
-impl AsyncRead for ClientLine {
+impl AsyncRead for ClientStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let read = ready!(Pin::new(&mut self.line).poll_read(context, buffer));
-        self.told(read)
+        let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+        self.explain_error(read)
     }
 }
 
-impl AsyncWrite for ClientLine {
+impl AsyncWrite for ClientStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.line).poll_write(context, bytes));
-        self.told(written)
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
+        self.explain_error(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = ready!(Pin::new(&mut self.line).poll_flush(context));
-        self.told(flushed)
+        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(context));
+        self.explain_error(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let ended = ready!(Pin::new(&mut self.line).poll_shutdown(context));
-        self.told(ended)
+        let ended = ready!(Pin::new(&mut self.stream).poll_shutdown(context));
+        self.explain_error(ended)
     }
 
     fn poll_write_vectored(
@@ -76,11 +76,11 @@ impl AsyncWrite for ClientLine {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.line).poll_write_vectored(context, parts));
-        self.told(written)
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, parts));
+        self.explain_error(written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.line.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 }
