@@ -1,9 +1,9 @@
 //! The token that the servers of one user share by themselves, and how a
 //! client shows that it has it.
 //!
-//! A server without tokens that only this machine reaches has one token all
-//! the same: it is drawn once per user, is kept in the user's state directory,
-//! and whoever can read it there may do everything. Clients find it by
+//! A server without tokens that only this machine reaches has one token all the
+//! same: it is drawn once per user, is kept in the user's state directory, and
+//! a program that can read it there may do everything. Clients find it by
 //! themselves ([`OwnToken::path`]).
 //!
 //! Any user of the machine can listen on a loopback port that is free, so a

@@ -3,10 +3,9 @@
 //! What a client waits for before it tries something else has to follow from
 //! that: 200 ms are an age within a data centre, and no time at all for a
 //! server on the other side of the earth, which takes two round trips to say
-//! that it leads, and four over TLS. So each answer is timed, and whoever
-//! waits asks here how long. Nothing is waited for longer than
-//! [`TIMEOUT_MAX`] on that account, and never shorter than where no distance
-//! is known.
+//! that it leads, and four over TLS. So each answer is timed, and a caller that
+//! waits asks here how long. Nothing is waited for longer than [`TIMEOUT_MAX`]
+//! on that account, and never shorter than where no distance is known.
 //!
 //! A lease has to be some round trips long: a renewal is one, must be done
 //! within an interval, which is a fifth of the lease by default, and one that

@@ -24,7 +24,7 @@ fn resume_signal() -> &'static watch::Sender<u64> {
     RESUME_SIGNAL.get_or_init(|| watch::Sender::new(0))
 }
 
-/// Rings whenever the machine has woken up.
+/// Changes whenever the machine has woken up.
 pub(super) fn resumed() -> watch::Receiver<u64> {
     resume_signal().subscribe()
 }

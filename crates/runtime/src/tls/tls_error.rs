@@ -1,10 +1,10 @@
 //! Why TLS could not be made of a connection, for people.
 //!
-//! Most of what goes wrong with certificates is found by one side and has to
-//! be mended on the other, so both have to say it: the one that does not
-//! believe what it was shown, and the one that only hears an alert. What is
-//! said here has no part that changes by itself (no "so many seconds ago"),
-//! so that whoever says it once can tell that it is the same as before.
+//! Most of what goes wrong with certificates is found by one side and has to be
+//! mended on the other, so both have to say it: the one that does not believe
+//! what it was shown, and the one that only hears an alert. What is said here
+//! has no part that changes by itself (no "so many seconds ago"), so that a
+//! caller that says it once can tell that it is the same as before.
 //!
 //! Connections that break, and strangers who speak neither, are not told
 //! here: nobody can mend anything about them.

@@ -2,8 +2,8 @@
 //! watches as hints.
 //!
 //! A call's failure is handed on by its class and never repeated here; a
-//! machine follows one or two lines, and is told that it is *watching* while
-//! all of them are up.
+//! machine has one or two watches, and is told that they are up while all of
+//! them are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -99,11 +99,11 @@ fn failure(error: &StoreError) -> Failure {
     Failure::new(class, &error.to_string())
 }
 
-/// What the lines of a machine report.
+/// What the watches of a machine report.
 pub(crate) enum WatchUpdate {
     /// This register had this state, at some time past.
     Seen(Key, Option<Register>),
-    /// Whether all lines are up.
+    /// Whether all watches are up.
     WatchUp(bool),
 }
 

@@ -1,25 +1,26 @@
-//! The followers of one store within one process, and what they know.
+//! The watches of one store within one process, and what is known of the keys.
 //!
-//! Five hundred candidates in fifty elections follow fifty registers, not
-//! five hundred: the hub keeps one copy of what is known of each followed
-//! key, asks the backend only for what differs from it, and hands each change
-//! to everybody concerned. A write of this process's own is published at
+//! Five hundred candidates in fifty elections watch fifty registers, not five
+//! hundred: the hub keeps one copy of what is known of each watched key, asks
+//! the backend only for what differs from it, and hands each change to every
+//! watch that selects the key. A write of this process's own is published at
 //! once, so that its neighbours need not wait for the backend's notice.
 //!
-//! News of one key comes on several ways (written here, notified, fetched)
-//! that overtake each other. Its states have an order by which old news is
-//! told from new: versions of one key only grow, and the deletion of a
-//! version comes after it and before the next. Unless a backup was restored
-//! or the table made anew; so what was *fetched* is believed against that
-//! order if nothing was told of the key since the fetch began. If something
-//! was, nobody can say which of them is older, and the fetch is made again.
+//! News of one key comes on several ways (written here, notified, fetched) that
+//! overtake each other. Its states have an order that tells old news from new:
+//! versions of one key only grow, and the deletion of a version comes after it
+//! and before the next. Unless a backup was restored or the table made anew; so
+//! what was *fetched* is believed against that order if no state of the key was
+//! published since the fetch began. If one was, it is not known which of them
+//! is older, and the fetch is made again.
 //!
-//! Limits: followers that have gone are forgotten with the next change or the
-//! next follower, and what only they followed with them. A key that is deleted
-//! below a followed prefix leaves a tombstone, by which late news of it is
-//! known to be old; of these the latest [`TOMBSTONES_MAX`] are kept. What came
-//! so late that its tombstone is gone would be told once more, until the next
-//! fetch finds the key missing: a watch is a hint, and who must be sure reads.
+//! Limits: watches that were dropped are forgotten with the next change or the
+//! next subscription, and the keys that only they selected with them. A key
+//! that is deleted below a watched prefix leaves a tombstone, by which late
+//! news of it is known to be old; of these the latest [`TOMBSTONES_MAX`] are
+//! kept. News that come after their tombstone was dropped are published once
+//! more, until the next fetch finds the key missing: a watch is a hint, and a
+//! caller that must be sure reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,14 +28,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::watch::Feed;
 use super::{Key, Register, Selector, Sighting, Version, Watch};
 
-/// How many deleted keys are remembered that are followed by a prefix alone.
+/// How many deleted keys are remembered that are watched by a prefix alone.
 const TOMBSTONES_MAX: usize = 1_024;
 
-/// How many followers there are, at the least, when those that have gone are
-/// looked for because of a new one.
+/// With fewer watches than this a new subscription does not look for those that
+/// were dropped.
 const SUBSCRIBERS_MIN: usize = 16;
 
-/// The followers and their common knowledge.
+/// The watches and what is known of their keys.
 #[derive(Debug, Default)]
 pub(super) struct Hub {
     inner: Mutex<Inner>,
@@ -44,13 +45,13 @@ pub(super) struct Hub {
 struct Inner {
     feeds: Vec<Feed>,
     known: BTreeMap<Key, LastState>,
-    /// The known keys that do not exist, by when that was told.
+    /// The known keys that do not exist, by when that was published.
     tombstones: BTreeMap<u64, Key>,
-    /// With so many followers those that have gone are looked for.
+    /// With so many watches those that were dropped are looked for.
     sweep_at: usize,
-    /// How many states have been told of: the time of this hub.
+    /// How many states have been published: the time of this hub.
     hub_time: u64,
-    /// Why the line is down; `None` if it is up or was never tried.
+    /// Whether the backend reports changes.
     backend: BackendState,
 }
 
@@ -62,13 +63,13 @@ enum BackendState {
     Down,
 }
 
-/// The last state told of a key.
+/// The last state of a key that was published.
 #[derive(Debug)]
 struct LastState {
     register: Option<Register>,
     /// How new that is, where it is known.
     age: Option<Age>,
-    /// When it was told, by the hub's time.
+    /// When it was published, by the hub's time.
     hub_time: u64,
 }
 
@@ -76,18 +77,18 @@ struct LastState {
 /// last, and whether it was deleted.
 type Age = (Version, bool);
 
-/// What the followers want to hear about, and what they know already.
+/// What the watches select, and what is known of it.
 #[derive(Debug, Default)]
 pub(super) struct Interest {
-    /// Followed keys.
+    /// Watched keys.
     pub(super) keys: Vec<WatchedKey>,
-    /// Followed prefixes.
+    /// Watched prefixes.
     pub(super) prefixes: Vec<String>,
     /// When this was drawn up, by the hub's time.
     as_of: u64,
 }
 
-/// A followed key and what is known of it.
+/// A watched key and what is known of it.
 #[derive(Debug)]
 pub(super) struct WatchedKey {
     pub(super) key: Key,
@@ -97,8 +98,7 @@ pub(super) struct WatchedKey {
         allow(dead_code, reason = "what only stores without a stream ask by")
     )]
     pub(super) version: Option<Version>,
-    /// Whether its followers have heard of it at all, be it that it does not
-    /// exist.
+    /// Whether any state of it was published, also that it does not exist.
     pub(super) reported: bool,
 }
 
@@ -114,9 +114,9 @@ impl WatchedKey {
 }
 
 impl Hub {
-    /// A new follower. What is known is told at once, or when the line is up
-    /// and it is known to be current; the backend fetches the rest when it is
-    /// told that the interest has changed.
+    /// A new watch. What is known is sent to it at once if the backend is up,
+    /// and else when it is; the backend fetches the rest when it is woken
+    /// because the interest has changed.
     pub(super) fn subscribe(&self, selector: Selector) -> Watch {
         let (mut feed, watch) = Watch::new(selector);
         let mut inner = self.lock();
@@ -128,22 +128,22 @@ impl Hub {
         inner.feeds.push(feed);
         if inner.feeds.len() >= inner.sweep_at.max(SUBSCRIBERS_MIN) {
             inner.sweep();
-            // Doubled, so that each follower pays for one look on average.
+            // Doubled, so that each subscription pays for one look on average.
             inner.sweep_at = inner.feeds.len() * 2;
         }
         watch
     }
 
-    /// What to fetch; forgets followers that have gone.
+    /// What to fetch; forgets watches that were dropped.
     pub(super) fn interest(&self) -> Interest {
         let mut inner = self.lock();
         let (exact, prefixes) = inner.sweep();
         let as_of = inner.hub_time;
         let mut keys: BTreeMap<_, _> = exact.into_iter().map(|key| (key, None)).collect();
         for (key, known) in &inner.known {
-            // Keys below a prefix count as followed once they are known, so
-            // that their deletion is noticed; and once it is, no more: if they
-            // are made again the prefix shows them.
+            // Keys below a prefix count as watched once they are known, so that
+            // their deletion is noticed; and once it is, no more: if they are
+            // made again the prefix shows them.
             if known.register.is_some() || keys.contains_key(key) {
                 keys.insert(key.clone(), Some(known));
             }
@@ -156,7 +156,8 @@ impl Hub {
         }
     }
 
-    /// The same for who knows already what to fetch: the hub's time alone.
+    /// The same without keys, for a caller that knows what to fetch: the hub's
+    /// time alone.
     #[cfg(feature = "cluster")]
     pub(super) fn current_interest(&self) -> Interest {
         Interest {
@@ -165,7 +166,7 @@ impl Hub {
         }
     }
 
-    /// Whether anybody follows anything.
+    /// Whether there is no watch.
     #[cfg(any(feature = "etcd", feature = "postgres", feature = "sqlite"))]
     pub(super) fn is_idle(&self) -> bool {
         let mut inner = self.lock();
@@ -173,9 +174,9 @@ impl Hub {
         inner.feeds.is_empty()
     }
 
-    /// A state of a register that was notified of, or written by this
-    /// process. Whether it was told, or known already; if not, it is older
-    /// than what is known, and only a fetch can say which of them counts.
+    /// A state of a register that was notified of, or written by this process.
+    /// Whether it was published, or known already; if not, it is older than
+    /// what is known, and only a fetch can say which of them counts.
     pub(super) fn publish(&self, key: &Key, register: Register) -> bool {
         let age = (register.version.clone(), false);
         self.apply(key, Some(register), Some(age), None)
@@ -183,13 +184,13 @@ impl Hub {
 
     /// A register was deleted: the one with this version or, in stores whose
     /// deletions have a version, by the change with this one. Whether it was
-    /// told, or known already.
+    /// published, or known already.
     pub(super) fn publish_gone(&self, key: &Key, at: Version) -> bool {
         self.apply(key, None, Some((at, true)), None)
     }
 
-    /// Whether somebody follows this register, and knows another version of
-    /// it than this, or none.
+    /// Whether a watch selects this register, of which another version than
+    /// this is known, or none.
     #[cfg(feature = "postgres")]
     pub(super) fn concerns(&self, key: &Key, version: &Version) -> bool {
         let inner = self.lock();
@@ -198,8 +199,8 @@ impl Hub {
             && inner.feeds.iter().any(|feed| feed.selector().selects(key))
     }
 
-    /// The same as [`interest`](Self::interest) for those of these keys that
-    /// somebody follows.
+    /// The same as [`interest`](Self::interest) for those of these keys that a
+    /// watch selects.
     #[cfg(feature = "postgres")]
     pub(super) fn interest_in(&self, keys: &BTreeSet<Key>) -> Interest {
         let inner = self.lock();
@@ -213,8 +214,9 @@ impl Hub {
     }
 
     /// A state of a register that was read after `interest` was drawn up.
-    /// Whether it was told, or known already; if not, something else was
-    /// told meanwhile, and only another fetch can say which of them counts.
+    /// Whether it was published, or known already; if not, another state was
+    /// published meanwhile, and only another fetch can say which of them
+    /// counts.
     #[must_use = "if it is false, another fetch is due"]
     pub(super) fn fetched(
         &self,
@@ -230,7 +232,8 @@ impl Hub {
     /// changes up to this version had been made.
     #[cfg(feature = "etcd")]
     pub(super) fn fetched_gone(&self, interest: &Interest, key: &Key, at: &Version) {
-        // If it is older than what was told meanwhile, it is older in truth.
+        // If it is older than what was published meanwhile, it is older in
+        // truth.
         self.apply(key, None, Some((at.clone(), true)), Some(interest));
     }
 
@@ -288,7 +291,7 @@ impl Hub {
         true
     }
 
-    /// The line is up: what is known is current from here on.
+    /// The backend reports changes: what is known is current from here on.
     pub(super) fn mark_up(&self) {
         let mut inner = self.lock();
         let Inner {
@@ -306,7 +309,7 @@ impl Hub {
         }
     }
 
-    /// The line is down, and why.
+    /// The backend reports no changes, and why.
     pub(super) fn mark_down(&self, why: &str) {
         let mut inner = self.lock();
         if inner.backend != BackendState::Down {
@@ -323,7 +326,7 @@ impl Hub {
     }
 }
 
-/// Tells a follower of what was known before it began.
+/// Sends to a watch what was known before it began.
 fn replay_known(feed: &mut Feed, known: &BTreeMap<Key, LastState>) {
     let Some(began) = feed.replay_up_to.take() else {
         return;
@@ -336,8 +339,8 @@ fn replay_known(feed: &mut Feed, known: &BTreeMap<Key, LastState>) {
 }
 
 impl Inner {
-    /// Forgets followers that have gone, and what only they followed; what is
-    /// followed still: keys, and prefixes.
+    /// Forgets watches that were dropped, and the keys that only they selected;
+    /// what is still watched: keys, and prefixes.
     fn sweep(&mut self) -> (BTreeSet<Key>, Vec<String>) {
         self.feeds.retain(|feed| !feed.is_abandoned());
         let (mut keys, mut prefixes) = (BTreeSet::new(), Vec::new());
@@ -360,8 +363,8 @@ impl Inner {
         (keys, prefixes)
     }
 
-    /// Forgets the oldest of too many tombstones. Keys that are followed one
-    /// by one keep theirs, and are as many as their followers.
+    /// Forgets the oldest of too many tombstones. Keys that are watched one by
+    /// one keep theirs, and are as many as their watches.
     fn drop_oldest_tombstones(&mut self) {
         while self.tombstones.len() > TOMBSTONES_MAX {
             let feeds = &self.feeds;

@@ -69,7 +69,7 @@ impl Memory {
     pub fn new() -> Self {
         let hub = Hub::default();
         hub.mark_up();
-        // Followers are told of every change as it happens: no log is needed.
+        // Watches are told of every change as it happens: no log is needed.
         let registers = Mutex::new(Registers::new(1));
         Self {
             shared: Arc::new(Shared {
@@ -87,8 +87,8 @@ impl Memory {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the followers of the last change, in the order of effect: the
-    /// lock is still held.
+    /// Publishes the last change, in the order of effect: the lock is still
+    /// held.
     fn publish_last(&self, registers: &Registers) {
         let last = registers.revision().saturating_sub(1);
         let Ok(mut changes) = registers.changes_after(last) else {

@@ -1,9 +1,10 @@
-//! What following a register looks like to the follower.
+//! What a watch of a register looks like to its reader.
 //!
 //! A watch is a *hint that carries the news*: each sighting is a state the
 //! register really had, in order, but some may be skipped (only the latest
-//! unseen one of each key is kept, so a slow follower costs no memory), and
-//! silence proves nothing (the line may be dead). Who must be sure reads.
+//! unseen one of each key is kept, so a slow reader costs no memory), and
+//! silence proves nothing (the connection may be dead). A caller that must be
+//! sure reads the register.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::{Key, Register};
 
-/// What to follow.
+/// What to watch.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Selector {
     /// One register.
@@ -44,7 +45,7 @@ pub enum Sighting {
     Down(String),
 }
 
-/// The follower's end of a watch. Dropping it ends the watch.
+/// The reader's end of a watch. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<Shared>,
@@ -56,7 +57,7 @@ pub struct Feed {
     selector: Selector,
     shared: Arc<Shared>,
     /// When it began, by the hub's time, if what was known then has yet to be
-    /// told.
+    /// sent.
     pub(super) replay_up_to: Option<u64>,
 }
 
@@ -68,7 +69,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Pending {
-    /// `Some` when the line's condition has changed since it was last told.
+    /// `Some` when the watch has come up or gone down since that was last read.
     status: Option<Sighting>,
     states: BTreeMap<Key, Option<Register>>,
 }
@@ -117,12 +118,12 @@ impl Watch {
 }
 
 impl Feed {
-    /// What the follower wants to see.
+    /// What the reader wants to see.
     pub fn selector(&self) -> &Selector {
         &self.selector
     }
 
-    /// Whether the follower has gone, so that the feed can be dropped.
+    /// Whether the reader has gone, so that the feed can be dropped.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.shared) == 1
     }

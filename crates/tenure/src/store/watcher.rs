@@ -1,11 +1,10 @@
-//! The tie between a store and the task that notices for it what others
-//! write.
+//! What a store and the task that watches its backend tell each other.
 //!
 //! The task outlives no store: it looks now and then whether its own is still
-//! there. And it waits for its server most of the time, so whoever begins to
-//! follow something rings a bell. The store has one end of the tie, a
-//! [`Watcher`]; the task has the other, a [`StoreSignals`]. (SQLite's is a thread,
-//! which waits for a file; it has ways of its own.)
+//! there. And it waits for its server most of the time, so a new watch wakes
+//! it. The store has one end, a [`Watcher`]; the task has the other,
+//! [`StoreSignals`]. (SQLite's is a thread, which waits for a file; it has ways
+//! of its own.)
 
 use std::sync::{Arc, Weak};
 
@@ -39,7 +38,7 @@ impl Watcher {
         }
     }
 
-    /// What is followed has changed: notice what is new in it.
+    /// What is watched has changed: fetch what is new in it.
     pub(super) fn wake(&self) {
         self.wake_signal.notify_one();
     }
@@ -61,8 +60,8 @@ pub(super) struct StoreSignals {
 }
 
 impl StoreSignals {
-    /// Waits until what is followed may have changed, or the store is gone.
-    /// A bell that rang while nobody waited is heard by the next who does.
+    /// Waits until what is watched may have changed, or the store is gone. A
+    /// signal that came while the task did not wait ends its next wait.
     pub(super) async fn woken(&self) {
         self.wake_signal.notified().await;
     }

@@ -1,8 +1,8 @@
-//! What an error of the server or of the line lets us conclude.
+//! What an error of the server or of the connection lets us conclude.
 //!
 //! An answer that the server itself gave has no cause behind it; one that our
-//! side made up because the line failed has. That is how "the server refused"
-//! is told from "nobody knows".
+//! side made up because the connection failed has. That tells "the server
+//! refused" from "it is not known".
 
 use std::error::Error;
 
@@ -116,7 +116,7 @@ mod tests {
             Status::unavailable("etcdserver: leader changed"),
             Status::unknown("the stream ended without a status"),
             Status::deadline_exceeded("context deadline exceeded"),
-            // The line's, not the server's.
+            // The connection's, not the server's.
             Status::resource_exhausted("h2 protocol error: enhance your calm"),
             transport(std::io::Error::other("reset")),
         ];

@@ -20,8 +20,8 @@ const SERVERS_MAX: usize = 16;
 /// The port of a server that none is named for.
 const PORT: u16 = 2379;
 
-/// How often a silent line is asked whether it lives. A server answers more
-/// than one such question in five seconds by hanging up.
+/// How often a silent connection is asked whether it lives. A server answers
+/// more than one such question in five seconds by hanging up.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 /// How long it may take to say so.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,9 +1,9 @@
 //! Noticing what other processes write: a stream of changes.
 //!
-//! Whatever is followed is first read, at some revision, and then watched
-//! from the revision after it, so that nothing falls in between. One stream
-//! carries the watches of a whole process: one for each followed prefix, and
-//! one for each followed key that no prefix covers. When the stream breaks,
+//! What is watched here is first read, at some revision, and then watched at
+//! etcd from the revision after it, so that nothing falls in between. One
+//! stream carries the watches of a whole process: one for each watched prefix,
+//! and one for each watched key that no prefix covers. When the stream breaks,
 //! everything is read again; so what a restored backup took back is noticed,
 //! and a revision that the server has forgotten is never asked for twice.
 
@@ -32,7 +32,7 @@ use crate::store::{Key, Selector};
 
 /// How long a fetch may take, and opening the stream.
 const FETCH_WITHIN: Duration = Duration::from_secs(5);
-/// How often to look whether followers have gone.
+/// How often to look whether watches were dropped.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How many keys one call reads; etcd takes 128 steps in a transaction.
 const BATCH: usize = 100;
@@ -139,7 +139,7 @@ impl EtcdWatchTask {
         }
     }
 
-    /// Follows changes until nobody follows anything any more.
+    /// Publishes changes until there is no watch any more.
     async fn listen(&self, pause: &mut Duration) -> Result<(), StoreError> {
         let opening = timeout(FETCH_WITHIN, self.open_stream()).await;
         let late = || StoreError::unavailable(format!("{}: no stream in time", self.settings));
@@ -169,7 +169,7 @@ impl EtcdWatchTask {
         }
     }
 
-    /// Reads all that is followed and watches it from there.
+    /// Reads all that is watched here and watches it at etcd from there.
     async fn open_stream(&self) -> Result<OpenStream, StoreError> {
         let until = clock::boot().after(FETCH_WITHIN);
         let connection = self.client.connected(until).await?;
@@ -234,8 +234,8 @@ impl EtcdWatchTask {
         Ok(())
     }
 
-    /// Reads what nobody has been told of yet, or all of it, and says what to
-    /// watch and up to which revision it has been read.
+    /// Reads what was not published yet, or all of it, and says what to watch
+    /// and up to which revision it has been read.
     async fn fetch(
         &self,
         watches: &Watches,
@@ -283,8 +283,8 @@ impl EtcdWatchTask {
         let answer: TxnResponse = self.client.read(TXN, request, FETCH_WITHIN).await?;
         let seen = kv::revision(answer.header.as_ref())?;
         let at = kv::version_of(seen)?;
-        // What is refused is older than what was told meanwhile: the watch,
-        // which begins here, tells the rest.
+        // What is refused is older than what was published meanwhile: the
+        // watch, which begins here, brings the rest.
         for (key, answer) in keys.iter().zip(&answer.responses) {
             let found = answer.range.as_ref().and_then(|range| range.kvs.first());
             match found {

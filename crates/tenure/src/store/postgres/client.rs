@@ -13,13 +13,13 @@
 //! takes over. The words of the warning are in the language of the server, so
 //! any warning without a code of its own counts.
 //!
-//! Whoever does not know reads, and would find there what nobody may rely on
-//! yet: a commit that is on one disk alone is seen as soon as its wait has
-//! ended, however it ended, and whoever gave up waiting does not hear how. So
-//! from each write of unknown outcome on (be it for a warning, for want of
-//! time or for a broken connection) every reading waits for the standby as a
-//! write does, until one such wait, of a reading or a write that was sent
-//! after it, has ended as it should. What was committed before is then
+//! A caller that does not know the outcome reads, and would find there what it
+//! may not rely on yet: a commit that is on one disk alone is seen as soon as
+//! its wait has ended, however it ended, and a caller that gave up waiting does
+//! not hear how. So from each write of unknown outcome on (be it for a warning,
+//! for want of time or for a broken connection) every reading waits for the
+//! standby as a write does, until one such wait, of a reading or a write that
+//! was sent after it, has ended as it should. What was committed before is then
 //! replicated as well.
 
 use std::sync::Arc;
@@ -92,8 +92,8 @@ impl UncertainWrites {
     }
 }
 
-/// A write whose outcome is not known yet; in doubt if that never changes,
-/// also because its caller has left.
+/// A write whose outcome is not known yet; it counts as uncertain if that never
+/// changes, also because its caller has left.
 struct UncertainGuard<'a>(Option<&'a UncertainWrites>);
 
 impl Drop for UncertainGuard<'_> {
@@ -250,7 +250,8 @@ impl PgClient {
         heeded
     }
 
-    /// What came of a write. It stays in doubt unless that is certain.
+    /// What came of a write. It stays uncertain unless the server's answer
+    /// settles it.
     fn outcome(
         &self,
         connected: &PgConnection,

@@ -1,9 +1,9 @@
 //! What notifications say, and how little of it is believed.
 //!
-//! Whoever may connect to a database may notify on any channel and listen to
+//! A user who may connect to a database may notify on any channel and listen to
 //! any, without a right on any table. So a notification is a *hint* that a key
-//! has changed, and nothing else: followers are told what is read from the
-//! table. Nothing of a value travels along either.
+//! has changed, and nothing else: what is published is read from the table.
+//! Nothing of a value travels along either.
 //!
 //! A payload is the key, as hexadecimal, and the version that was written, or
 //! 0 for a deletion. (The release before reads when it is told this. Its own
@@ -13,9 +13,9 @@
 //! A forged one of that kind does nothing, and takes no other hint along.
 //!
 //! What is hinted at while a reading is under way is collected as a set of
-//! keys, of those alone that somebody follows, and of [`KEYS_MAX`] at most;
-//! with more of them everything that is followed is read. So a flood of
-//! notifications costs one reading after the other, and no memory.
+//! keys, of those alone that a watch selects, and of [`KEYS_MAX`] at most; with
+//! more of them everything that is watched is read. So a flood of notifications
+//! costs one reading after the other, and no memory.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,18 +38,18 @@ pub(super) enum Hints {
     All,
 }
 
-/// What a listener has to heed.
+/// What a listener has to act on.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum ListenEvent {
     Hints(Hints),
-    /// The proof that was expected.
+    /// The probe that was expected.
     Probe,
     /// The connection has ended.
     Ended,
 }
 
-/// What has come over a connection that listens, until it is heeded. Of one
-/// that does not listen nothing is kept.
+/// What has come over a connection that listens, until the listener takes it.
+/// Of one that does not listen nothing is kept.
 #[derive(Default, Debug)]
 pub(super) struct NotificationInbox {
     state: Mutex<State>,
@@ -60,19 +60,20 @@ pub(super) struct NotificationInbox {
 struct State {
     hub: Option<Arc<Hub>>,
     hints: Option<Hints>,
-    /// The payload by which the line is proven, until it has come.
+    /// The payload that proves that notifications get through, until it has
+    /// come.
     expected_probe: Option<String>,
     probe_received: bool,
     has_ended: bool,
 }
 
 impl NotificationInbox {
-    /// Keeps from here on what those who follow something at `hub` may need.
+    /// Keeps from here on what the watches of `hub` may need.
     pub(super) fn open(&self, hub: &Arc<Hub>) {
         self.lock().hub = Some(Arc::clone(hub));
     }
 
-    /// Waits from here on for a proof: a payload that nobody can guess.
+    /// Waits from here on for a probe: a payload that cannot be guessed.
     pub(super) fn expect_probe(&self, probe: String) {
         let mut state = self.lock();
         state.expected_probe = Some(probe);
@@ -89,7 +90,7 @@ impl NotificationInbox {
             state.expected_probe = None;
             state.probe_received = true;
         } else {
-            // Or a proof that came late, or a stranger on the channel.
+            // Or a probe that came late, or a stranger on the channel.
             let Some((key, version)) = parse(payload) else {
                 return;
             };
@@ -108,7 +109,7 @@ impl NotificationInbox {
         self.arrived.notify_one();
     }
 
-    /// Waits for what is to be heeded. Cancelling it loses nothing.
+    /// Waits for the next of them. Cancelling it loses nothing.
     pub(super) async fn next(&self) -> ListenEvent {
         loop {
             let arrived = self.arrived.notified();

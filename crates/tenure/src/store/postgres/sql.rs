@@ -241,7 +241,7 @@ fn before_notification(within: Duration) -> String {
     bounds_with(within, (within / 4).min(NOTIFY_LOCK_TIMEOUT))
 }
 
-/// A notification on a channel of our own, by which a listener is proven.
+/// A notification on a channel of our own, which probes a listener.
 pub(super) fn probe(channel: &str, payload: &str) -> String {
     let millis = NOTIFY_LOCK_TIMEOUT.as_millis();
     format!(

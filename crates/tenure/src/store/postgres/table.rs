@@ -98,8 +98,8 @@ pub(super) async fn find(
         None => make(settings, connected).await?,
     };
     tracing::info!("{settings}: registers are in the table {name}");
-    // Whoever came first has found the same, or the next call is refused by
-    // the server as one for a table that is not there.
+    // If another connection was first, it has found the same table, or the
+    // server refuses the next call as one for a table that is not there.
     let _ = found.set(Table {
         name,
         channel: wanted.channel(),
@@ -205,9 +205,9 @@ fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
 /// Makes the table if nobody else has meanwhile; its name. Of processes that
 /// create at once all but one fail on the catalogue, and take the one that is
 /// there then. No advisory lock is held for it: anybody who may connect can
-/// take any of those, and keep it. Two with different search paths may make
-/// two tables at once; whoever can reach both finds that when it looks again,
-/// and is refused.
+/// take any of those, and keep it. Two with different search paths may make two
+/// tables at once; a process that can reach both finds that when it looks
+/// again, and is refused.
 async fn make(settings: &Settings, connected: &PgConnection) -> Result<String, StoreError> {
     let wanted = &settings.table;
     if let Err(error) = connected.ask(&sql::create(wanted, MAKE_WITHIN)).await {

@@ -1,8 +1,8 @@
 //! Notifications that were not sent, since others held the lock under which a
 //! server takes them.
 //!
-//! They are hints, and writes do not wait for them. But a follower that hears
-//! of no change reads none, so they are sent again.
+//! They are hints, and writes do not wait for them. But a process that hears of
+//! no change reads none, so they are sent again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

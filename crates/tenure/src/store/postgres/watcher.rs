@@ -2,23 +2,23 @@
 //!
 //! Every write is followed by a notification, which is a hint that a key has
 //! changed (`hints.rs`): the listener reads from the table what is hinted at,
-//! all in one statement, and tells of nothing else. While it reads the next
+//! all in one statement, and publishes nothing else. While it reads the next
 //! hints gather, so one reading is under way at a time.
 //!
-//! A change is hinted at on the channel of its key, to which only those listen
-//! who follow it or its neighbours (`table.rs`), and once more on a channel
-//! that is common to all keys. Followers of prefixes that span several channels
-//! listen to that one. So do, for one release, all others as well: processes
-//! of the release before tell of their writes nowhere else.
+//! A change is hinted at on the channel of its key, to which only processes
+//! listen that watch it or its neighbours (`table.rs`), and once more on a
+//! channel that is common to all keys. Processes that watch prefixes of several
+//! channels listen to that one. So do, for one release, all others as well:
+//! processes of the release before tell of their writes nowhere else.
 //!
 //! Whether notifications get through is not taken on trust: behind a
 //! transaction-pooling proxy LISTEN succeeds and nothing ever arrives. So the
-//! listener is *proven* by a notification on a channel of its own, sent over
+//! listener is *probed* by a notification on a channel of its own, sent over
 //! the other connection (over its own it could arrive by luck), at first and
-//! then every few seconds. Its payload is drawn at random each time, and nobody
-//! else can send it. If the proof does not come, we poll: one statement
-//! for all that is followed. Now and then we listen again, because one proof
-//! may also come late on a bad day.
+//! then every few seconds. Its payload is drawn at random each time, and no
+//! other process can send it. If the probe does not come, we poll: one
+//! statement for all that is watched. Now and then we listen again, because one
+//! probe may also come late on a bad day.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,23 +40,23 @@ use crate::store::hub::{Hub, Interest};
 use crate::store::watcher::{StoreSignals, Watcher};
 use crate::store::{Key, Selector};
 
-/// How long nothing at all may come while a proof is due.
+/// How long nothing at all may come while a probe is due.
 const PROBE_WITHIN: Duration = Duration::from_secs(1);
-/// How long a proof may take behind other notifications.
+/// How long a probe may take behind other notifications.
 const PROBE_BEHIND_OTHERS: Duration = Duration::from_secs(5);
 /// How long to poll before listening is tried again. Behind a proxy each try
 /// costs a second in which nothing is noticed.
 const LISTEN_AGAIN: Duration = Duration::from_secs(300);
-/// How often a fetch is begun anew because something was told meanwhile.
+/// How often a fetch is begun anew because something was published meanwhile.
 const FETCHES_MAX: usize = 3;
-/// How often the line is proven again.
+/// How often the listener is probed again.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 /// How long a fetch may take.
 const FETCH_WITHIN: Duration = Duration::from_secs(5);
-/// How many channels are listened to; whoever follows more listens to the
-/// common one alone.
+/// How many channels are listened to; a process that watches more listens to
+/// the common one alone.
 const CHANNELS_MAX: usize = 1_024;
-/// The pauses between attempts to open the line again.
+/// The pauses between attempts to connect again.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -83,7 +83,7 @@ struct PgWatchTask {
 /// A connection that listens.
 struct Listener {
     connected: PgConnection,
-    /// The channel on which it is proven.
+    /// The channel on which it is probed.
     probe_channel: String,
     channels: BTreeSet<String>,
 }
@@ -113,9 +113,9 @@ impl Listener {
 enum WatchEnd {
     /// Notifications do not get through.
     NoNotifications,
-    /// The line broke, or never opened.
+    /// The connection broke, or never opened.
     Broken(String),
-    /// Nobody follows anything any more, or the store is gone.
+    /// There is no watch any more, or the store is gone.
     Idle,
     /// It has been polled for long enough to listen again.
     PolledLongEnough,
@@ -198,9 +198,9 @@ impl PgWatchTask {
         }
     }
 
-    /// Listens, proves, fetches; `None` if notifications do not get through.
+    /// Listens, probes, fetches; `None` if notifications do not get through.
     async fn start_listening(&self) -> Result<Option<Listener>, StoreError> {
-        // Over the line first, so that the table is there.
+        // Over the client's connection first, so that the table is there.
         self.client
             .read(|_| "SELECT 1".into(), FETCH_WITHIN)
             .await?;
@@ -232,7 +232,8 @@ impl PgWatchTask {
         self.fetch().await
     }
 
-    /// The channels on which all that is followed is told of, and our own.
+    /// The channels on which changes of all that is watched are told, and our
+    /// own.
     fn wanted(&self, probe_channel: &str) -> Result<BTreeSet<String>, StoreError> {
         let table = self.client.table()?;
         let interest = self.hub.interest();
@@ -260,7 +261,7 @@ impl PgWatchTask {
         inbox.expect_probe(payload);
         match self.client.read(|_| notify, FETCH_WITHIN).await {
             // Others hold the lock of all notifications. That says nothing of
-            // this line; what is told late meanwhile is read at once.
+            // this listener; what is told late meanwhile is read at once.
             Err(StoreError::Unavailable(why))
                 if why.to_string().contains(unsent_notifications::LOCK_TIMEOUT) =>
             {
@@ -277,8 +278,8 @@ impl PgWatchTask {
             match timeout(within, inbox.next()).await {
                 Ok(ListenEvent::Probe) => return Ok(true),
                 Ok(other) => self.handle(other).await?,
-                // A flood of others goes before it, and is no sign of a mute
-                // line; but nor does it prove anything.
+                // A flood of others goes before it. It is no sign of a mute
+                // connection, and no proof of the opposite.
                 Err(_) if received.messages() != before && clock::boot() < last => {}
                 Err(_) => return Ok(false),
             }
@@ -318,8 +319,8 @@ impl PgWatchTask {
         Ok(())
     }
 
-    /// Fetches until nothing is told meanwhile that might be newer; for lack
-    /// of a quiet moment the next notification or poll goes on.
+    /// Fetches until nothing is published meanwhile that might be newer; for
+    /// lack of a quiet moment the next notification or poll goes on.
     async fn fetch(&self) -> Result<(), StoreError> {
         for _ in 0..FETCHES_MAX {
             if self.fetch_once().await? {
@@ -329,8 +330,8 @@ impl PgWatchTask {
         Ok(())
     }
 
-    /// One statement for all followed keys, and one for each prefix. Whether
-    /// nothing was told meanwhile that contradicts it.
+    /// One statement for all watched keys, and one for each prefix. Whether
+    /// nothing was published meanwhile that contradicts it.
     async fn fetch_once(&self) -> Result<bool, StoreError> {
         let interest = self.hub.interest();
         let Fetched {
@@ -379,10 +380,10 @@ impl PgWatchTask {
 
 /// What came of fetching keys.
 struct Fetched<'a> {
-    /// Nothing was told meanwhile that contradicts it.
+    /// Nothing was published meanwhile that contradicts it.
     settled: bool,
-    /// Those that do not exist, of which nobody has been told yet. Whoever
-    /// follows such a key has to be told once; of one that is merely hinted at
-    /// there is nothing to tell.
+    /// Those that do not exist, of which no state was published yet. A watch of
+    /// such a key has to report that once; of one that is merely hinted at
+    /// there is nothing to report.
     absent: Vec<&'a Key>,
 }

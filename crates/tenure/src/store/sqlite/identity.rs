@@ -4,7 +4,7 @@
 //! *inode*, and by a journal that lies beside the *name*. Two processes that
 //! reach one inode by two names exclude each other, and see each other's
 //! writes; but if one of them dies in the middle of a write, its journal lies
-//! beside its own name, and whoever comes by the other name takes half a
+//! beside its own name, and a process that comes by the other name takes half a
 //! write for a whole one. So a file with a second name is refused when it is
 //! opened: one with a second hard link, and one that is itself a mount point,
 //! as `docker run -v x.db:/y.db` makes it. A directory that is mounted brings

@@ -19,7 +19,7 @@ const LINKS_MAX: usize = 40;
 /// Refuses a path with a link that somebody else can turn.
 pub(super) fn check(path: &Path) -> Result<(), StoreError> {
     let Ok(path) = std::path::absolute(path) else {
-        // Whoever opens it is told why.
+        // SQLite says why when it is opened.
         return Ok(());
     };
     let me = geteuid().as_raw();

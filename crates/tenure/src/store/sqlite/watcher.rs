@@ -46,7 +46,7 @@ struct Signal {
 
 impl Signal {
     fn signal(&self) {
-        // A counter that is full has been rung already.
+        // A counter that is full has signalled already.
         let _ = rustix::io::write(&self.descriptor, &1u64.to_ne_bytes());
     }
 }
@@ -102,14 +102,14 @@ struct SqliteWatchThread {
     notices: Option<OwnedFd>,
     wake_signal: Arc<Signal>,
     hub: Arc<Hub>,
-    /// The `data_version` when everything followed was last fetched.
+    /// The `data_version` when everything watched was last fetched.
     seen: Option<i64>,
 }
 
 /// Why the thread woke up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WakeUp {
-    /// Somebody began or ceased to follow.
+    /// A watch began, or was dropped.
     Signal,
     /// Somebody wrote, or is about to.
     Notice,
@@ -210,7 +210,7 @@ impl SqliteWatchThread {
     }
 }
 
-/// One statement for all that is followed. Whether it is settled: if not,
+/// One statement for all that is watched. Whether it is settled: if not,
 /// something was written here meanwhile, and another look is due.
 fn fetch(hub: &Hub, connection: &Connection) -> rusqlite::Result<bool> {
     let interest = hub.interest();

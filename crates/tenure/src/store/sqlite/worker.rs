@@ -151,13 +151,13 @@ impl WorkerThread {
             let more = std::iter::from_fn(|| jobs.try_recv().ok()).take(BATCH_MAX - 1);
             let now = clock::boot();
             let due = std::iter::once(first).chain(more);
-            // Whoever has given up must not be served: it may have told its
-            // caller otherwise.
+            // A call whose time is up must not be served: its caller may have
+            // been told otherwise.
             let batch: Vec<_> = due.filter(|(until, _)| now < *until).collect();
             let Some(last) = batch.iter().map(|(until, _)| *until).max() else {
                 continue;
             };
-            // A little less than those who wait, so that they hear which lock
+            // A little less than the callers wait, so that they hear which lock
             // it was, and that nothing has happened.
             let lock_timeout = last.since(now).min(BUSY_WAIT);
             file_connection::set_lock_deadline(now.after(lock_timeout - lock_timeout / 8));

@@ -1,5 +1,6 @@
 //! Elections held by sessions: which session holds which register, one
-//! confirmation for all that share it, and what becomes of what nobody claims.
+//! confirmation for all that share it, and what becomes of registers that no
+//! campaign claims.
 //!
 //! A [`SessionPool`] has as many sessions as it takes, each with up to
 //! [`MAX_BOUND`] registers. A campaign's [`SessionHold`] takes a [`SessionSlot`] in one of
@@ -7,20 +8,21 @@
 //!
 //! # What must not go wrong
 //!
-//! * *A confirmation is of the session that holds the register.* A place never
+//! * *A confirmation is of the session that holds the register.* A slot never
 //!   moves to another session, and a session is never replaced.
-//! * *A confirmation counts from before its sign of life was sent.* The clock
-//!   is read before the command is put into the pipeline, under the lock that
+//! * *A confirmation counts from before its keep-alive was sent.* The clock is
+//!   read before the command is put into the pipeline, under the lock that
 //!   others find it by.
 //! * *Two campaigns of one election never share a session.* To the cluster a
 //!   session is one writer, so it would let one of them write what the other
-//!   holds. A session that has a place for a register gives nobody else one.
-//! * *What nobody claims is vacated.* The session lives on for the other
-//!   registers, and would hold an abandoned one for ever. So a place that was
+//!   holds. A session that has a slot for a register gives no other campaign
+//!   one.
+//! * *What no campaign claims is vacated.* The session lives on for the other
+//!   registers, and would hold an abandoned one for ever. So a slot that was
 //!   released is not free at once: first a command is done behind everything
-//!   that was sent before (those of one session take effect in order); then
-//!   the register is read, and if it is bound to this session all the same,
-//!   it gets its last will.
+//!   that was sent before (those of one session take effect in order); then the
+//!   register is read, and if it is bound to this session all the same, it gets
+//!   its on-expiry value.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,29 +68,29 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The registers that have a place here.
+    /// The registers that have a slot here.
     keys: BTreeSet<Key>,
-    /// When the latest sign of life was sent that is confirmed.
+    /// When the latest keep-alive was sent that is confirmed.
     confirmed: Option<Instant>,
     /// The latest that is under way: when it was sent, and what became of it.
     in_flight: Option<InFlight>,
 }
 
-/// A sign of life that is under way.
+/// A keep-alive that is under way.
 #[derive(Clone, Debug)]
 struct InFlight {
     start: Instant,
     outcome: watch::Receiver<Option<Result<(), Error>>>,
 }
 
-/// A sign of life that somebody may count from.
+/// A keep-alive that a grant may count from.
 enum KeepAlive {
     /// Confirmed, and sent then.
     Confirmed(Instant),
     InFlight(InFlight),
 }
 
-/// A register's place in a session.
+/// A register's slot in a session.
 #[derive(Debug)]
 struct SessionSlot {
     shared: Arc<Shared>,
@@ -119,10 +121,11 @@ impl SessionPool {
         }
     }
 
-    /// A place for `key` in a session that lives so long after a sign of life.
+    /// A slot for `key` in a session that lives so long after a keep-alive.
     fn slot(&self, key: &Key, ttl: Duration) -> Arc<SessionSlot> {
         let mut sessions = lock(&self.sessions);
-        // What is over or empty goes; but for one, for whoever comes back.
+        // Sessions that are over or empty go; but for one, for a campaign that
+        // comes back.
         let mut spare = false;
         sessions.retain(|it| {
             let idle = lock(&it.state).keys.is_empty();
@@ -218,8 +221,8 @@ impl Shared {
         state.confirmed = state.confirmed.max(Some(start));
     }
 
-    /// When a sign of life was sent that is confirmed, or is being confirmed,
-    /// if one was sent at `since` or later. Sends one if none was.
+    /// When a keep-alive was sent that is confirmed, or is being confirmed, if
+    /// one was sent at `since` or later. Sends one if none was.
     fn shared_keep_alive(self: &Arc<Self>, since: Instant) -> KeepAlive {
         let mut state = lock(&self.state);
         if let Some(start) = state.confirmed.filter(|start| *start >= since) {
@@ -241,7 +244,8 @@ impl Shared {
             if done.is_ok() {
                 shared.confirmed_from(start);
             }
-            // Whoever asks from now on is not to be told of a failure of old.
+            // A caller that asks from now on is not to be told of an older
+            // failure.
             let mut state = lock(&shared.state);
             state
                 .in_flight
@@ -330,7 +334,7 @@ impl SessionHold {
         Self { pool, key, slot }
     }
 
-    /// The place it has, in a session that is not known to be over.
+    /// The slot it has, in a session that is not known to be over.
     fn current_slot(&self) -> Option<Arc<SessionSlot>> {
         let mut slot = lock(&self.slot);
         // What was bound to a session that is over is not any more.
@@ -396,7 +400,7 @@ impl Hold for SessionHold {
         since: Instant,
         within: Duration,
     ) -> BoxFuture<'static, Result<Instant, StoreError>> {
-        // Whatever else: a session that is over confirms nothing.
+        // In any case: a session that is over confirms nothing.
         let Some(slot) = self.current_slot() else {
             return Box::pin(std::future::ready(Err(StoreError::Conflict)));
         };
@@ -433,8 +437,8 @@ impl Drop for SessionHold {
         let Some(slot) = lock(&self.slot).take() else {
             return;
         };
-        // Whoever believed in it, and was not asked, does so no longer than
-        // the session would have lived.
+        // A leader that believed in it, and was not asked, does so no longer
+        // than the session would have lived.
         let confirmed = lock(&slot.shared.state).confirmed;
         let from = confirmed.map_or(Instant::ZERO, |start| start.after(slot.shared.ttl));
         self.pool.vacate(slot, from);

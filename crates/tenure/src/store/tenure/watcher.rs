@@ -71,7 +71,7 @@ impl ClusterWatchTask {
         let (mut fetching, mut being_fetched) = (JoinSet::new(), BTreeSet::new());
         loop {
             self.store.woken().await;
-            // Many begin to follow at once: they are looked at together.
+            // Many watches begin at once: they are looked at together.
             tokio::task::yield_now().await;
             while let Some(fetched) = fetching.try_join_next() {
                 for key in fetched.unwrap_or_default() {
@@ -91,7 +91,7 @@ impl ClusterWatchTask {
             });
             for selector in wanted {
                 if running.contains_key(&selector) {
-                    // Whoever is new among its followers knows nothing yet.
+                    // A new watch of it knows nothing yet.
                     self.fetch_new(&selector, &mut fetching, &mut being_fetched);
                     continue;
                 }
@@ -115,7 +115,7 @@ impl ClusterWatchTask {
         drive::background().spawn(self.single_watch(&selector).serve())
     }
 
-    /// Reads what is followed under `selector`, was never told, and is not
+    /// Reads what is watched under `selector`, was never published, and is not
     /// being read.
     fn fetch_new(
         &self,
@@ -155,7 +155,7 @@ impl ClusterWatchTask {
     }
 }
 
-/// What to watch so that everybody hears of what they follow.
+/// What to watch at the cluster so that each watch hears of what it selects.
 fn wanted(hub: &Hub) -> Vec<Selector> {
     let interest = hub.interest();
     let keys = interest.keys.into_iter().map(|followed| followed.key);
@@ -225,8 +225,8 @@ impl SingleWatch {
         loop {
             match changes.next().await {
                 WatchEvent::Began(_) => {
-                    // First up, then told: whoever comes in between is told
-                    // what is known, or what is read then.
+                    // First up, then published: a watch that begins in between
+                    // is sent what is known, or what is read then.
                     self.states.set(&self.selector, true, &self.hub, None);
                     self.fetch_selected().await;
                 }
