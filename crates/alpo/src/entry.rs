@@ -16,7 +16,7 @@ use tenure_core::ids::{Key, Term, Version};
 
 use super::ids::{LogId, Position};
 use super::membership::Membership;
-use super::owner::Owner;
+use super::session_owner::SessionOwner;
 
 /// The log's own time, in nanoseconds since the log began. It runs only
 /// while somebody leads.
@@ -144,7 +144,7 @@ pub enum Payload {
         /// As above.
         ttl: LogTime,
         /// Whose it is.
-        owner: Owner,
+        owner: SessionOwner,
     },
     /// A client's request.
     Command(Command),

@@ -36,8 +36,8 @@ fn entry(id: u64, number: u64, time: u64) -> Entry {
 /// A passive server that has a snapshot up to 2@3, and 3@3 after it.
 fn passive() -> Node {
     let storage = |n: u64| StorageId::from_u128(n.into());
-    let members = Membership::founded((1..=3).map(|n| (server(n), storage(n))));
-    let mut state = State::founded(Limits::default(), ClockId::default(), members);
+    let members = Membership::bootstrapped((1..=3).map(|n| (server(n), storage(n))));
+    let mut state = State::bootstrapped(Limits::default(), ClockId::default(), members);
     state.apply(&entry(1, 1, 10));
     state.apply(&entry(2, 3, 20));
     let recovered = Recovered {
@@ -278,8 +278,8 @@ fn a_mark_of_somebody_who_is_no_member_is_not_kept() {
 #[test]
 fn after_the_last_term_nobody_stands() {
     let storage = StorageId::from_u128(1);
-    let members = Membership::founded([(server(1), storage)]);
-    let state = State::founded(Limits::default(), ClockId::default(), members);
+    let members = Membership::bootstrapped([(server(1), storage)]);
+    let state = State::bootstrapped(Limits::default(), ClockId::default(), members);
     for number in [MAX_NUMBER, Term::MAX.get()] {
         let recovered = Recovered {
             hard: HardState {

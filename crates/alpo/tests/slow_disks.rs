@@ -61,8 +61,8 @@ impl Cluster {
     /// Blank servers, one for each of these times that a sync takes.
     fn start(seed: u64, syncs: &[Duration]) -> Self {
         let founders = (0..syncs.len()).map(|index| (id_of(index), storage(id_of(index))));
-        let members = Membership::founded(founders);
-        let blank = State::founded(Limits::default(), ClockId::default(), members);
+        let members = Membership::bootstrapped(founders);
+        let blank = State::bootstrapped(Limits::default(), ClockId::default(), members);
         let durable = Recovered {
             snapshot: Some(Snapshot {
                 last: Position::ZERO,
@@ -340,8 +340,8 @@ fn a_stall_that_is_over_is_not_waited_for_again() {
         cluster.leases = true;
         cluster.restart(0);
         cluster.elect(TIMEOUT * 3).expect("elected");
-        let ask = ClientRequest::Open(OpenSession::of_nobody(1_000_000_000));
-        cluster.step(0, Some(Input::Asked { token: 1, ask }));
+        let ask = ClientRequest::Open(OpenSession::unowned(1_000_000_000));
+        cluster.step(0, Some(Input::ClientRequest { token: 1, ask }));
         cluster.now += TIMEOUT * 60;
         // It looks at the clock before it hears of its disk.
         cluster.step(0, None);

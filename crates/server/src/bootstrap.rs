@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_alpo::{
-    Answer, Bootstrap, Hello, Identity, JoinError, LogId, Membership, Refusal, ServerId, Table,
+    Answer, Bootstrap, Hello, Identity, JoinError, LogId, MemberDisks, Membership, Refusal,
+    ServerId,
 };
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
@@ -43,7 +44,7 @@ pub(super) async fn found(
     blank_directory: BlankDirectory,
 ) -> Result<OpenLog, Ended> {
     let wanted = founding.missing().into_iter();
-    let wanted = Membership::founded(wanted.map(|id| (id, founding.hello().storage)));
+    let wanted = Membership::bootstrapped(wanted.map(|id| (id, founding.hello().storage)));
     peers.greeted(&wanted);
     let mut blank_server = BlankServer {
         founding,
@@ -58,8 +59,8 @@ pub(super) async fn found(
         .join_errors
         .tell(&blank_server.founding, shared);
     // Alone it needs nobody else.
-    if let Some(founded) = blank_server.founding.complete() {
-        blank_server.fill(founded)?;
+    if let Some(bootstrapped) = blank_server.founding.complete() {
+        blank_server.fill(bootstrapped)?;
     }
     let mut events = Vec::new();
     loop {
@@ -103,7 +104,7 @@ impl BlankServer<'_> {
             Event::Closed(peer_connection, _) => {
                 self.peers.closed(peer_connection);
             }
-            Event::Asked(_, _, reply) => {
+            Event::ClientRequest(_, _, reply) => {
                 let answer = Answer::Refused(Refusal::NotLeader { leader: None });
                 reply.send(TimedAnswer { answer, at: None });
             }
@@ -133,14 +134,14 @@ impl BlankServer<'_> {
         if !matches!(self.disk, Disk::Idle(_)) {
             return Ok(());
         }
-        let founded = hear(
+        let bootstrapped = hear(
             &mut self.founding,
             hello,
             &mut self.join_errors,
             self.shared,
         )?;
-        if let Some(founded) = founded {
-            return self.fill(founded);
+        if let Some(bootstrapped) = bootstrapped {
+            return self.fill(bootstrapped);
         }
         match self.founding.due() {
             Some(table) => self.disk.begin(|blank_directory| {
@@ -152,12 +153,16 @@ impl BlankServer<'_> {
     }
 
     /// A promise is durable: others may hear of it.
-    fn promised(&mut self, table: Table, blank_directory: BlankDirectory) -> Result<(), Ended> {
+    fn promised(
+        &mut self,
+        table: MemberDisks,
+        blank_directory: BlankDirectory,
+    ) -> Result<(), Ended> {
         self.disk = Disk::Idle(blank_directory);
-        let founded = self.founding.promise(table);
+        let bootstrapped = self.founding.promise(table);
         self.shared.announce(self.founding.hello());
         self.peers.start_again(&self.wanted);
-        founded.map_or(Ok(()), |founded| self.fill(founded))
+        bootstrapped.map_or(Ok(()), |bootstrapped| self.fill(bootstrapped))
     }
 
     /// Makes the log of a server that is part of a cluster now.
@@ -175,7 +180,7 @@ impl BlankServer<'_> {
 
 /// What the disk has written.
 enum WriteDone {
-    Promise(Table, BlankDirectory),
+    Promise(MemberDisks, BlankDirectory),
     OpenLog(Box<OpenLog>),
 }
 
@@ -385,7 +390,7 @@ fn hear(
 ) -> Result<Option<(Identity, Membership)>, Ended> {
     let strangers = &mut join_errors.strangers;
     match founding.heard(hello) {
-        Ok(Some(founded)) => return Ok(Some(founded)),
+        Ok(Some(bootstrapped)) => return Ok(Some(bootstrapped)),
         Ok(None) => drop(strangers.remove(&hello.server)),
         // Somebody may correct that while this server waits.
         Err(
@@ -422,16 +427,16 @@ mod tests {
         ServerId::new(number).expect("a number")
     }
 
-    fn founded(numbers: &[u64]) -> Membership {
+    fn bootstrapped(numbers: &[u64]) -> Membership {
         let storage = StorageId::from_u128(7);
-        Membership::founded(numbers.iter().map(|number| (id(*number), storage)))
+        Membership::bootstrapped(numbers.iter().map(|number| (id(*number), storage)))
     }
 
     #[test]
     fn peers_that_are_no_members_are_named_with_what_takes_them_in() {
         let beyond = |peers: &[u64], members: &[u64]| {
             let peers = peers.iter().copied().map(id);
-            beyond(peers, &founded(members), (Path::new("/data"), 41))
+            beyond(peers, &bootstrapped(members), (Path::new("/data"), 41))
         };
         assert_eq!(beyond(&[1, 2, 3], &[1, 2, 3]), None);
         // Where to begin looking.
@@ -451,8 +456,9 @@ mod tests {
 
     #[test]
     fn other_founders_than_peers_are_named_with_what_to_do() {
-        let differ =
-            |others: &[u64], found: &[u64]| differ(&founded(others), id(2), &founded(found));
+        let differ = |others: &[u64], found: &[u64]| {
+            differ(&bootstrapped(others), id(2), &bootstrapped(found))
+        };
         assert_eq!(differ(&[1, 3], &[1, 2, 3]), None);
         // They will be learnt from the log.
         assert_eq!(differ(&[1, 3], &[]), None);

@@ -187,7 +187,7 @@ impl EventLoop {
         }
         if std::mem::take(&mut self.transfer_pending) && self.node.status() == Status::Leader {
             let (token, ask) = (STOP_TOKEN, ClientRequest::Transfer(None));
-            self.node.handle(now, Input::Asked { token, ask });
+            self.node.handle(now, Input::ClientRequest { token, ask });
         }
         if let Some(ended) = self.perform_outputs() {
             return Some(ended);
@@ -252,7 +252,7 @@ impl EventLoop {
                     self.update_health();
                 }
             }
-            Event::Asked(ask, quota, reply) => self.ask(ask, quota.as_deref(), reply),
+            Event::ClientRequest(ask, quota, reply) => self.ask(ask, quota.as_deref(), reply),
             Event::Inspection(inspect) => inspect(Some(&self.node)),
             Event::Snapshot(reply_to) => return self.snapshot(reply_to),
             Event::Stop => self.stop(),
@@ -321,7 +321,8 @@ impl EventLoop {
             ask
         };
         self.propose_gathered();
-        self.node.handle(clock::now(), Input::Asked { token, ask });
+        self.node
+            .handle(clock::now(), Input::ClientRequest { token, ask });
     }
 
     fn count_refusal(&self, refusal: Refusal) {
@@ -332,7 +333,8 @@ impl EventLoop {
 
     fn propose_gathered(&mut self) {
         for (token, ask) in self.keep_alive_batch.take() {
-            self.node.handle(clock::now(), Input::Asked { token, ask });
+            self.node
+                .handle(clock::now(), Input::ClientRequest { token, ask });
         }
     }
 

@@ -493,7 +493,7 @@ impl Exchange {
                     entry,
                 };
                 let reply = ReplyTo::Stream(Arc::clone(&self.sink), ticket);
-                Ok(Event::Asked(ask, quota, reply))
+                Ok(Event::ClientRequest(ask, quota, reply))
             }
             Err(error) => {
                 if let Some(entry) = entry {

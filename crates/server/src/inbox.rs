@@ -51,7 +51,7 @@ pub(super) enum Event {
     Connected(PeerConnection),
     /// A client, or an operator, wants something; with the quota of its token,
     /// if that has one.
-    Asked(ClientRequest, Option<Arc<Quota>>, ReplyTo),
+    ClientRequest(ClientRequest, Option<Arc<Quota>>, ReplyTo),
     /// Somebody wants to look at the machine; there is none as long as the
     /// server is blank.
     Inspection(Inspection),

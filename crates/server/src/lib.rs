@@ -115,7 +115,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_alpo::{Bootstrap, Hello, MAX_NUMBER, Membership, Node, Start, StorageId, Table};
+use tenure_alpo::{Bootstrap, Hello, MAX_NUMBER, MemberDisks, Membership, Node, Start, StorageId};
 use tenure_core::rng::Rng;
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
@@ -383,7 +383,7 @@ fn local_server(config: &Config, found: &DataDirectory, start: Start) -> LocalSe
             server: config.id,
             storage,
             cluster: identity.map(|identity| identity.cluster),
-            known: Table::new(),
+            known: MemberDisks::new(),
             founders: match identity {
                 Some(_) => BTreeSet::new(),
                 None => config.peers.keys().copied().chain([config.id]).collect(),

@@ -162,7 +162,7 @@ impl RequestedSpace {
     fn of(state: &State, operation: &Operation) -> Option<Self> {
         let (write, last): (&Write, _) = match operation {
             Operation::Swap(write) if write.stamp == Stamp::Keep => {
-                let kept = state.last_will(&write.key);
+                let kept = state.on_expiry_value(&write.key);
                 (write, kept.map_or(0, |it| it.len()))
             }
             Operation::Swap(write) => (write, 0),

@@ -140,7 +140,7 @@ mod tests {
         let members = members.iter().map(|number| (id(*number), storage));
         CommittedMembers {
             upto,
-            members: Membership::founded(members),
+            members: Membership::bootstrapped(members),
         }
     }
 
@@ -187,7 +187,7 @@ mod tests {
         let members = members.map(|(number, it)| (id(number), StorageId::from_u128(it)));
         let theirs = CommittedMembers {
             upto: 12,
-            members: Membership::founded(members),
+            members: Membership::bootstrapped(members),
         };
         let mut removal = Removal::default();
         // That comes after the word that it was removed.

@@ -291,7 +291,7 @@ impl LocalServer {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use tenure_alpo::{ClusterId, Hello, Identity, MAX_NUMBER, Table};
+    use tenure_alpo::{ClusterId, Hello, Identity, MAX_NUMBER, MemberDisks};
 
     use super::*;
     use crate::transport::{AddressBook, CommittedMembers, Details, Form, PeerSecret, Settings};
@@ -317,7 +317,7 @@ mod tests {
             server: id(server),
             storage: disk(storage),
             cluster,
-            known: Table::new(),
+            known: MemberDisks::new(),
             founders: BTreeSet::new(),
         }
     }
@@ -339,7 +339,7 @@ mod tests {
                 server: id(1),
                 storage: disk(1),
             }),
-            members: Membership::founded(members),
+            members: Membership::bootstrapped(members),
             hello: hello(1, 1, Some(CLUSTER)),
             settings: SETTINGS,
             address_book: AddressBook::default(),
@@ -405,7 +405,7 @@ mod tests {
             let list = list
                 .iter()
                 .map(|(number, storage)| (id(*number), disk(*storage)));
-            Membership::founded(list)
+            Membership::bootstrapped(list)
         };
         let mut us = local_server(&[1, 2, 3]);
         us.meet(&greeting(hello(4, 4, None), "four:1"), false, 10);
@@ -431,7 +431,7 @@ mod tests {
         assert!(us.meet(&greeting(hello(3, 77, Some(CLUSTER)), "old:1"), true, 10));
         let members = [(1, 1), (2, 2), (3, 3)];
         let members = members.map(|(number, storage)| (id(number), disk(storage)));
-        us.admit(Membership::founded(members));
+        us.admit(Membership::bootstrapped(members));
         let edition = us.address_book.get(id(3)).map(|it| it.edition);
         assert_eq!((at(&us, 3), edition), (Some("old:1"), Some(0)));
         assert!(us.meet(&greeting(hello(3, 3, Some(CLUSTER)), "new:1"), false, 10));
@@ -448,7 +448,7 @@ mod tests {
             let known = known.iter();
             it.hello.known = known.map(|(number, it)| (id(*number), disk(*it))).collect();
             let members = members.iter().map(|number| (id(*number), disk(77)));
-            let members = Membership::founded(members);
+            let members = Membership::bootstrapped(members);
             it.settled = CommittedMembers { upto, members };
             it
         };
@@ -473,7 +473,7 @@ mod tests {
     fn what_was_told_of_a_number_before_it_went_to_its_disk_replaces_nothing() {
         let members = |third: u64| {
             let all = [(1, 1), (2, 2), (3, third)];
-            Membership::founded(all.map(|(number, it)| (id(number), disk(it))))
+            Membership::bootstrapped(all.map(|(number, it)| (id(number), disk(it))))
         };
         let mut us = local_server(&[]);
         us.admit(members(77));

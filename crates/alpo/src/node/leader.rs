@@ -324,7 +324,7 @@ impl Leader {
     /// Proposes what waits in the backlog.
     pub(super) fn admit_backlog(&mut self, server: &mut Server) {
         for (token, ask) in self.pending_proposals.take_backlog() {
-            self.asked(server, token, ask);
+            self.client_request(server, token, ask);
         }
     }
 

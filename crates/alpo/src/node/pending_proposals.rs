@@ -15,7 +15,7 @@ use super::super::bug::Bug;
 use super::super::config::Config;
 use super::super::entry::{ClusterVersion, Command, Entry, Operation, Outcome, Payload, SessionId};
 use super::super::ids::LogId;
-use super::super::owner::{OpenSession, OwnershipProof, SessionOpener};
+use super::super::session_owner::{OpenSession, OwnershipProof, SessionOpener};
 use super::super::state::{MAX_BOUND, MAX_WINDOW, SerialStatus, Session};
 use super::server::Server;
 use super::session_ends::SessionEnds;
@@ -119,15 +119,15 @@ impl PendingProposals {
     /// leader which was deposed and does not know it: the leader after it has
     /// given the same number to somebody else, who is told to ask elsewhere.
     /// The rightful owner of an uncommitted one cannot know its number yet.
-    fn judge_owner(server: &Server, session: SessionId, claim: &OwnershipProof) -> Option<Refusal> {
+    fn judge_owner(server: &Server, session: SessionId, proof: &OwnershipProof) -> Option<Refusal> {
         if let Some(open) = server.state.sessions().get(session) {
-            return (!open.owner().admits(claim)).then_some(Refusal::NotOwner);
+            return (!open.owner().admits(proof)).then_some(Refusal::NotOwner);
         }
         if session <= server.state.applied().id {
             return None;
         }
         match server.log.get(session)?.payload {
-            Payload::OpenOwned { owner, .. } if !owner.admits(claim) => {
+            Payload::OpenOwned { owner, .. } if !owner.admits(proof) => {
                 Some(Refusal::NotLeader { leader: None })
             }
             _ => None,
@@ -138,9 +138,9 @@ impl PendingProposals {
         &self,
         server: &Server,
         command: &Command,
-        claim: &OwnershipProof,
+        proof: &OwnershipProof,
     ) -> Admission {
-        if let Some(refused) = Self::judge_owner(server, command.session, claim)
+        if let Some(refused) = Self::judge_owner(server, command.session, proof)
             && !server.planted(Bug::SessionWithoutOwner)
         {
             return Admission::Answer(Answer::Refused(refused));

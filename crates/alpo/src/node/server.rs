@@ -424,7 +424,7 @@ impl Server {
     }
 
     /// Answers at once (as far as the term allows).
-    pub(super) fn reply(&mut self, to: &Asked, reply: Reply) {
+    pub(super) fn reply(&mut self, to: &RequestContext, reply: Reply) {
         if reply.acknowledges() && self.replaced_by().is_some() {
             return;
         }
@@ -432,7 +432,7 @@ impl Server {
     }
 
     /// Answers when everything staged so far is durable.
-    pub(super) fn reply_when_durable(&mut self, to: &Asked, reply: Reply) {
+    pub(super) fn reply_when_durable(&mut self, to: &RequestContext, reply: Reply) {
         let replaced = reply.acknowledges() && self.replaced_by().is_some();
         if replaced || self.fault.is_some() {
             return;
@@ -488,7 +488,7 @@ impl Server {
 
 /// A request that is to be answered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestContext {
     pub(super) by: ServerId,
     /// The disk it has.
     pub(super) storage: StorageId,
@@ -496,7 +496,7 @@ pub(super) struct Asked {
     pub(super) term: Term,
 }
 
-impl Asked {
+impl RequestContext {
     /// The one that asked, and no other disk of its number: a vote given to
     /// one of them must never be counted by the other.
     const fn whom(&self) -> (ServerId, Option<StorageId>) {

@@ -11,7 +11,7 @@ use super::super::entry::{ClusterVersion, Command, Outcome, Serial, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
-use super::super::owner::{Fingerprint, OpenSession, OwnershipProof, SessionOpener};
+use super::super::session_owner::{Fingerprint, OpenSession, OwnershipProof, SessionOpener};
 use super::super::state::Bound;
 
 use alloc::boxed::Box;
@@ -32,7 +32,7 @@ pub enum Input {
     /// Batches up to this number are durable.
     Persisted(u64),
     /// Somebody wants something; the answer carries the same token.
-    Asked {
+    ClientRequest {
         /// The driver's name for it, unique in the life of the node.
         token: u64,
         /// What is wanted.

@@ -59,7 +59,7 @@ use super::super::codec::crc32c_append;
 use super::super::entry::{ClusterVersion, SessionId};
 use super::super::ids::{LogId, MAX_NUMBER, Position};
 use super::super::membership::Membership;
-use super::super::owner::Owner;
+use super::super::session_owner::SessionOwner;
 use super::bindings::Bindings;
 use super::change_index::ChangeIndex;
 use super::gaps::{Gap, Gaps, LAST, joined};
@@ -291,7 +291,7 @@ impl State {
             if let Some(session) = self.sessions.get(*old) {
                 // No secret has this hash that anybody could find.
                 let secret = (self.version >= ClusterVersion::SECOND).then_some([0; 16]);
-                let owner = Owner {
+                let owner = SessionOwner {
                     secret,
                     ..*session.owner()
                 };
@@ -532,7 +532,7 @@ mod tests {
         let server = ServerId::new(1).expect("a number");
         let how = Restoring {
             clock: ClockId::default(),
-            members: Membership::founded([(server, StorageId::from_u128(1))]),
+            members: Membership::bootstrapped([(server, StorageId::from_u128(1))]),
             times: 1,
             term_step: TERM_STEP,
             longest_lease: None,

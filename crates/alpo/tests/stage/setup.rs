@@ -30,12 +30,12 @@ pub(crate) fn cluster(world: &mut World, args: &mut Args<'_>) -> Outcome<()> {
     }
     let ids: Vec<_> = (1..=count + spare).filter_map(ServerId::new).collect();
     let founders = ids.iter().take(usize::try_from(count)?);
-    let members = Membership::founded(founders.map(|id| (*id, storage(*id))));
-    let founded = State::founded(Limits::default(), ClockId::default(), members)
+    let members = Membership::bootstrapped(founders.map(|id| (*id, storage(*id))));
+    let bootstrapped = State::bootstrapped(Limits::default(), ClockId::default(), members)
         .with_version(ClusterVersion::NEWEST);
     let snapshot = Snapshot {
         last: Position::ZERO,
-        bytes: founded.encode().into(),
+        bytes: bootstrapped.encode().into(),
     };
     for id in ids {
         let entries = args.key(&id.to_string()).map(log).transpose()?;

@@ -177,7 +177,7 @@ impl World {
         let token = self.checks.next_token();
         let known = self.checks.acknowledged();
         self.asked.insert(token, (what, known));
-        self.step(id, Some(Input::Asked { token, ask }))
+        self.step(id, Some(Input::ClientRequest { token, ask }))
     }
 
     /// Delivers those of the messages under way that are meant.

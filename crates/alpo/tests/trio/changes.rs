@@ -162,7 +162,7 @@ fn with_a_learner() -> Servers {
 fn append(servers: &mut Servers, entries: usize) {
     for _ in 0..entries {
         // An entry of any kind.
-        servers.ask(0, ClientRequest::Open(OpenSession::of_nobody(u64::MAX / 2)));
+        servers.ask(0, ClientRequest::Open(OpenSession::unowned(u64::MAX / 2)));
     }
 }
 

@@ -15,7 +15,7 @@ fn write(servers: &mut Servers, entries: u64) {
     for _ in 0..entries {
         servers.ask(
             0,
-            ClientRequest::Open(OpenSession::of_nobody(3_600_000_000_000)),
+            ClientRequest::Open(OpenSession::unowned(3_600_000_000_000)),
         );
     }
     servers.pass(Duration::from_secs(1));

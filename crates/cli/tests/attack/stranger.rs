@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use tenure::core::ids::Term;
 use tenure_alpo::codec::{Reader, encode_frame, put_bytes, put_u64};
 use tenure_alpo::{
-    Body, ClusterId, CompareChecksums, Config, Entry, Envelope, Hello, Membership, Payload,
-    Position, Request, ServerId, StorageId, Table,
+    Body, ClusterId, CompareChecksums, Config, Entry, Envelope, Hello, MemberDisks, Membership,
+    Payload, Position, Request, ServerId, StorageId,
 };
 use tenure_server::transport::{
     AddressBook, CommittedMembers, Form, Greeting, GreetingAnswer, MaybeTlsStream, Prover,
@@ -134,7 +134,7 @@ pub(crate) fn greeting(number: u64, storage: u128, cluster: Option<ClusterId>) -
             server: id(number),
             storage: StorageId::from_u128(storage),
             cluster,
-            known: Table::new(),
+            known: MemberDisks::new(),
             founders: if cluster.is_none() {
                 BTreeSet::from([id(number)])
             } else {

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tenure_alpo::wal::{self, Flaw, Refused};
+use tenure_alpo::wal::{self, DamageReport, Refused};
 
 /// Why the log could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
@@ -179,7 +179,7 @@ impl WalError {
 
     /// Why bytes in `dir` are not taken for the log.
     pub(super) fn refused(dir: &Path, refused: Refused) -> Self {
-        let fault = |flaw: Flaw, advice| Fault {
+        let fault = |flaw: DamageReport, advice| Fault {
             file: within(dir, &flaw.file),
             offset: flaw.offset,
             expected: flaw.expected,

@@ -104,7 +104,7 @@ impl Client {
 
     /// What it asks to have a session.
     pub(super) const fn opening(&self, ttl: u64) -> OpenSession {
-        let mut opening = OpenSession::of_nobody(ttl);
+        let mut opening = OpenSession::unowned(ttl);
         opening.owner.secret = Some(self.secret());
         opening
     }

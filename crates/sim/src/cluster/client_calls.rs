@@ -120,7 +120,7 @@ impl World {
         if !lost {
             // One connection: what is asked first arrives first.
             let delay = self.swarm.latency;
-            self.after(delay, Event::Asked { server, token, ask });
+            self.after(delay, Event::ClientRequest { server, token, ask });
         }
     }
 
@@ -253,7 +253,7 @@ impl World {
         };
         self.next_token += 1;
         let token = self.next_token;
-        self.after(MILLI, Event::Asked { server, token, ask });
+        self.after(MILLI, Event::ClientRequest { server, token, ask });
     }
 
     /// Requests that wait longer than is right when all is well.

@@ -21,7 +21,7 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{DiskProgress, Start, StartVerdict as Word, StorageId};
+use tenure_alpo::{DiskProgress, Start, StartVerdict, StorageId};
 use tenure_core::rng::Rng;
 
 use super::checkers::Verdict;
@@ -204,16 +204,16 @@ impl World {
         let members = self.committed.reference.members();
         let host = &mut self.hosts[server];
         let now = host.now(self.now).boot;
-        let mut word = Word::Welcome;
+        let mut verdict = StartVerdict::Accepted;
         if !host.memory.heard(who, start, Some(reached), now) {
-            word = host.memory.greeted(who, says, members, (now, timeout));
+            verdict = host.memory.greeted(who, says, members, (now, timeout));
         }
-        match word {
-            Word::Welcome => self.is_let_in(server, process),
-            Word::Later(_) => {}
-            Word::SetBack(_) => self.is_refused(process),
+        match verdict {
+            StartVerdict::Accepted => self.is_let_in(server, process),
+            StartVerdict::WaitFor(_) => {}
+            StartVerdict::SetBack(_) => self.is_refused(process),
         }
-        word == Word::Welcome
+        verdict == StartVerdict::Accepted
     }
 
     /// If it is the second of two, the first finds its connection closed, and
@@ -231,8 +231,8 @@ impl World {
         let at = (host.now(self.now).boot, Duration::ZERO);
         let number = host.id.get();
         match host.memory.greeted(who, says, members, at) {
-            Word::SetBack(_) => self.is_refused(two.first),
-            Word::Welcome | Word::Later(_) => {
+            StartVerdict::SetBack(_) => self.is_refused(two.first),
+            StartVerdict::Accepted | StartVerdict::WaitFor(_) => {
                 let both = two.both | 1 << number;
                 self.clones.two = Some(Two { both, ..two });
             }

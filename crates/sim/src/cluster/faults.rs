@@ -288,7 +288,7 @@ impl World {
             host.fresh = true;
             host.disk = Disk::default();
             host.founder = false;
-            if let Some((cluster, _)) = self.beginning.founded {
+            if let Some((cluster, _)) = self.beginning.bootstrapped {
                 host.cluster = cluster;
             }
             host.storage = StorageId::from_u128(self.storages);

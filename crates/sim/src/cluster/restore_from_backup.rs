@@ -206,7 +206,7 @@ impl RestoredCluster {
                 value: held.value.clone(),
                 stamp: tenure_core::cas::Stamp::Now,
             };
-            let last = state.last_will(key);
+            let last = state.on_expiry_value(key);
             let session = state.bound(key).map_or(0, |bound| bound.session);
             let operation = match last {
                 Some(last) => Operation::bind(write, last.clone()),
@@ -275,7 +275,7 @@ impl RestoredCluster {
         };
         self.waiting.insert(token, asked);
         self.step(lost, |node, now| {
-            node.handle(now, Input::Asked { token, ask });
+            node.handle(now, Input::ClientRequest { token, ask });
         })?;
         self.still_counted_on()
     }
@@ -432,7 +432,7 @@ fn restored(swarm: &Swarm, backup: &State, host: &Host) -> Result<State, Violati
             boot: 2,
             namespace: 2,
         },
-        members: Membership::founded([(host.id, host.storage)]),
+        members: Membership::bootstrapped([(host.id, host.storage)]),
         times: 1,
         term_step: TERM_STEP,
         longest_lease: None,

@@ -61,7 +61,7 @@ impl World {
             return;
         };
         let state = &self.committed.reference;
-        let owned = |it: &tenure_alpo::Session| !it.owner().is_anybody();
+        let owned = |it: &tenure_alpo::Session| !it.owner().is_unowned();
         if !state.sessions().get(session).is_some_and(owned) {
             return;
         }
@@ -104,7 +104,7 @@ impl World {
         let token = self.next_token;
         self.shared_sessions.asked.insert(token, meddling);
         let delay = self.swarm.latency;
-        self.after(delay, Event::Asked { server, token, ask });
+        self.after(delay, Event::ClientRequest { server, token, ask });
     }
 
     /// Somebody else was answered, if it was somebody else who asked.

@@ -164,7 +164,7 @@ impl Swarm {
             pipeline: rng.between(1, 4),
             config,
             limits: Limits {
-                journal_bytes: [1_000, 1_000_000][rng.below(2) as usize],
+                user_log_bytes: [1_000, 1_000_000][rng.below(2) as usize],
                 sessions: 64,
                 changes: 32,
                 // Not drawn, so that the seeds before it keep their meaning.

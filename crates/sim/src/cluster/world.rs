@@ -61,7 +61,7 @@ pub(super) enum Event {
     Restart {
         server: usize,
     },
-    Asked {
+    ClientRequest {
         server: usize,
         token: u64,
         ask: ClientRequest,
@@ -237,10 +237,13 @@ impl World {
         let mut members = Membership::default();
         if !swarm.blank {
             let founders = hosts.iter().take(swarm.founders);
-            members = Membership::founded(founders.map(|host| (host.id, host.storage)));
-            let founded = State::founded(swarm.limits, ClockId::default(), members.clone());
+            members = Membership::bootstrapped(founders.map(|host| (host.id, host.storage)));
+            let bootstrapped =
+                State::bootstrapped(swarm.limits, ClockId::default(), members.clone());
             for host in hosts.iter_mut().take(swarm.founders) {
-                host.disk.found(&founded.encode()).expect("a sound disk");
+                host.disk
+                    .found(&bootstrapped.encode())
+                    .expect("a sound disk");
             }
         }
         let rates = swarm.client_drift.iter().copied().enumerate();
@@ -369,8 +372,8 @@ impl World {
                 })
             }
             Event::Restart { server } => self.start(server),
-            Event::Asked { server, token, ask } => {
-                let again = || Event::Asked {
+            Event::ClientRequest { server, token, ask } => {
+                let again = || Event::ClientRequest {
                     server,
                     token,
                     ask: ask.clone(),
@@ -379,7 +382,7 @@ impl World {
                     return self.put_off(server, event);
                 }
                 self.step(server, |node, now| {
-                    node.handle(now, Input::Asked { token, ask });
+                    node.handle(now, Input::ClientRequest { token, ask });
                 })
             }
             Event::Answered { token, answer } => self.answered(token, answer),

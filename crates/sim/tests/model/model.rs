@@ -129,7 +129,7 @@ impl Cluster {
 
     /// A cluster that was founded and not started before; `victim` will
     /// crash.
-    pub(crate) fn founded(&self, victim: Option<usize>) -> World {
+    pub(crate) fn bootstrapped(&self, victim: Option<usize>) -> World {
         let Bounds {
             servers,
             stands,
@@ -144,7 +144,7 @@ impl Cluster {
             ..
         } = self.bounds;
         let config = self.bounds.config();
-        let hosts = (0..servers).map(|index| Host::founded(index, servers, &config));
+        let hosts = (0..servers).map(|index| Host::bootstrapped(index, servers, &config));
         let new = || Host::blank(servers, id_of(servers - 1), &config);
         let hosts = hosts.chain(replaced.then(new));
         World {
@@ -297,9 +297,9 @@ impl Cluster {
         let token = u64::from(self.bounds.proposals - world.left.proposals);
         world.left.proposals -= 1;
         let ttl = u64::MAX / 2 + token;
-        let ask = ClientRequest::Open(OpenSession::of_nobody(ttl));
+        let ask = ClientRequest::Open(OpenSession::unowned(ttl));
         self.act(world, index, |host| {
-            host.handle(Input::Asked { token, ask })
+            host.handle(Input::ClientRequest { token, ask })
         });
     }
 
@@ -307,7 +307,7 @@ impl Cluster {
         world.left.transfers -= 1;
         let ask = ClientRequest::Transfer(Some(id_of(to)));
         self.act(world, index, |host| {
-            host.handle(Input::Asked { token: 0, ask })
+            host.handle(Input::ClientRequest { token: 0, ask })
         });
     }
 
@@ -329,7 +329,7 @@ impl Cluster {
         let before = host.digest;
         let ask = ClientRequest::Change(change);
         self.act(world, index, |host| {
-            host.handle(Input::Asked { token: 0, ask })
+            host.handle(Input::ClientRequest { token: 0, ask })
         });
         world.broken.is_some() || world.hosts[index].digest != before
     }
@@ -402,10 +402,12 @@ impl Model for Cluster {
             return self.start.clone();
         }
         if self.bounds.crashes == 0 || self.bounds.plain {
-            return vec![self.founded(None)];
+            return vec![self.bootstrapped(None)];
         }
         let victims = 0..self.bounds.servers;
-        victims.map(|victim| self.founded(Some(victim))).collect()
+        victims
+            .map(|victim| self.bootstrapped(Some(victim)))
+            .collect()
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {

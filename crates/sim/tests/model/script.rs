@@ -45,7 +45,7 @@ use Step::{Beats, Changes, Hears, Stands};
 
 /// A founded cluster with as many candidacies as a script needs.
 fn unbounded(cluster: &Cluster) -> World {
-    let mut world = cluster.founded(None);
+    let mut world = cluster.bootstrapped(None);
     world.left.stands = u8::MAX;
     world.left.passes = u8::MAX;
     world.left.beats = u8::MAX;
@@ -88,7 +88,7 @@ fn hear(cluster: &Cluster, mut world: World, from: usize, to: usize) -> World {
 /// The figure up to the moment at which s1 leads in term 3, with its own
 /// no-op 2@3 to come after 1@1. What was under way before is lost.
 pub(crate) fn figure_eight(cluster: &Cluster) -> World {
-    let left = cluster.founded(None).left;
+    let left = cluster.bootstrapped(None).left;
     let [s1, s2, s3, s4, s5] = [0, 1, 2, 3, 4];
     let mut world = play(
         cluster,
@@ -141,7 +141,7 @@ pub(crate) fn figure_eight(cluster: &Cluster) -> World {
 /// `leader` leads in term 1 and everybody has all it has.
 pub(crate) fn established(cluster: &Cluster, leader: usize, victim: Option<usize>) -> World {
     let mut world = unbounded(cluster);
-    let left = cluster.founded(None).left;
+    let left = cluster.bootstrapped(None).left;
     let others: Vec<_> = (0..cluster.bounds.servers)
         .filter(|o| *o != leader)
         .collect();
@@ -171,7 +171,7 @@ pub(crate) fn established(cluster: &Cluster, leader: usize, victim: Option<usize
 /// then on without a word of it.
 pub(crate) fn replacement(cluster: &Cluster, victim: Option<usize>) -> Vec<World> {
     let [s1, s2, old, new] = [0, 1, 2, 3];
-    let left = cluster.founded(None).left;
+    let left = cluster.bootstrapped(None).left;
     let mut world = established(cluster, s1, None);
     world.left = unbounded(cluster).left;
     let all = [Hears(s1, s2), Hears(s1, old), Hears(s2, s1), Hears(old, s1)];

@@ -149,17 +149,17 @@ impl fmt::Display for CopyEvidence {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StartVerdict {
     /// It is used.
-    Welcome,
+    Accepted,
     /// Another process with this disk was heard a moment ago. The server may
     /// come again; for how long it has been told so.
-    Later(Duration),
+    WaitFor(Duration),
     /// The disk was set back, or is a copy; it must never count.
     SetBack(CopyEvidence),
 }
 
 /// What is remembered of one disk.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownStart {
     /// The start that is let in.
     start: Start,
     term: Term,
@@ -170,7 +170,7 @@ struct Known {
     waited_since: Option<Instant>,
 }
 
-impl Known {
+impl KnownStart {
     fn learn(&mut self, term: Term, settled: LogId) {
         if term > self.term {
             (self.term, self.settled) = (term, settled);
@@ -181,12 +181,12 @@ impl Known {
 }
 
 /// How many disks are remembered, members and others.
-const MOST: usize = 4 * MAX_MEMBERS;
+const KNOWN_MAX: usize = 4 * MAX_MEMBERS;
 
 /// What one process remembers of the disks of others.
 #[derive(Clone, Debug, Default)]
 pub struct KnownStarts {
-    known: BTreeMap<(ServerId, StorageId), Known>,
+    known: BTreeMap<(ServerId, StorageId), KnownStart>,
     planted: Plant<Bug>,
 }
 
@@ -213,20 +213,20 @@ impl KnownStarts {
         let blind = self.planted.is(Bug::SetBackCounted) || self.planted.is(Bug::CloneCounted);
         let Some(known) = self.known.get_mut(&who) else {
             self.remember(who, (start, reached), members, now);
-            return StartVerdict::Welcome;
+            return StartVerdict::Accepted;
         };
-        if let Some(trace) = known.trace(start, reached).filter(|_| !blind) {
-            return StartVerdict::SetBack(trace);
+        if let Some(copy_evidence) = known.copy_evidence(start, reached).filter(|_| !blind) {
+            return StartVerdict::SetBack(copy_evidence);
         }
         let ended = start.follows(&known.start) || now.since(known.heard_at) >= timeout;
         if start != known.start && !ended && !blind {
             let since = *known.waited_since.get_or_insert(now);
-            return StartVerdict::Later(now.since(since));
+            return StartVerdict::WaitFor(now.since(since));
         }
         (known.start, known.heard_at) = (start, now);
         known.waited_since = None;
         known.learn(reached.term, reached.settled);
-        StartVerdict::Welcome
+        StartVerdict::Accepted
     }
 
     /// Something came from this start. Whether it is still the one that is let
@@ -275,7 +275,7 @@ impl KnownStarts {
         members: &Membership,
         now: Instant,
     ) {
-        if self.known.len() >= MOST {
+        if self.known.len() >= KNOWN_MAX {
             // Members are fewer than there is room for, so there is another.
             let is_member = |(server, storage): &(ServerId, StorageId)| {
                 let member = members.get(*server);
@@ -287,7 +287,7 @@ impl KnownStarts {
                 self.known.remove(&oldest);
             }
         }
-        let known = Known {
+        let known = KnownStart {
             start,
             term: reached.term,
             settled: reached.settled,
@@ -298,9 +298,9 @@ impl KnownStarts {
     }
 }
 
-impl Known {
+impl KnownStart {
     /// What shows that one that says this has an earlier state of the disk.
-    fn trace(&self, start: Start, reached: DiskProgress) -> Option<CopyEvidence> {
+    fn copy_evidence(&self, start: Start, reached: DiskProgress) -> Option<CopyEvidence> {
         // The start that is let in goes on while it greets: what it has
         // acknowledged meanwhile, on another connection, may be heard before
         // a greeting that was made before it. What is remembered of earlier
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn a_rightful_start_is_let_in() {
         let mut starts = KnownStarts::default();
-        let welcome = StartVerdict::Welcome;
+        let welcome = StartVerdict::Accepted;
         assert_eq!(
             greets(&mut starts, start(1, 9), reached(5, 20, 10), 0),
             welcome
@@ -441,7 +441,7 @@ mod tests {
         // A greeting of the start that is let in may be older than what was
         // heard of it on another connection.
         let late = greets(&mut starts, start(4, 9), reached(5, 9, 9), 9_000);
-        assert_eq!(late, StartVerdict::Welcome);
+        assert_eq!(late, StartVerdict::Accepted);
         // What a leader was told counts, and what signs of life have said.
         starts.acknowledged(who(3), Term::new(5).expect("a term"), 15);
         assert!(set_back(greets(
@@ -460,7 +460,7 @@ mod tests {
         // It is the disk that is refused; what it really is is welcome.
         assert_eq!(
             greets(&mut starts, start(5, 1), reached(7, 15, 0), 9_000),
-            StartVerdict::Welcome
+            StartVerdict::Accepted
         );
     }
 
@@ -471,14 +471,14 @@ mod tests {
         let disk = reached(5, 20, 20);
         greets(&mut starts, first, disk, 0);
         assert!(starts.heard(who(3), first, None, at(900)));
-        let later = |millis| StartVerdict::Later(Duration::from_millis(millis));
+        let later = |millis| StartVerdict::WaitFor(Duration::from_millis(millis));
         assert_eq!(greets(&mut starts, second, disk, 1_000), later(0));
         assert_eq!(greets(&mut starts, second, disk, 1_800), later(800));
         assert!(starts.heard(who(3), first, None, at(1_850)));
         assert_eq!(greets(&mut starts, second, disk, 2_800), later(1_800));
         assert_eq!(
             greets(&mut starts, second, disk, 2_850),
-            StartVerdict::Welcome
+            StartVerdict::Accepted
         );
         // What the first still says is not heeded, and it is not let in.
         assert!(!starts.heard(who(3), first, None, at(2_851)));
@@ -497,7 +497,7 @@ mod tests {
         let first = with(start(1, 1), 8);
         greets(&mut starts, first, disk, 0);
         // A copy has a lock of its own; who cannot tell has none.
-        let waits = StartVerdict::Later(Duration::ZERO);
+        let waits = StartVerdict::WaitFor(Duration::ZERO);
         for lock in [0, 9] {
             let copy = with(start(2, 3), lock);
             assert_eq!(greets(&mut starts, copy, disk, 1), waits);
@@ -508,7 +508,7 @@ mod tests {
             greets(&mut starts, next, reached(5, 19, 19), 1),
             StartVerdict::SetBack(CopyEvidence::Disk { .. })
         ));
-        assert_eq!(greets(&mut starts, next, disk, 1), StartVerdict::Welcome);
+        assert_eq!(greets(&mut starts, next, disk, 1), StartVerdict::Accepted);
         assert!(!starts.heard(who(3), first, None, at(2)));
         // Two that cannot tell do not have one lock.
         let mut starts = KnownStarts::default();
@@ -524,7 +524,7 @@ mod tests {
         let (first, second) = (start(1, 1), start(2, 2));
         greets(&mut starts, first, reached(5, 20, 20), 0);
         let early = greets(&mut starts, second, reached(5, 20, 20), 1);
-        assert_eq!(early, StartVerdict::Welcome);
+        assert_eq!(early, StartVerdict::Accepted);
         assert!(starts.heard(who(3), first, None, at(2)));
         assert!(starts.heard(who(3), second, None, at(3)));
     }
@@ -532,7 +532,7 @@ mod tests {
     #[test]
     fn strangers_do_not_crowd_out_members() {
         let mut starts = KnownStarts::default();
-        let members = Membership::founded([who(1)]);
+        let members = Membership::bootstrapped([who(1)]);
         let greets = |starts: &mut KnownStarts, server, counter| {
             let says = (start(counter, 0), reached(1, 1, 1));
             // All at once: the first is no younger than the rest.
@@ -542,7 +542,7 @@ mod tests {
         for stranger in 2..1_000 {
             greets(&mut starts, stranger, 5);
         }
-        assert_eq!(starts.known.len(), MOST);
+        assert_eq!(starts.known.len(), KNOWN_MAX);
         let set_back = greets(&mut starts, 1, 4);
         assert!(matches!(set_back, StartVerdict::SetBack(_)));
     }

@@ -3,7 +3,7 @@
 //! A session's number is no secret: it is the id of an entry, and the next
 //! one can be guessed. So the entry that opens a session names its *owner*,
 //! and a leader takes a command of the session only from who proves to be it
-//! ([`Owner::admits`]; `docs/design/identity.md`, Sessions and their owners).
+//! ([`SessionOwner::admits`]; `docs/design/identity.md`, Sessions and their owners).
 //!
 //! A client draws a secret and opens the session with it; the owner is who has
 //! the secret. The entry holds its hash, so that neither the log nor a backup
@@ -31,7 +31,7 @@ pub enum SessionOpener {
 
 /// Whose a session is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Owner {
+pub struct SessionOwner {
     /// The hash of the secret that it was opened with, if it was with one.
     pub secret: Option<Fingerprint>,
     /// Who opened it.
@@ -63,18 +63,18 @@ impl OwnershipProof {
     }
 }
 
-impl Owner {
+impl SessionOwner {
     /// Whether there is anything to prove.
-    pub const fn is_anybody(&self) -> bool {
+    pub const fn is_unowned(&self) -> bool {
         self.secret.is_none() && !matches!(self.opener, SessionOpener::Token(_))
     }
 
     /// Whether who proves this is the owner. A secret counts alone: who has it
     /// may have another token by now. An address proves nothing.
-    pub fn admits(&self, claim: &OwnershipProof) -> bool {
+    pub fn admits(&self, proof: &OwnershipProof) -> bool {
         match (self.secret, self.opener) {
-            (Some(secret), _) => claim.secret == Some(secret),
-            (None, SessionOpener::Token(token)) => claim.token == Some(token),
+            (Some(secret), _) => proof.secret == Some(secret),
+            (None, SessionOpener::Token(token)) => proof.token == Some(token),
             (None, SessionOpener::Server | SessionOpener::Address(_)) => true,
         }
     }
@@ -86,7 +86,7 @@ pub struct OpenSession {
     /// How long it lives without being heard of, in nanoseconds.
     pub ttl: super::LogTime,
     /// Whose it is to be. Not noted before the cluster's version is 2.
-    pub owner: Owner,
+    pub owner: SessionOwner,
     /// How many sessions there may be of this opener, this one included;
     /// [`u64::MAX`] if they are not counted, and may have the places that are
     /// kept.
@@ -95,10 +95,10 @@ pub struct OpenSession {
 
 impl OpenSession {
     /// Of a session without an owner.
-    pub const fn of_nobody(ttl: super::LogTime) -> Self {
+    pub const fn unowned(ttl: super::LogTime) -> Self {
         Self {
             ttl,
-            owner: Owner {
+            owner: SessionOwner {
                 secret: None,
                 opener: SessionOpener::Server,
             },
@@ -114,20 +114,20 @@ mod tests {
     #[test]
     fn a_secret_counts_alone_then_the_token_and_an_address_proves_nothing() {
         let (mine, other) = ([1; 16], [2; 16]);
-        let claim = |secret, token| OwnershipProof { secret, token };
-        let owner = |secret, opener| Owner { secret, opener };
+        let proof = |secret, token| OwnershipProof { secret, token };
+        let owner = |secret, opener| SessionOwner { secret, opener };
         let secret = owner(Some(mine), SessionOpener::Token(other));
         assert!(secret.admits(&OwnershipProof::of_secret(mine)));
-        assert!(!secret.admits(&claim(Some(other), Some(other))));
-        assert!(!secret.admits(&claim(None, Some(other))));
+        assert!(!secret.admits(&proof(Some(other), Some(other))));
+        assert!(!secret.admits(&proof(None, Some(other))));
         let by_token = owner(None, SessionOpener::Token(mine));
-        assert!(by_token.admits(&claim(Some(other), Some(mine))));
-        assert!(!by_token.admits(&claim(Some(mine), Some(other))));
+        assert!(by_token.admits(&proof(Some(other), Some(mine))));
+        assert!(!by_token.admits(&proof(Some(mine), Some(other))));
         assert!(!by_token.admits(&OwnershipProof::NONE));
         for opener in [SessionOpener::Server, SessionOpener::Address(mine)] {
             assert!(owner(None, opener).admits(&OwnershipProof::NONE));
-            assert!(owner(None, opener).is_anybody());
+            assert!(owner(None, opener).is_unowned());
         }
-        assert!(!secret.is_anybody() && !by_token.is_anybody());
+        assert!(!secret.is_unowned() && !by_token.is_unowned());
     }
 }

@@ -10,15 +10,15 @@ use alloc::vec::Vec;
 
 use super::Format;
 use super::error::Refused;
-use super::group::{self, Damage, Found, Group, Place, SECTOR};
+use super::group::{self, Damage, FoundGroup, Group, SECTOR, SegmentPosition};
 use super::header::SegmentStart;
 use super::names;
 use super::record::Record;
 use crate::Bug;
 
 /// A group that is whole.
-pub(super) struct Span {
-    pub(super) place: Place,
+pub(super) struct GroupSpan {
+    pub(super) segment_position: SegmentPosition,
     /// Where its records begin in the segment.
     pub(super) body_at: usize,
     /// How many there are.
@@ -30,7 +30,7 @@ pub(super) struct Span {
 /// What is needed to read a segment. It comes back when the segment was taken
 /// in, so that the next one needs no fresh memory.
 #[derive(Default)]
-pub struct Room {
+pub struct ReadBuffers {
     /// The file; to be filled before the walk.
     pub bytes: Vec<u8>,
     /// All records of all groups, each with its length.
@@ -38,7 +38,7 @@ pub struct Room {
 }
 
 /// How the groups of a segment end.
-pub(super) enum End {
+pub(super) enum SegmentEnd {
     /// With nothing behind them.
     Zeros,
     /// With the seal.
@@ -50,23 +50,25 @@ pub(super) enum End {
 }
 
 /// A segment whose checksums were checked; all its bytes are inside.
-pub struct Walked {
-    pub(super) room: Room,
+pub struct ScannedSegment {
+    pub(super) buffers: ReadBuffers,
     pub(super) start: SegmentStart,
-    pub(super) groups: Vec<Span>,
+    pub(super) groups: Vec<GroupSpan>,
     /// The place behind the last of them.
-    pub(super) place: Place,
-    pub(super) end: End,
+    pub(super) segment_position: SegmentPosition,
+    pub(super) end: SegmentEnd,
 }
 
-impl Walked {
+impl ScannedSegment {
     /// Where the last group begins, and all of it; the header of the segment
     /// if it has none.
     pub(super) fn newest(&self) -> (u64, &[u8]) {
         let newest = self.groups.last();
-        let (offset, bytes) = newest.map_or((0, SECTOR), |span| (span.place.offset, span.bytes));
+        let (offset, bytes) = newest.map_or((0, SECTOR), |span| {
+            (span.segment_position.offset, span.bytes)
+        });
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
-        (offset, &self.room.bytes[from..from + bytes])
+        (offset, &self.buffers.bytes[from..from + bytes])
     }
 }
 
@@ -75,47 +77,53 @@ impl Walked {
 ///
 /// # Errors
 /// [`Refused`] if its header is not that of this segment of this server.
-pub fn walk(format: &Format, number: u64, mut room: Room) -> Result<Walked, Refused> {
+pub fn scan_segment(
+    format: &Format,
+    number: u64,
+    mut buffers: ReadBuffers,
+) -> Result<ScannedSegment, Refused> {
     let sum = format.sum;
-    let Room { bytes, records } = &mut room;
+    let ReadBuffers { bytes, records } = &mut buffers;
     records.clear();
     let start = SegmentStart::decode(format, &names::segment(number), bytes, number)?;
-    let mut place = start.place(&format.identity);
+    let mut segment_position = start.segment_position(&format.identity);
     let mut groups = Vec::new();
     let end = loop {
-        let mut found = group::look(sum, bytes, &place);
-        if let Found::Group(group) = &found {
+        let mut found = group::read_group(sum, bytes, &segment_position);
+        if let FoundGroup::Group(group) = &found {
             match group::check(sum, bytes, group) {
                 Ok(chain) => {
                     let before = records.len();
                     if let Err(damage) = decode(group, records) {
-                        break End::Damaged(damage);
+                        break SegmentEnd::Damaged(damage);
                     }
-                    groups.push(Span {
-                        place,
+                    groups.push(GroupSpan {
+                        segment_position,
                         body_at: group.body_at,
                         records: records.len() - before,
                         bytes: group.bytes,
                     });
-                    place = place.after(group.bytes, chain);
+                    segment_position = segment_position.after(group.bytes, chain);
                     continue;
                 }
                 Err(bad) => found = bad,
             }
         }
         break match found {
-            Found::Group(_) | Found::End => End::Zeros,
-            Found::Seal => End::Seal,
-            Found::Torn(why) => End::Torn(why),
-            Found::Damaged(damage) if format.planted.is(Bug::DamageCut) => End::Torn(damage.found),
-            Found::Damaged(damage) => End::Damaged(damage),
+            FoundGroup::Group(_) | FoundGroup::SegmentEnd => SegmentEnd::Zeros,
+            FoundGroup::Seal => SegmentEnd::Seal,
+            FoundGroup::Torn(why) => SegmentEnd::Torn(why),
+            FoundGroup::Damaged(damage) if format.planted.is(Bug::DamageCut) => {
+                SegmentEnd::Torn(damage.found)
+            }
+            FoundGroup::Damaged(damage) => SegmentEnd::Damaged(damage),
         };
     };
-    Ok(Walked {
-        room,
+    Ok(ScannedSegment {
+        buffers,
         start,
         groups,
-        place,
+        segment_position,
         end,
     })
 }
