@@ -14,8 +14,8 @@
 //! | `swarm` | what kind of world, drawn from the seed |
 //! | `process`, `app`, `guarded`, `confirming` | drivers, applications and guardians of their work |
 //! | `store`, `clock` | the store behind its network; clocks |
-//! | `tears` | stores that forget, restore or fork |
-//! | `faults`, `healing` | what goes wrong, and what must be right after |
+//! | `lossy_store` | stores that forget, restore or fork |
+//! | `faults`, `recovery_checks` | what goes wrong, and what must be right after |
 //! | `checkers` | what must be true, a file each |
 //! | [`cluster`], [`ha`] | the same for replicated logs, and for HA groups |
 //! | [`linearize`] | what clients of a store may have been told |
@@ -23,7 +23,7 @@
 //! Left out: threads (a sweep is split by whoever calls it), real time, and
 //! printing (everything is handed back as a value).
 
-mod app;
+mod application;
 mod checkers;
 mod clock;
 pub mod cluster;
@@ -31,14 +31,14 @@ mod confirming;
 mod faults;
 mod guarded;
 pub mod ha;
-mod healing;
 pub mod linearize;
+mod lossy_store;
 mod process;
+mod recovery_checks;
 mod sessions;
 mod stats;
 mod store;
 mod swarm;
-mod tears;
 mod trace;
 mod world;
 

@@ -64,7 +64,7 @@ stats! {
     /// Commands of applications.
     commands: "commands of applications",
     /// Requests written into the register.
-    petitions: "requests in the register",
+    leader_requests: "requests in the register",
     /// Campaigns that were ended.
     stops: "campaigns ended",
     /// Works that began.

@@ -9,8 +9,8 @@ use tenure_core::ids::Term;
 use tenure_core::time::Instant;
 
 use super::{Exclusivity, Finding};
-use crate::app::Leadership;
-use crate::clock::True;
+use crate::application::Leadership;
+use crate::clock::TrueTime;
 
 /// What was said of the grants that one process's work goes by.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,10 +60,10 @@ impl Confirmed {
         p: usize,
         election: usize,
         term: Term,
-        now: True,
-        reigns: &Exclusivity,
+        now: TrueTime,
+        leaderships: &Exclusivity,
     ) -> Finding {
-        let mut valid = reigns.valid(election, now);
+        let mut valid = leaderships.valid(election, now);
         match valid.find(|(who, held)| *who == p && held.term == term) {
             None => Ok(()),
             Some((_, held)) => Err(format!(

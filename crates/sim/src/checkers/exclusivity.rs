@@ -9,7 +9,7 @@ use tenure_core::ids::Term;
 use tenure_core::time::Instant;
 
 use super::Finding;
-use crate::clock::True;
+use crate::clock::TrueTime;
 
 /// A reign as the world sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Held {
     /// On its holder's clock.
     pub(crate) valid_until: Instant,
     /// The same in true time.
-    pub(crate) until: True,
+    pub(crate) until: TrueTime,
 }
 
 /// The reigns of all processes.
@@ -41,7 +41,7 @@ impl Exclusivity {
     }
 
     /// `process` holds another grant than before, or none.
-    pub(crate) fn note(&mut self, process: usize, now: True, held: Option<Held>) -> Finding {
+    pub(crate) fn note(&mut self, process: usize, now: TrueTime, held: Option<Held>) -> Finding {
         self.held[process] = held;
         let Some(mine) = held.filter(|held| held.until > now) else {
             return Ok(());
@@ -60,7 +60,11 @@ impl Exclusivity {
     }
 
     /// Who holds a valid reign in `election` at `now`.
-    pub(crate) fn valid(&self, election: usize, now: True) -> impl Iterator<Item = (usize, Held)> {
+    pub(crate) fn valid(
+        &self,
+        election: usize,
+        now: TrueTime,
+    ) -> impl Iterator<Item = (usize, Held)> {
         self.held.iter().enumerate().filter_map(move |(who, held)| {
             let held = held.filter(|held| held.election == election && held.until > now)?;
             Some((who, held))

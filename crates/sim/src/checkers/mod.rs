@@ -6,6 +6,7 @@
 
 mod causes;
 mod confirms;
+mod deadlines_told;
 mod exclusivity;
 mod floors;
 mod guard;
@@ -15,13 +16,13 @@ mod races;
 mod refusals;
 mod requests;
 mod terms;
-mod told;
 mod work;
 
 use std::fmt;
 
 pub(crate) use causes::Causes;
 pub(crate) use confirms::Confirmed;
+pub(crate) use deadlines_told::told;
 pub(crate) use exclusivity::{Exclusivity, Held};
 pub(crate) use floors::Floors;
 pub(crate) use guard::step;
@@ -31,7 +32,6 @@ pub(crate) use races::race;
 pub(crate) use refusals::Refusals;
 pub(crate) use requests::Requests;
 pub(crate) use terms::Terms;
-pub(crate) use told::told;
 pub(crate) use work::Works;
 
 /// What a checker found wrong, in a sentence.

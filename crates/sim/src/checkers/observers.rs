@@ -9,15 +9,15 @@
 use tenure_election::{Certainty, Observation};
 
 use super::{Exclusivity, Finding, Terms};
-use crate::clock::True;
+use crate::clock::TrueTime;
 
 /// Looks at what a process says of an election.
 pub(crate) fn claim(
     observation: &Observation,
     election: usize,
-    now: True,
+    now: TrueTime,
     terms: &Terms,
-    reigns: &Exclusivity,
+    leaderships: &Exclusivity,
 ) -> Finding {
     if let Some(leader) = &observation.leader {
         return if terms.held(leader.term, leader.id) {
@@ -32,7 +32,7 @@ pub(crate) fn claim(
     if observation.certainty != Certainty::Proven {
         return Ok(());
     }
-    let mut valid = reigns.valid(election, now);
+    let mut valid = leaderships.valid(election, now);
     match valid.find(|(_, held)| held.term <= observation.term) {
         None => Ok(()),
         Some((_, held)) => Err(format!(

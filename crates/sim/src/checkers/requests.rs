@@ -7,7 +7,7 @@
 use tenure_core::ids::Term;
 
 use super::{Exclusivity, Finding};
-use crate::clock::True;
+use crate::clock::TrueTime;
 
 /// The requests that reached the register.
 #[derive(Clone, Debug, Default)]
@@ -32,8 +32,13 @@ impl Requests {
     }
 
     /// One lease has passed.
-    pub(crate) fn due(election: usize, term: Term, now: True, reigns: &Exclusivity) -> Finding {
-        match reigns
+    pub(crate) fn due(
+        election: usize,
+        term: Term,
+        now: TrueTime,
+        leaderships: &Exclusivity,
+    ) -> Finding {
+        match leaderships
             .valid(election, now)
             .find(|(_, held)| held.term == term)
         {

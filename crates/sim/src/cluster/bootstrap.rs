@@ -30,7 +30,7 @@ use super::world::{Event, World};
 
 /// How the cluster began.
 #[derive(Default)]
-pub(super) struct Beginning {
+pub(super) struct BootstrapState {
     /// What was founded first, and by whom.
     pub(super) bootstrapped: Option<(ClusterId, Membership)>,
     /// A disk was wiped, or a number used twice.

@@ -32,7 +32,7 @@ impl World {
             self.change_members()?;
         }
         let server = self.rng.below(self.swarm.servers as u64) as usize;
-        if kinds.late && self.rng.chance(25) {
+        if kinds.delayed_messages && self.rng.chance(25) {
             self.hold(server);
         }
         if kinds.members && kinds.partitions {
@@ -101,7 +101,7 @@ impl World {
             self.stats.snipes += 1;
             self.network.heal();
             // A connection that holds messages back may outlive the cut.
-            if !self.swarm.kinds.late || self.rng.chance(50) {
+            if !self.swarm.kinds.delayed_messages || self.rng.chance(50) {
                 self.hang_up(server);
             }
             self.network.isolate(server, 0);
@@ -179,9 +179,9 @@ impl World {
         self.stats.partitions += 1;
         match self.rng.below(5) {
             0 | 1 => self.network.heal(),
-            2 if self.swarm.kinds.shapes && self.rng.chance(60) => {
-                let shape = self.any_shape();
-                self.shape(shape);
+            2 if self.swarm.kinds.lasting_partitions && self.rng.chance(60) => {
+                let partition_shape = self.any_shape();
+                self.partition_shape(partition_shape);
             }
             2 => {
                 self.network.heal();

@@ -41,11 +41,14 @@ impl World {
         self.lose_machines();
         // Who is a member is open while members change, and nobody can lead
         // before all is founded.
-        if self.swarm.kinds.shapes && !self.swarm.kinds.members && !self.beginning.failed {
-            self.stats.shapes += 1;
-            let shape = self.any_shape();
-            self.shape(shape);
-            self.after(1, Event::Shaped);
+        if self.swarm.kinds.lasting_partitions
+            && !self.swarm.kinds.members
+            && !self.beginning.failed
+        {
+            self.stats.lasting_partitions += 1;
+            let partition_shape = self.any_shape();
+            self.partition_shape(partition_shape);
+            self.after(1, Event::PartitionCheck);
             return Ok(());
         }
         self.mended()

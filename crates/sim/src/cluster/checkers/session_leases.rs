@@ -14,7 +14,7 @@ use tenure_alpo::{Command, Operation, Outcome, Serial, SessionId, State};
 use tenure_core::cas::Stamp;
 use tenure_core::ids::Key;
 
-use super::bound::was_done;
+use super::bindings::was_done;
 use super::{Check, Verdict, broken};
 
 /// What all clients believe.

@@ -5,7 +5,7 @@ use tenure_group::{Assignment, NodeId, Place, Target, View};
 
 use super::Finding;
 
-pub(super) fn heirs(before: &View, view: &View) -> Finding {
+pub(super) fn placement(before: &View, view: &View) -> Finding {
     let gone = before.members.iter().map(|member| member.id);
     let gone: Vec<NodeId> = gone.filter(|id| view.member(*id).is_none()).collect();
     for (name, now) in &view.workloads {

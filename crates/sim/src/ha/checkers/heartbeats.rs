@@ -4,23 +4,23 @@
 use tenure_core::cas::Register;
 use tenure_group::{Heartbeat, NodeId};
 
-use super::{Finding, Ledger, Writer};
-use crate::clock::True;
+use super::{CheckerState, Finding, Writer};
+use crate::clock::TrueTime;
 use crate::ha::world::World;
 
 /// What is known of one register.
 #[derive(Clone, Debug)]
-pub(in crate::ha) struct Heart {
+pub(in crate::ha) struct HeartbeatRecord {
     pub(in crate::ha) sequence: u64,
     /// When the last beat took effect.
-    pub(in crate::ha) beat_at: True,
+    pub(in crate::ha) beat_at: TrueTime,
     pub(in crate::ha) dead: bool,
     pub(in crate::ha) exists: bool,
 }
 
-impl Ledger {
+impl CheckerState {
     /// A node was granted its lease from `start` on.
-    pub(in crate::ha) fn granted(&self, id: Option<NodeId>, start: True) -> Finding {
+    pub(in crate::ha) fn granted(&self, id: Option<NodeId>, start: TrueTime) -> Finding {
         let landed = id.and_then(|id| self.landed.get(&id));
         match landed {
             Some(landed) if start > *landed => Err(format!(
@@ -39,39 +39,39 @@ impl World {
         register: Option<&Register>,
     ) -> Finding {
         let now = self.now;
-        let known = self.ledger.hearts.get(&id).cloned();
+        let known = self.checker_state.heartbeats.get(&id).cloned();
         let Some(register) = register else {
-            if let Some(heart) = self.ledger.hearts.get_mut(&id) {
-                heart.exists = false;
+            if let Some(heartbeat_record) = self.checker_state.heartbeats.get_mut(&id) {
+                heartbeat_record.exists = false;
             }
             return Ok(());
         };
         let beat = Heartbeat::decode(&register.value).map_err(|error| error.to_string())?;
-        let heart = Heart {
+        let heartbeat_record = HeartbeatRecord {
             sequence: beat.sequence,
             beat_at: known.as_ref().map_or(now, |known| known.beat_at),
             dead: beat.dead.is_some(),
             exists: true,
         };
-        let heart = match beat.dead {
-            Some(_) => heart,
-            None => Heart {
+        let heartbeat_record = match beat.dead {
+            Some(_) => heartbeat_record,
+            None => HeartbeatRecord {
                 beat_at: now,
-                ..heart
+                ..heartbeat_record
             },
         };
         let created_again = known.as_ref().is_some_and(|known| {
             // A creation that was lost on its way may land late.
             !known.exists && beat.sequence > known.sequence
         });
-        self.ledger.hearts.insert(id, heart);
-        if created_again && self.ledger.members.contains(&id) {
+        self.checker_state.heartbeats.insert(id, heartbeat_record);
+        if created_again && self.checker_state.members.contains(&id) {
             return Err(format!("the heartbeat of {id} was created again"));
         }
         if beat.dead.is_some() {
-            self.ledger.gone.insert(id);
+            self.checker_state.gone.insert(id);
         } else {
-            self.ledger.landed.insert(id, now);
+            self.checker_state.landed.insert(id, now);
         }
         let own = self.owner(id) == Some(writer.p);
         if beat.dead.is_none() {

@@ -9,23 +9,23 @@ use tenure_core::ids::Key;
 use tenure_group::{Command, Config, Digest, Keys, Node, NodeId, Request, Spec, View};
 
 use super::swarm::name;
-use super::world::{Happening, World};
+use super::world::{GroupEvent, World};
 use super::{Options, Stats};
-use crate::clock::{MILLI, SECOND, True};
+use crate::clock::{MILLI, SECOND, TrueTime};
 
 /// A world under control. Agents are named by their number.
 #[derive(Debug)]
-pub struct Scene {
+pub struct Scenario {
     world: World,
 }
 
-impl Scene {
+impl Scenario {
     /// So many agents in the group `alpha`, up and joined, in a world without
     /// faults; `change` says what is special about each. The lease is 10 s.
     pub fn new(seed: u64, agents: usize, watch: bool, change: impl Fn(usize, &mut Config)) -> Self {
         let options = Options {
             faults: false,
-            people: false,
+            users: false,
             judged: false,
             agents: Some(agents),
             groups: Some(1),
@@ -46,9 +46,9 @@ impl Scene {
             };
             change(p, &mut agent.config);
         }
-        let mut scene = Self { world };
-        scene.pass(10_000);
-        scene
+        let mut scenario = Self { world };
+        scenario.pass(10_000);
+        scenario
     }
 
     /// Lets so many milliseconds pass.
@@ -193,7 +193,7 @@ impl Scene {
     pub fn restart_in(&mut self, p: usize, millis: u64) {
         let (life, at) = (self.world.agents[p].life, self.world.now + millis * MILLI);
         self.world.agents[p].gone = false;
-        self.world.queue.push(at, Happening::Restart { p, life });
+        self.world.queue.push(at, GroupEvent::Restart { p, life });
     }
 
     /// The id of an agent.
@@ -212,7 +212,7 @@ impl Scene {
 
     /// The view, as the store has it.
     pub fn view(&self) -> View {
-        let views = &self.world.ledger.views;
+        let views = &self.world.checker_state.views;
         let view = views.values().next().cloned();
         view.unwrap_or_else(|| View::empty(name("alpha"), 0, false))
     }
@@ -258,7 +258,7 @@ impl Scene {
     }
 
     /// True time since the world began, in milliseconds.
-    pub const fn now(&self) -> True {
+    pub const fn now(&self) -> TrueTime {
         self.world.now / MILLI
     }
 

@@ -8,7 +8,7 @@ use tenure_group::{Command, Digest, Input, Refusal, Request, Spec};
 
 use super::checkers::Check;
 use super::swarm::name;
-use super::world::{Happening, World};
+use super::world::{GroupEvent, World};
 use crate::clock::pick;
 
 /// What was asked for.
@@ -30,14 +30,14 @@ pub(super) struct Ticket {
 
 /// What was asked for, by ticket.
 #[derive(Debug, Default)]
-pub(super) struct People {
+pub(super) struct Users {
     pub(super) tickets: BTreeMap<u64, Ticket>,
     /// What has been deployed so far, in order.
     pub(super) digests: Vec<Digest>,
     names: u64,
 }
 
-impl People {
+impl Users {
     /// A deployment has taken effect: by which request? No two have the same
     /// name and digest.
     pub(super) fn deployed(
@@ -84,7 +84,7 @@ impl World {
     pub(super) fn schedule_request(&mut self) {
         let mean = self.swarm.requests * (self.swarm.lease / 1_000);
         let at = self.now + self.rng.between(1, 2 * mean);
-        self.queue.push(at, Happening::Request);
+        self.queue.push(at, GroupEvent::Request);
     }
 
     pub(super) fn somebody_asks(&mut self) {
@@ -101,7 +101,7 @@ impl World {
             if self.swarm.naps > 0 && self.rng.chance(self.swarm.naps) {
                 // While the view is being written.
                 let at = self.now + self.rng.between(0, 8 * self.swarm.net.1);
-                self.queue.push(at, Happening::Nap(p));
+                self.queue.push(at, GroupEvent::Nap(p));
             }
         } else {
             self.draw_farewell(p);
@@ -113,7 +113,7 @@ impl World {
         let ticket = self.number();
         self.stats.requests += 1;
         let group = self.agents[p].config.group.clone();
-        self.people.tickets.insert(
+        self.users.tickets.insert(
             ticket,
             Ticket {
                 p,
@@ -122,7 +122,7 @@ impl World {
                 effective: false,
                 answered: false,
                 orphan: false,
-                lost: self.store.torn.excuses(self.now),
+                lost: self.store.store_damage.excuses(self.now),
             },
         );
         self.command(p, Command::Ask { ticket, request });
@@ -132,12 +132,12 @@ impl World {
     pub(super) fn command(&mut self, p: usize, command: Command) {
         let (life, input) = (self.agents[p].life, Input::Command(command));
         self.queue
-            .push(self.now, Happening::Mail { p, life, input });
+            .push(self.now, GroupEvent::Mail { p, life, input });
     }
 
     fn draw_request(&mut self, p: usize) -> Option<Request> {
         let group = self.agents[p].config.group.clone();
-        let view = self.ledger.views.get(&group).cloned()?;
+        let view = self.checker_state.views.get(&group).cloned()?;
         let names: Vec<Name> = view.workloads.keys().cloned().collect();
         let members: Vec<_> = view.members.iter().map(|member| member.id).collect();
         let dice = self.rng.below(100);
@@ -167,13 +167,13 @@ impl World {
 
     /// A workload; now and then under a name that was used before.
     pub(super) fn draw_spec(&mut self) -> Spec {
-        let used = self.people.names;
+        let used = self.users.names;
         let again = used > 0 && self.rng.chance(10);
         let number = if again {
             self.rng.between(1, used)
         } else {
-            self.people.names += 1;
-            self.people.names
+            self.users.names += 1;
+            self.users.names
         };
         let digest = self.draw_digest(!again);
         let mut spec = Spec::new(name(&format!("w{number}")), digest);
@@ -207,14 +207,14 @@ impl World {
 
     /// An agent has answered.
     pub(super) fn answered(&mut self, p: usize, number: u64, refused: Option<Refusal>) {
-        let Some(ticket) = self.people.tickets.get_mut(&number) else {
+        let Some(ticket) = self.users.tickets.get_mut(&number) else {
             return;
         };
         let again = std::mem::replace(&mut ticket.answered, true);
         let ticket = ticket.clone();
         // What is deployed and undeployed in one step is never seen.
         let deploy = match &ticket.request {
-            Request::Deploy(spec, _) => !self.people.undeployed(&ticket.group, &spec.name),
+            Request::Deploy(spec, _) => !self.users.undeployed(&ticket.group, &spec.name),
             _ => false,
         };
         let finding = match (&refused, ticket.effective) {

@@ -31,7 +31,7 @@ use super::world::{Event, World};
 
 /// A broken network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Shape {
+pub(super) enum PartitionShape {
     /// One is reached by all, who do not reach each other.
     Star,
     /// Each reaches the next and the one before.
@@ -48,7 +48,7 @@ pub(super) enum Shape {
 
 /// How the judging of a shape stands.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Shaped {
+pub(super) struct PartitionCheck {
     /// Since when nobody leads though somebody could.
     leaderless: Option<u64>,
     /// For how many looks the same server has led.
@@ -64,7 +64,7 @@ const LOOKS_MAX: u64 = 150;
 
 impl World {
     /// Breaks the network into a shape.
-    pub(super) fn shape(&mut self, shape: Shape) {
+    pub(super) fn partition_shape(&mut self, partition_shape: PartitionShape) {
         let size = self.swarm.servers;
         let mut order: Vec<_> = (0..size).collect();
         for at in (1..size).rev() {
@@ -84,13 +84,13 @@ impl World {
             for j in 0..size {
                 let (low, high) = (i.min(j), i.max(j));
                 let next = high - low == 1;
-                let joined = match shape {
-                    Shape::Star => low == 0,
-                    Shape::Chain => next,
-                    Shape::Ring => next || (low, high) == (0, size - 1),
-                    Shape::OneWay => (i < j) == ((i + j) % 2 == 0),
-                    Shape::Few => high <= size / 2,
-                    Shape::Ragged => self.rng.chance(55),
+                let joined = match partition_shape {
+                    PartitionShape::Star => low == 0,
+                    PartitionShape::Chain => next,
+                    PartitionShape::Ring => next || (low, high) == (0, size - 1),
+                    PartitionShape::OneWay => (i < j) == ((i + j) % 2 == 0),
+                    PartitionShape::Few => high <= size / 2,
+                    PartitionShape::Ragged => self.rng.chance(55),
                 };
                 self.network.cut(order[i], order[j], !joined && i != j);
             }
@@ -98,15 +98,15 @@ impl World {
     }
 
     /// A random one of them.
-    pub(super) fn any_shape(&mut self) -> Shape {
+    pub(super) fn any_shape(&mut self) -> PartitionShape {
         let all = [
-            Shape::Star,
-            Shape::Chain,
-            Shape::Ring,
-            Shape::OneWay,
-            Shape::Few,
-            Shape::Few,
-            Shape::Ragged,
+            PartitionShape::Star,
+            PartitionShape::Chain,
+            PartitionShape::Ring,
+            PartitionShape::OneWay,
+            PartitionShape::Few,
+            PartitionShape::Few,
+            PartitionShape::Ragged,
         ];
         all[self.rng.below(all.len() as u64) as usize]
     }
@@ -121,20 +121,20 @@ impl World {
     /// A look at a network that keeps a shape: does somebody lead who could?
     pub(super) fn look_at_shape(&mut self) -> Verdict {
         let leader = (0..self.swarm.servers).find(|server| self.leads(*server));
-        let shaped = &mut self.shaped;
-        shaped.looks += 1;
-        shaped.steady = match leader {
-            Some(_) if leader == shaped.led_by => shaped.steady + 1,
+        let partition_check = &mut self.partition_check;
+        partition_check.looks += 1;
+        partition_check.steady = match leader {
+            Some(_) if leader == partition_check.led_by => partition_check.steady + 1,
             _ => 0,
         };
-        shaped.led_by = leader;
+        partition_check.led_by = leader;
         let could = (0..self.swarm.servers).find(|server| self.could_lead(*server));
         let now = self.now;
-        self.shaped.leaderless = match (leader, could) {
-            (None, Some(_)) => self.shaped.leaderless.or(Some(now)),
+        self.partition_check.leaderless = match (leader, could) {
+            (None, Some(_)) => self.partition_check.leaderless.or(Some(now)),
             _ => None,
         };
-        if let (Some(since), Some(could)) = (self.shaped.leaderless, could)
+        if let (Some(since), Some(could)) = (self.partition_check.leaderless, could)
             && now - since > self.bound()
         {
             let all: Vec<_> = self.hosts.iter().map(describe).collect();
@@ -146,14 +146,15 @@ impl World {
             );
             return broken(Check::Reaches, detail);
         }
-        let idle = leader.is_none() && could.is_none() && self.shaped.looks > 3 * STEADY;
-        if self.shaped.steady >= STEADY || idle || self.shaped.looks >= LOOKS_MAX {
-            self.stats.shapes_led += u64::from(self.shaped.steady >= STEADY);
+        let idle = leader.is_none() && could.is_none() && self.partition_check.looks > 3 * STEADY;
+        if self.partition_check.steady >= STEADY || idle || self.partition_check.looks >= LOOKS_MAX
+        {
+            self.stats.shapes_led += u64::from(self.partition_check.steady >= STEADY);
             self.stats.shapes_idle += u64::from(idle);
             return self.mended();
         }
         let again = self.timeout() / 2;
-        self.after(again, Event::Shaped);
+        self.after(again, Event::PartitionCheck);
         Ok(())
     }
 

@@ -16,8 +16,8 @@ use tenure_election::{Event, Grant, Input, Why};
 
 use crate::checkers::{Causes, Check, Works};
 use crate::clock::{MILLI, pick};
-use crate::process::Mail;
-use crate::world::{Happening, World};
+use crate::process::ProcessInput;
+use crate::world::{SimEvent, World};
 
 /// What the application knows of its office.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ impl World {
             Event::Trouble { .. } => self.stats.troubles += 1,
             Event::TermFell(fallen) => {
                 self.stats.falls += 1;
-                self.procs[p].floors.told(fallen.floor);
+                self.processes[p].floors.told(fallen.floor);
             }
             Event::Recovered => {}
             Event::Stopped => self.stopped(p),
@@ -64,22 +64,22 @@ impl World {
     }
 
     fn with_leadership(&mut self, p: usize, change: impl FnOnce(&mut Leadership)) {
-        if let Some(leadership) = &mut self.procs[p].leadership {
+        if let Some(leadership) = &mut self.processes[p].leadership {
             change(leadership);
         }
     }
 
     fn elected(&mut self, p: usize, fence: Fence, grant: Grant) {
-        let election = self.procs[p].election;
+        let election = self.processes[p].election;
         self.stats.elections += 1;
         if self.held_before[election] {
             self.stats.take_overs += 1;
         }
         let finding = self.terms[election].elected(fence);
         self.judge(Check::Terms, p, finding);
-        let finding = self.procs[p].floors.elected(fence);
+        let finding = self.processes[p].floors.elected(fence);
         self.judge(Check::Floors, p, finding);
-        self.procs[p].leadership = Some(Leadership {
+        self.processes[p].leadership = Some(Leadership {
             fence,
             grant,
             draining: false,
@@ -91,26 +91,26 @@ impl World {
         let slowest = *pick(&mut self.rng, &[MILLI, MILLI, 50 * MILLI, self.swarm.lease]);
         let delay = self.rng.between(0, slowest);
         let delay = self.go_ahead(p, delay);
-        self.post(p, self.now + delay, Mail::Begin(fence.term));
+        self.post(p, self.now + delay, ProcessInput::Begin(fence.term));
         self.guarded(p, fence.term);
     }
 
     fn granted(&mut self, p: usize, fence: Fence, grant: Grant) {
-        let proc = &self.procs[p];
+        let proc = &self.processes[p];
         let node = &self.nodes[proc.node];
         let start = node.when(grant.start);
         let finding = self.terms[proc.election].granted(fence, start);
         let life = proc.life;
         for deadline in [grant.drain_at, grant.kill_at, grant.valid_until] {
             let at = node.when(deadline) + 1;
-            self.queue.push(at, Happening::Look { p, life });
+            self.queue.push(at, SimEvent::Look { p, life });
         }
         self.judge(Check::Grants, p, finding);
     }
 
     fn renewed(&mut self, p: usize, term: Term, grant: Grant) {
         self.stats.renewals += 1;
-        let Some(leadership) = self.procs[p]
+        let Some(leadership) = self.processes[p]
             .leadership
             .as_mut()
             .filter(|o| o.fence.term == term)
@@ -119,9 +119,13 @@ impl World {
         };
         leadership.grant = grant;
         let fence = leadership.fence;
-        if self.procs[p].config.work_confirms {
+        if self.processes[p].config.work_confirms {
             self.feed(p, term, grant);
-        } else if let Some(work) = self.procs[p].work.as_mut().filter(|work| work.term == term) {
+        } else if let Some(work) = self.processes[p]
+            .work
+            .as_mut()
+            .filter(|work| work.term == term)
+        {
             // Extensions only.
             work.kill_at = work.kill_at.max(grant.kill_at);
         }
@@ -129,13 +133,13 @@ impl World {
     }
 
     fn draining(&mut self, p: usize, why: &Why) {
-        let Some(leadership) = &mut self.procs[p].leadership else {
+        let Some(leadership) = &mut self.processes[p].leadership else {
             return;
         };
         leadership.draining = true;
         let leadership = *leadership;
-        let (term, election) = (leadership.fence.term, self.procs[p].election);
-        let lease = self.procs[p].config.lease.as_nanos() as u64;
+        let (term, election) = (leadership.fence.term, self.processes[p].election);
+        let lease = self.processes[p].config.lease.as_nanos() as u64;
         let finding = match why {
             Why::Unconfirmed => {
                 self.stats.unconfirmed += 1;
@@ -156,7 +160,7 @@ impl World {
             }
             Why::WorkUnconfirmed => {
                 self.stats.work_unconfirmed += 1;
-                self.procs[p].guardian.confirmed.unheard(&leadership)
+                self.processes[p].guardian.confirmed.unheard(&leadership)
             }
             Why::Resigned | Why::Replaced => {
                 self.stats.resignations += 1;
@@ -169,25 +173,25 @@ impl World {
             Check::Causes
         };
         self.judge(check, p, finding);
-        if self.procs[p].work.is_none() {
+        if self.processes[p].work.is_none() {
             return self.ensure_drained(p);
         }
-        let grace = self.procs[p].config.grace.as_nanos() as u64;
+        let grace = self.processes[p].config.grace.as_nanos() as u64;
         let stubborn = self.rng.chance(self.swarm.stubborn);
         let most = if stubborn { lease * 2 } else { grace / 2 };
         let at = self.now + self.rng.between(0, most);
-        self.queue.push(at, Happening::WorkEnds { p, term });
+        self.queue.push(at, SimEvent::WorkEnds { p, term });
     }
 
     fn ousted(&mut self, p: usize, why: &Why) {
-        let Some(leadership) = &mut self.procs[p].leadership else {
+        let Some(leadership) = &mut self.processes[p].leadership else {
             return;
         };
         leadership.ousted = true;
         let fence = leadership.fence;
         if *why == Why::Replaced {
             self.stats.replaced += 1;
-            let finding = Causes::replaced(fence, &self.terms[self.procs[p].election]);
+            let finding = Causes::replaced(fence, &self.terms[self.processes[p].election]);
             self.judge(Check::Causes, p, finding);
         }
         self.end_work(p, true);
@@ -197,9 +201,9 @@ impl World {
     fn stopped(&mut self, p: usize) {
         self.stats.stops += 1;
         self.end_work(p, true);
-        let life = self.procs[p].life;
+        let life = self.processes[p].life;
         let at = self.now + self.rng.between(MILLI, self.swarm.lease);
-        self.queue.push(at, Happening::Restart { p, life });
+        self.queue.push(at, SimEvent::Restart { p, life });
     }
 
     /// The go-ahead for the work of `term` has reached the guardian.
@@ -207,7 +211,7 @@ impl World {
         if self.begins_later(p, term) {
             return;
         }
-        let proc = &self.procs[p];
+        let proc = &self.processes[p];
         let now = self.nodes[proc.node].boot(self.now);
         let good = |leadership: &&Leadership| {
             leadership.fence.term == term
@@ -223,23 +227,23 @@ impl World {
         let (start, kill_at) = (leadership.grant.start, leadership.grant.kill_at);
         let at = self.nodes[proc.node].when(kill_at);
         let election = proc.election;
-        self.procs[p].work = Some(Work { term, kill_at });
+        self.processes[p].work = Some(Work { term, kill_at });
         self.stats.works += 1;
         let finding = self.works.runs(p, election, term);
         self.judge(Check::Work, p, finding);
-        self.queue.push(at, Happening::Kill { p, term });
+        self.queue.push(at, SimEvent::Kill { p, term });
         self.say(p, term, start);
         // Now and then work ends by itself.
         if self.faulty() && self.rng.chance(3) {
             let at = self.now + self.rng.between(0, 3 * self.swarm.lease);
-            self.queue.push(at, Happening::WorkEnds { p, term });
+            self.queue.push(at, SimEvent::WorkEnds { p, term });
         }
     }
 
     /// The guardian's timer.
     pub(crate) fn guard(&mut self, p: usize, term: Term) {
         self.keeper_looks(p, term);
-        let proc = &self.procs[p];
+        let proc = &self.processes[p];
         let node = &self.nodes[proc.node];
         let Some(work) = proc.work.filter(|work| work.term == term) else {
             return;
@@ -253,21 +257,21 @@ impl World {
             self.end_work(p, false);
         } else {
             let at = node.when(work.kill_at);
-            self.queue.push(at, Happening::Kill { p, term });
+            self.queue.push(at, SimEvent::Kill { p, term });
         }
     }
 
     pub(crate) fn work_ends(&mut self, p: usize, term: Term) {
-        if self.procs[p].work.is_none_or(|work| work.term != term) {
+        if self.processes[p].work.is_none_or(|work| work.term != term) {
             return;
         }
-        if self.procs[p].guardian.is_hung() {
+        if self.processes[p].guardian.is_hung() {
             // It has not been told to stop, and says nothing of an end.
             return;
         }
-        if self.nodes[self.procs[p].node].suspended {
+        if self.nodes[self.processes[p].node].suspended {
             let at = self.now + 10 * MILLI;
-            return self.queue.push(at, Happening::WorkEnds { p, term });
+            return self.queue.push(at, SimEvent::WorkEnds { p, term });
         }
         self.end_work(p, false);
     }
@@ -275,10 +279,10 @@ impl World {
     /// Work is over; `told` if the candidate itself had it killed, which the
     /// late guardian of a suspended machine is no proof against.
     pub(crate) fn end_work(&mut self, p: usize, told: bool) {
-        let Some(work) = self.procs[p].work.take() else {
+        let Some(work) = self.processes[p].work.take() else {
             return;
         };
-        let node = &self.nodes[self.procs[p].node];
+        let node = &self.nodes[self.processes[p].node];
         let kill_at = node.when(work.kill_at);
         self.works.rests(p);
         if !node.suspended && !self.waking && !told {
@@ -291,10 +295,10 @@ impl World {
 
     /// The candidate learns, some time from now, that its work has ended.
     fn ensure_drained(&mut self, p: usize) {
-        if self.procs[p].work.is_some() || !self.procs[p].up {
+        if self.processes[p].work.is_some() || !self.processes[p].up {
             return;
         }
-        let Some(leadership) = self.procs[p]
+        let Some(leadership) = self.processes[p]
             .leadership
             .as_mut()
             .filter(|leadership| !leadership.drained)
@@ -302,8 +306,8 @@ impl World {
             return;
         };
         leadership.drained = true;
-        self.procs[p].guardian.replace();
+        self.processes[p].guardian.replace();
         let at = self.now + self.rng.between(0, self.swarm.reap);
-        self.post(p, at, Mail::Input(Input::Drained));
+        self.post(p, at, ProcessInput::Input(Input::Drained));
     }
 }

@@ -20,8 +20,8 @@ use tenure_core::cas::{Expect, Register, Registers, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_election::Record;
 
-use crate::clock::{MILLI, True};
-use crate::world::{Happening, World};
+use crate::clock::{MILLI, TrueTime};
+use crate::world::{SimEvent, World};
 
 /// How many states of registers are kept, of which one may come back.
 const HISTORY_MAX: usize = 64;
@@ -31,19 +31,19 @@ const COPY_FROM: u64 = 1 << 40;
 
 /// What a store may give out once more, and its second copy.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Torn {
+pub(crate) struct StoreDamage {
     history: Vec<(Key, Register)>,
     /// The second copy, and who sees it.
     copy: Option<(Registers, Vec<bool>)>,
     /// Whether any promise was ever broken.
     pub(crate) ever: bool,
     /// Until when nothing of what rests on it is promised.
-    until: True,
+    until: TrueTime,
 }
 
-impl Torn {
+impl StoreDamage {
     /// Whether what rests on the store's promise is promised at `now`.
-    pub(crate) const fn excuses(&self, now: True) -> bool {
+    pub(crate) const fn excuses(&self, now: TrueTime) -> bool {
         self.copy.is_some() || (self.ever && now < self.until)
     }
 
@@ -62,20 +62,23 @@ impl Torn {
 impl World {
     /// The registers that `p` sees.
     pub(crate) fn registers(&self, p: usize) -> &Registers {
-        self.store.torn.copy(p).unwrap_or(&self.store.registers)
+        self.store
+            .store_damage
+            .copy(p)
+            .unwrap_or(&self.store.registers)
     }
 
     /// A state of a register that may come back.
     pub(crate) fn keep(&mut self, key: &Key, register: Register) {
-        let history = &mut self.store.torn.history;
-        if self.swarm.mishaps.tear > 0 && history.len() < HISTORY_MAX {
+        let history = &mut self.store.store_damage.history;
+        if self.swarm.fault_rates.tear > 0 && history.len() < HISTORY_MAX {
             history.push((key.clone(), register));
         }
     }
 
     pub(crate) fn tear(&mut self) {
         match self.rng.below(4) {
-            _ if self.store.torn.copy.is_some() => self.join(),
+            _ if self.store.store_damage.copy.is_some() => self.join(),
             0 => self.forget(),
             1 => self.fork(),
             _ => self.restore(),
@@ -86,10 +89,10 @@ impl World {
     /// From now on, for a lease: a reign that is valid now may last as long,
     /// and what is on its way was judged by what there was.
     fn tore(&mut self) {
-        let torn = &mut self.store.torn;
-        torn.ever = true;
-        torn.until = self.now + self.swarm.lease * 5 / 4;
-        for p in 0..self.procs.len() {
+        let store_damage = &mut self.store.store_damage;
+        store_damage.ever = true;
+        store_damage.until = self.now + self.swarm.lease * 5 / 4;
+        for p in 0..self.processes.len() {
             self.causes.disturb(p, self.now);
         }
     }
@@ -110,11 +113,11 @@ impl World {
     }
 
     fn restore(&mut self) {
-        let states = self.store.torn.history.len() as u64;
+        let states = self.store.store_damage.history.len() as u64;
         if states == 0 {
             return;
         }
-        let (key, old) = self.store.torn.history[self.rng.below(states) as usize].clone();
+        let (key, old) = self.store.store_damage.history[self.rng.below(states) as usize].clone();
         let held = self.store.registers.read(&key);
         let expect = held.map_or(Expect::Absent, |held| Expect::Version(held.version.clone()));
         let fresh = Version::from_u64(self.store.registers.revision() + 1);
@@ -140,19 +143,19 @@ impl World {
             Some((key.clone(), register.clone()))
         });
         let copy = Registers::restored(known.collect(), COPY_FROM * (1 + self.stats.forks), 0);
-        let procs = self.procs.len();
-        let who = (0..procs).map(|_| self.rng.chance(50)).collect();
-        self.store.torn.copy = Some((copy, who));
+        let processes = self.processes.len();
+        let who = (0..processes).map(|_| self.rng.chance(50)).collect();
+        self.store.store_damage.copy = Some((copy, who));
         self.stats.forks += 1;
         self.note(0, || "** the store has two copies".into());
         self.terms.iter_mut().for_each(|terms| terms.forked(true));
         let at = self.now + self.rng.between(MILLI, 4 * self.swarm.lease);
-        self.queue.push(at, Happening::Join);
+        self.queue.push(at, SimEvent::Join);
     }
 
     /// One of the copies is lost.
     pub(crate) fn join(&mut self) {
-        let Some((copy, _)) = self.store.torn.copy.take() else {
+        let Some((copy, _)) = self.store.store_damage.copy.take() else {
             return;
         };
         if self.rng.chance(50) {

@@ -40,7 +40,7 @@ pub(super) struct Watch {
 }
 
 /// What is known of servers that reading needs.
-pub(super) struct Reading {
+pub(super) struct Readers {
     watch: Watch,
     /// By server: how many changes there had been in the snapshot that it
     /// began with, or took over, and the last entry in it.
@@ -49,7 +49,7 @@ pub(super) struct Reading {
     since: Vec<u64>,
 }
 
-impl Reading {
+impl Readers {
     pub(super) fn new(servers: usize) -> Self {
         Self {
             watch: Watch::default(),
@@ -78,15 +78,15 @@ impl World {
     pub(super) fn begins_with(&mut self, server: usize) {
         if let Some(node) = &self.hosts[server].node {
             let state = node.state();
-            self.reading.make_room(server);
-            self.reading.base[server] = (state.registers().revision(), state.applied().id);
+            self.readers.make_room(server);
+            self.readers.base[server] = (state.registers().revision(), state.applied().id);
         }
-        self.reading.has_term(server, self.now);
+        self.readers.has_term(server, self.now);
         self.leave(server);
     }
 
     fn leave(&mut self, server: usize) {
-        let watch = &mut self.reading.watch;
+        let watch = &mut self.readers.watch;
         watch.at.take_if(|(at, _)| *at == server);
     }
 
@@ -114,10 +114,10 @@ impl World {
         match self.rng.below(100) {
             0..6 => self.read_stale(server),
             6..8 => {
-                self.reading.watch.at = None;
+                self.readers.watch.at = None;
                 Ok(())
             }
-            8..20 if self.reading.watch.at.is_none() => self.follow(server),
+            8..20 if self.readers.watch.at.is_none() => self.follow(server),
             _ => Ok(()),
         }
     }
@@ -153,7 +153,7 @@ impl World {
         let applied = node.state().applied().id;
         let due = if node.status() == Status::Leader && node.is_ready() {
             self.committed.past.committed_before(fresh)
-        } else if fresh > self.reading.since[server] {
+        } else if fresh > self.readers.since[server] {
             self.committed.before_term(node.term())
         } else {
             0
@@ -180,7 +180,7 @@ impl World {
         let Some(node) = &host.node else {
             return Ok(());
         };
-        let (watch, state) = (&self.reading.watch, node.state());
+        let (watch, state) = (&self.readers.watch, node.state());
         if by_id && watch.id > state.applied().id {
             // It is told that this server is behind.
             return Ok(());
@@ -189,7 +189,7 @@ impl World {
         if by_id {
             let told = state.revision_at(watch.id);
             let kept = self.committed.past.steps(watch.id, state.applied().id);
-            let gone = kept >= self.swarm.limits.changes || watch.id < self.reading.base[server].1;
+            let gone = kept >= self.swarm.limits.changes || watch.id < self.readers.base[server].1;
             match told {
                 Ok(revision) if revision == watch.seen => {}
                 Err(TooOld) if gone => return self.begin_watch(server),
@@ -204,14 +204,14 @@ impl World {
                 }
             }
         }
-        self.reading.watch.at = Some((server, host.epoch));
+        self.readers.watch.at = Some((server, host.epoch));
         self.tell_watch(server)
     }
 
     /// A server has applied something; whoever follows it is told.
     pub(super) fn tell_watch(&mut self, server: usize) -> Verdict {
         let host = &self.hosts[server];
-        let watch = &mut self.reading.watch;
+        let watch = &mut self.readers.watch;
         let Some(node) = host
             .node
             .as_ref()
@@ -223,7 +223,7 @@ impl World {
         let revision = registers.revision();
         let Ok(told) = registers.changes_after(watch.seen) else {
             let most = self.swarm.limits.changes;
-            let gone = revision - watch.seen > most || watch.seen < self.reading.base[server].0;
+            let gone = revision - watch.seen > most || watch.seen < self.readers.base[server].0;
             if gone {
                 return self.begin_watch(server);
             }
@@ -232,7 +232,7 @@ impl World {
                  and keeps {most}",
                 node.id(),
                 watch.seen,
-                self.reading.base[server],
+                self.readers.base[server],
             );
             return broken(Check::Watches, detail);
         };
@@ -263,7 +263,7 @@ impl World {
             return Ok(());
         };
         let state = node.state();
-        let (watch, applied) = (&mut self.reading.watch, state.applied().id);
+        let (watch, applied) = (&mut self.readers.watch, state.applied().id);
         watch.seen = state.registers().revision();
         watch.id = applied;
         watch.at = Some((server, host.epoch));

@@ -11,12 +11,12 @@ use tenure_core::ids::{Name, Term};
 use tenure_election::{Command, Expiry, Input};
 
 use crate::checkers::{Check, Held};
-use crate::process::{Actor, Mail, Proc};
-use crate::world::{Happening, SHORTLY, World};
+use crate::process::{Actor, ProcessInput, SimProcess};
+use crate::world::{SHORTLY, SimEvent, World};
 
 /// What a healed world is examined in.
 #[derive(Clone, Debug)]
-pub(crate) struct Exam {
+pub(crate) struct RecoveryExam {
     /// The terms in which somebody led when all had settled.
     terms: Vec<Term>,
     /// Who must lead next, if that can be said.
@@ -38,15 +38,15 @@ impl World {
         for node in 0..self.nodes.len() {
             self.wake(node);
         }
-        for p in 0..self.procs.len() {
+        for p in 0..self.processes.len() {
             self.note(p, || "all is well from now on".into());
             self.unpause(p);
             self.goes_on(p);
-            let stopped = match &self.procs[p].actor {
+            let stopped = match &self.processes[p].actor {
                 Actor::Candidate(campaign) => campaign.is_stopped(),
-                Actor::Observer(_) | Actor::Petitioner(_) => false,
+                Actor::Observer(_) | Actor::RequestSender(_) => false,
             };
-            if !self.procs[p].up || stopped {
+            if !self.processes[p].up || stopped {
                 self.restart(p);
             }
         }
@@ -54,7 +54,7 @@ impl World {
             self.line_up(index);
         }
         let at = self.now + self.settling();
-        self.queue.push(at, Happening::Settled);
+        self.queue.push(at, SimEvent::Settled);
     }
 
     /// A span of local time, at worst.
@@ -122,7 +122,7 @@ impl World {
     /// term of its own and they come in the order of these: then each leads
     /// once, and drains for the next, which takes as long as a grant at worst.
     fn rising(&self) -> u64 {
-        if !self.store.torn.ever {
+        if !self.store.store_damage.ever {
             return 0;
         }
         let stand = self.swarm.candidates.len() as u64;
@@ -133,7 +133,7 @@ impl World {
     /// What the living candidates of an election were told of terms.
     fn floor(&self, election: usize) -> Term {
         let candidates = self
-            .procs
+            .processes
             .iter()
             .filter(|proc| proc.election == election && matches!(proc.actor, Actor::Candidate(_)));
         candidates
@@ -146,16 +146,17 @@ impl World {
     /// the register shows.
     fn had_before(&self, election: usize, term: Term) -> bool {
         let holder = self.terms[election].last().and_then(|shown| shown.holder);
-        let stands =
-            |proc: &&Proc| proc.election == election && matches!(proc.actor, Actor::Candidate(_));
-        let mut candidates = self.procs.iter().filter(stands);
+        let stands = |proc: &&SimProcess| {
+            proc.election == election && matches!(proc.actor, Actor::Candidate(_))
+        };
+        let mut candidates = self.processes.iter().filter(stands);
         holder.is_some_and(|id| candidates.any(|it| it.floors.knows_another(term, id)))
     }
 
     /// Who leads, by its own clock and by the register.
     fn leader(&self, election: usize) -> Option<(usize, Held)> {
         let shown = self.terms[election].last()?;
-        let mut valid = self.reigns.valid(election, self.now);
+        let mut valid = self.leaderships.valid(election, self.now);
         valid.find(|(_, held)| held.term == shown.term && shown.holder.is_some())
     }
 
@@ -180,14 +181,14 @@ impl World {
                 None => return self.dead("nobody leads, long after all faults have ended"),
             }
         }
-        self.exam = Some(Exam {
+        self.exam = Some(RecoveryExam {
             terms,
             next: None,
             not: None,
             what: "nothing",
         });
         let at = self.now + 3 * self.swarm.lease;
-        self.queue.push(at, Happening::Stable);
+        self.queue.push(at, SimEvent::Stable);
     }
 
     /// Nobody must have left since.
@@ -211,7 +212,7 @@ impl World {
     /// it has said already may be good for one renewal more, an interval after
     /// the last. The grant of that one ends like a dead leader's at the latest;
     /// its holder holds itself back for two intervals, and may be alone.
-    fn examine_hang(&mut self, leader: usize, mut exam: Exam) {
+    fn examine_hang(&mut self, leader: usize, mut exam: RecoveryExam) {
         exam.what = "the guardian of the leader's work hung";
         let config = &self.swarm.candidates[leader];
         let (kill_margin, stand) = (config.kill_margin, self.swarm.candidates.len());
@@ -226,12 +227,12 @@ impl World {
         let _ = self.hang_up(leader);
         self.stats.exams += 1;
         self.exam = Some(exam);
-        self.queue.push(at, Happening::Examined);
+        self.queue.push(at, SimEvent::Examined);
     }
 
     /// The leader dies, or has to leave.
-    fn examine(&mut self, leader: usize, mut exam: Exam) {
-        if self.procs[leader].config.work_confirms && self.words.chance(50) {
+    fn examine(&mut self, leader: usize, mut exam: RecoveryExam) {
+        if self.processes[leader].config.work_confirms && self.words.chance(50) {
             return self.examine_hang(leader, exam);
         }
         let stand = self.swarm.candidates.len();
@@ -251,13 +252,13 @@ impl World {
                 exam.what = "the leader died";
                 self.crash(leader);
                 // It does not come back in time.
-                self.procs[leader].life += 1;
+                self.processes[leader].life += 1;
                 bound = self.take_over();
                 None
             }
             (1, Some(other)) => {
                 exam.what = "the leader handed over";
-                let next = self.procs[other].config.name.clone();
+                let next = self.processes[other].config.name.clone();
                 exam.next = Some(next.clone()).filter(|_| prompt && self.swarm.watch);
                 Some(Command::Transfer(next))
             }
@@ -267,11 +268,15 @@ impl World {
             }
         };
         if let Some(command) = command {
-            self.post(leader, self.now, Mail::Input(Input::Command(command)));
+            self.post(
+                leader,
+                self.now,
+                ProcessInput::Input(Input::Command(command)),
+            );
         }
         self.stats.exams += 1;
         self.exam = Some(exam);
-        self.queue.push(self.now + bound, Happening::Examined);
+        self.queue.push(self.now + bound, SimEvent::Examined);
     }
 
     /// The next one must lead by now.
@@ -281,7 +286,7 @@ impl World {
         };
         match self.leader(0) {
             Some((p, held)) if exam.terms.first() < Some(&held.term) => {
-                let name = self.procs[p].config.name.clone();
+                let name = self.processes[p].config.name.clone();
                 if exam.next.as_ref().is_some_and(|next| *next != name) {
                     return self.dead("another leads than the one the office was handed to");
                 }

@@ -25,9 +25,9 @@ use tenure_alpo::{DiskProgress, Start, StartVerdict, StorageId};
 use tenure_core::rng::Rng;
 
 use super::checkers::Verdict;
-use super::copies::Copies;
 use super::host::Host;
 use super::network::InFlightMessage;
+use super::set_back_disks::SetBackDisks;
 use super::swarm::{SECOND, Swarm};
 use super::world::{Event, World};
 
@@ -35,7 +35,7 @@ use super::world::{Event, World};
 use tenure_alpo::KnownStarts;
 
 /// Who shares a disk in a run.
-pub(super) struct Clones {
+pub(super) struct ClonedProcesses {
     /// Of its own, so that worlds without it stay as they were.
     rng: Rng,
     /// Whether a disk is to be copied in this world.
@@ -43,12 +43,12 @@ pub(super) struct Clones {
     /// The disk that was.
     of: Option<StorageId>,
     /// The two, while both are there.
-    two: Option<Two>,
+    pair: Option<ProcessPair>,
 }
 
 /// Two processes.
 #[derive(Clone, Copy)]
-struct Two {
+struct ProcessPair {
     /// In the place of its number.
     first: usize,
     /// Behind the others.
@@ -59,18 +59,18 @@ struct Two {
     both: u64,
 }
 
-impl Clones {
-    pub(super) fn new(seed: u64, swarm: &Swarm, copies: &Copies) -> Self {
+impl ClonedProcesses {
+    pub(super) fn new(seed: u64, swarm: &Swarm, set_back_disks: &SetBackDisks) -> Self {
         let mut rng = Rng::from_seed(seed ^ 0xc10e_0002);
         let kinds = swarm.kinds;
         // Nothing else may happen to the two.
         let calm = !kinds.members && !kinds.rot && !kinds.disks && !kinds.stalls;
         let fits = swarm.founders >= 3 && calm && !kinds.settings && !swarm.blank;
         Self {
-            wanted: fits && !copies.wanted && rng.chance(60),
+            wanted: fits && !set_back_disks.wanted && rng.chance(60),
             rng,
             of: None,
-            two: None,
+            pair: None,
         }
     }
 }
@@ -79,21 +79,21 @@ impl World {
     /// Plans when a disk is copied.
     pub(super) fn plan_clones(&mut self) {
         let last = self.swarm.storm.saturating_sub(14 * self.timeout());
-        if self.clones.wanted && last > SECOND {
-            let server = self.clones.rng.below(self.swarm.founders as u64) as usize;
-            let delay = self.clones.rng.between(SECOND / 2, last);
+        if self.cloned_processes.wanted && last > SECOND {
+            let server = self.cloned_processes.rng.below(self.swarm.founders as u64) as usize;
+            let delay = self.cloned_processes.rng.between(SECOND / 2, last);
             self.after(delay, Event::Cloned { server });
         }
     }
 
     /// Whether two processes share a disk.
     pub(super) const fn are_two(&self) -> bool {
-        self.clones.two.is_some()
+        self.cloned_processes.pair.is_some()
     }
 
     /// Whether another process has, or had, the disk of this one.
     pub(super) fn is_shared(&self, server: usize) -> bool {
-        self.clones.of == Some(self.hosts[server].storage)
+        self.cloned_processes.of == Some(self.hosts[server].storage)
     }
 
     /// A second process is started with a copy of the disk of one that runs.
@@ -107,16 +107,16 @@ impl World {
         second.disk = host.disk.copy();
         second.disk.silence = host.disk.silence;
         second.starts = host.starts;
-        second.connected = self.clones.rng.next_u64();
-        self.clones.of = Some(host.storage);
+        second.connected = self.cloned_processes.rng.next_u64();
+        self.cloned_processes.of = Some(host.storage);
         let slot = self.hosts.len();
-        self.clones.two = Some(Two {
+        self.cloned_processes.pair = Some(ProcessPair {
             first: server,
             second: slot,
             until: self.now + 10 * self.timeout(),
             both: 0,
         });
-        self.stats.clones += 1;
+        self.stats.cloned_processes += 1;
         self.note(server, "is cloned");
         self.network.heal();
         self.network.unruly = false;
@@ -125,7 +125,7 @@ impl World {
         for other in (0..self.swarm.servers).filter(|other| *other != server) {
             self.lives(other, server);
         }
-        if self.clones.rng.chance(50) {
+        if self.cloned_processes.rng.chance(50) {
             // From the very moment of the copy on, until one of them goes.
             self.hosts[server].paused_until = u64::MAX;
         }
@@ -137,7 +137,7 @@ impl World {
 
     /// The first gives a sign of life, and the second knocks.
     pub(super) fn knock(&mut self) {
-        let Some(Two { first, second, .. }) = self.clones.two else {
+        let Some(ProcessPair { first, second, .. }) = self.cloned_processes.pair else {
             return;
         };
         let others = (0..self.swarm.servers).filter(|other| *other != first);
@@ -147,14 +147,14 @@ impl World {
                 self.lets_in(other, second);
             }
         }
-        let Some(two) = self.clones.two else {
+        let Some(pair) = self.cloned_processes.pair else {
             return;
         };
-        if self.now >= two.until {
+        if self.now >= pair.until {
             return self.end_clones();
         }
         if let Some(leader) = self.leader().filter(|leader| *leader != first)
-            && self.clones.rng.chance(5)
+            && self.cloned_processes.rng.chance(5)
         {
             self.crash(leader, Some(SECOND / 10));
         }
@@ -175,7 +175,7 @@ impl World {
     /// Whether a message is heeded by the process that gets it, and that one
     /// by the process that has sent it.
     pub(super) fn is_heeded(&mut self, server: usize, message: &InFlightMessage) -> bool {
-        let Some(of) = self.clones.of else {
+        let Some(of) = self.cloned_processes.of else {
             return true;
         };
         let (sender, start) = message.sender;
@@ -219,22 +219,26 @@ impl World {
     /// If it is the second of two, the first finds its connection closed, and
     /// greets again.
     fn is_let_in(&mut self, server: usize, process: usize) {
-        let Some(two) = self.clones.two.filter(|two| two.second == process) else {
+        let Some(pair) = self
+            .cloned_processes
+            .pair
+            .filter(|pair| pair.second == process)
+        else {
             return;
         };
-        let Some(says) = self.says(two.first) else {
+        let Some(says) = self.says(pair.first) else {
             return;
         };
-        let who = (self.hosts[two.first].id, self.hosts[two.first].storage);
+        let who = (self.hosts[pair.first].id, self.hosts[pair.first].storage);
         let members = self.committed.reference.members();
         let host = &mut self.hosts[server];
         let at = (host.now(self.now).boot, Duration::ZERO);
         let number = host.id.get();
         match host.memory.greeted(who, says, members, at) {
-            StartVerdict::SetBack(_) => self.is_refused(two.first),
+            StartVerdict::SetBack(_) => self.is_refused(pair.first),
             StartVerdict::Accepted | StartVerdict::WaitFor(_) => {
-                let both = two.both | 1 << number;
-                self.clones.two = Some(Two { both, ..two });
+                let both = pair.both | 1 << number;
+                self.cloned_processes.pair = Some(ProcessPair { both, ..pair });
             }
         }
     }
@@ -243,36 +247,36 @@ impl World {
     /// was set back: it takes part in nothing any more.
     fn is_refused(&mut self, process: usize) {
         self.note(process, "is refused: another has its disk");
-        let Some(two) = self.clones.two else {
+        let Some(pair) = self.cloned_processes.pair else {
             self.hosts[process].dead = true;
             return self.end(process);
         };
-        if process == two.second {
+        if process == pair.second {
             self.stats.refused_seconds += 1;
             return self.end_clones();
         }
         // The second goes on in its place; for the simulator, as a new start.
         self.stats.refused_firsts += 1;
         self.end_clones();
-        self.hosts.swap(two.first, two.second);
+        self.hosts.swap(pair.first, pair.second);
         let newest = self.hosts.iter().map(|host| host.epoch).max();
-        for (server, ahead) in [(two.first, 1), (two.second, 2)] {
+        for (server, ahead) in [(pair.first, 1), (pair.second, 2)] {
             self.hosts[server].epoch = newest.unwrap_or(0) + ahead;
         }
-        self.end(two.second);
-        self.hosts[two.second].lost = true;
-        self.hosts[two.first].lost = false;
-        self.after(1, Event::Restart { server: two.first });
+        self.end(pair.second);
+        self.hosts[pair.second].lost = true;
+        self.hosts[pair.first].lost = false;
+        self.after(1, Event::Restart { server: pair.first });
     }
 
     /// An operator ends the second process, or it has ended itself.
     pub(super) fn end_clones(&mut self) {
-        if let Some(two) = self.clones.two.take() {
-            self.end(two.second);
-            self.hosts[two.second].lost = true;
-            if self.hosts[two.first].paused_until == u64::MAX {
+        if let Some(pair) = self.cloned_processes.pair.take() {
+            self.end(pair.second);
+            self.hosts[pair.second].lost = true;
+            if self.hosts[pair.first].paused_until == u64::MAX {
                 // What it waited for was put off for ever.
-                self.crash(two.first, Some(SECOND / 10));
+                self.crash(pair.first, Some(SECOND / 10));
             }
             self.network.unruly = self.swarm.kinds.unruly && !self.healed;
         }
@@ -284,17 +288,17 @@ impl World {
         host.node = None;
         host.epoch += 1;
         host.paused_until = 0;
-        host.disk.crash(&mut self.clones.rng);
+        host.disk.crash(&mut self.cloned_processes.rng);
     }
 
     /// Which of two processes with one disk a message for it reaches.
     pub(super) fn one_of_two(&self, message: &InFlightMessage) -> Option<usize> {
-        let two = self.clones.two?;
-        if message.wanted != self.clones.of {
+        let pair = self.cloned_processes.pair?;
+        if message.wanted != self.cloned_processes.of {
             return None;
         }
         let bit = 1 << message.envelope.from.get();
-        let leads_there = two.both & self.hosts[two.second].connected & bit != 0;
-        Some(if leads_there { two.second } else { two.first })
+        let leads_there = pair.both & self.hosts[pair.second].connected & bit != 0;
+        Some(if leads_there { pair.second } else { pair.first })
     }
 }

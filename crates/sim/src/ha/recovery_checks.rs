@@ -9,12 +9,12 @@ use tenure_core::ids::Name;
 use tenure_group::{Command, Node, NodeId, Place, Request, View};
 
 use super::checkers::Check;
-use super::world::{Happening, World};
+use super::world::{GroupEvent, World};
 use crate::clock::MILLI;
 
 /// What a healed world is examined in.
 #[derive(Clone, Debug)]
-pub(super) struct Exam {
+pub(super) struct GroupRecoveryExam {
     victim: usize,
     kind: Kind,
     /// Which start of each workload runs where, by group and name.
@@ -47,7 +47,7 @@ impl World {
             }
         }
         let at = self.now + self.settling();
-        self.queue.push(at, Happening::Settled);
+        self.queue.push(at, GroupEvent::Settled);
     }
 
     /// A span of local time, at worst.
@@ -112,7 +112,7 @@ impl World {
     /// older than what is known as old news, which is once a lease for the view
     /// and once for the heartbeats.
     fn looking(&self) -> u64 {
-        if self.store.torn.ever {
+        if self.store.store_damage.ever {
             self.at_worst(3 * self.swarm.lease)
         } else {
             0
@@ -141,11 +141,11 @@ impl World {
                 ran.insert(key, (p, work.number));
             }
         }
-        self.exam = Some(Exam { victim, kind, ran });
+        self.exam = Some(GroupRecoveryExam { victim, kind, ran });
         self.stats.exams += 1;
         // Whoever loses the quorum by it has to stop, too.
         let at = self.now + self.examine(victim, kind) + 2 * self.swarm.reap;
-        self.queue.push(at, Happening::Examined);
+        self.queue.push(at, GroupEvent::Examined);
     }
 
     /// Something happens to the victim; says how long the others have.
@@ -200,9 +200,9 @@ impl World {
 
     /// What the survivors ran they run still, and what the victim ran is
     /// where it should be.
-    fn undisturbed(&self, exam: &Exam) -> Result<(), String> {
+    fn undisturbed(&self, exam: &GroupRecoveryExam) -> Result<(), String> {
         for ((group, name), (p, number)) in &exam.ran {
-            let view = self.ledger.views.get(group);
+            let view = self.checker_state.views.get(group);
             let listed = view.and_then(|view| view.workloads.get(name));
             let quorum = view.is_some_and(View::has_quorum);
             if *p == exam.victim {
@@ -226,7 +226,7 @@ impl World {
         for agent in self.agents.iter().filter(|agent| agent.up) {
             let name = &agent.config.name;
             let member = agent.node().filter(|node| node.is_member());
-            let view = self.ledger.views.get(&agent.config.group);
+            let view = self.checker_state.views.get(&agent.config.group);
             let listed = member
                 .zip(view)
                 .and_then(|(node, view)| view.member(node.id()));
@@ -234,19 +234,19 @@ impl World {
                 return Err(format!("{name} is no member"));
             }
         }
-        for (ticket, it) in &self.people.tickets {
+        for (ticket, it) in &self.users.tickets {
             if !it.answered && !it.orphan {
                 return Err(format!("request {ticket} {:?} is not answered", it.request));
             }
         }
-        for (group, view) in &self.ledger.views {
+        for (group, view) in &self.checker_state.views {
             let mut agents = self.agents.iter().filter(|agent| agent.up);
             if !agents.any(|agent| agent.config.group == *group) {
                 // Nobody is left who could see to anything.
                 continue;
             }
             for member in &view.members {
-                if self.lives(member.id).is_none() {
+                if self.machine_clocks(member.id).is_none() {
                     return Err(format!("{} is listed as a member of {group}", member.name));
                 }
             }
@@ -255,7 +255,7 @@ impl World {
         self.nothing_else()
     }
 
-    fn lives(&self, id: NodeId) -> Option<usize> {
+    fn machine_clocks(&self, id: NodeId) -> Option<usize> {
         self.agents
             .iter()
             .position(|agent| agent.node().is_some_and(|node| node.id() == id))
@@ -266,7 +266,7 @@ impl World {
             let runner = self.once.runner(group, name);
             match it.place {
                 Place::Assigned(id) if view.has_quorum() || !it.ha => {
-                    let p = self.lives(id).ok_or("a node is not there")?;
+                    let p = self.machine_clocks(id).ok_or("a node is not there")?;
                     if runner != Some(p) {
                         return Err(format!(
                             "{name} does not run on {}",
@@ -319,7 +319,7 @@ impl World {
     /// Nothing runs that the views do not know.
     fn nothing_else(&self) -> Result<(), String> {
         for agent in &self.agents {
-            let view = self.ledger.views.get(&agent.config.group);
+            let view = self.checker_state.views.get(&agent.config.group);
             for work in agent.works.values() {
                 let name = &work.order.name;
                 let known = view.and_then(|view| view.workloads.get(name));

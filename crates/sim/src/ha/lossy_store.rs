@@ -22,9 +22,9 @@ use tenure_core::cas::{Expect, Register, Registers, Stamp, Write};
 use tenure_core::ids::{Key, Name, Version};
 use tenure_group::{Heartbeat, Keys, NodeId, View};
 
-use super::checkers::{Check, Heart};
-use super::world::{Happening, World};
-use crate::clock::{MILLI, True};
+use super::checkers::{Check, HeartbeatRecord};
+use super::world::{GroupEvent, World};
+use crate::clock::{MILLI, TrueTime};
 
 /// How many states of registers are kept, of which one may come back.
 const HISTORY_MAX: usize = 64;
@@ -43,24 +43,24 @@ struct Copy {
     registers: Registers,
     who: Vec<bool>,
     views: BTreeMap<Name, View>,
-    hearts: BTreeMap<NodeId, Heart>,
+    heartbeats: BTreeMap<NodeId, HeartbeatRecord>,
 }
 
 /// What a store may give out once more, and its second copy.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Torn {
+pub(super) struct GroupStoreDamage {
     history: Vec<(Key, Register)>,
     /// All of it, as it was once.
     backup: Option<BTreeMap<Key, Register>>,
     copy: Option<Copy>,
     /// Whether any promise was ever broken.
     pub(super) ever: bool,
-    until: True,
+    until: TrueTime,
 }
 
-impl Torn {
+impl GroupStoreDamage {
     /// Whether what rests on the store's promise is promised at `now`.
-    pub(super) const fn excuses(&self, now: True) -> bool {
+    pub(super) const fn excuses(&self, now: TrueTime) -> bool {
         self.copy.is_some() || (self.ever && now < self.until)
     }
 
@@ -80,12 +80,17 @@ impl Check {
 impl World {
     /// The registers that `p` sees.
     pub(super) fn registers(&self, p: usize) -> &Registers {
-        let copy = self.store.torn.copy(p);
+        let copy = self.store.store_damage.copy(p);
         copy.map_or(&self.store.registers, |copy| &copy.registers)
     }
 
     pub(super) fn registers_mut(&mut self, p: usize) -> &mut Registers {
-        let copy = self.store.torn.copy.as_mut().filter(|copy| copy.who[p]);
+        let copy = self
+            .store
+            .store_damage
+            .copy
+            .as_mut()
+            .filter(|copy| copy.who[p]);
         match copy {
             Some(copy) => &mut copy.registers,
             None => &mut self.store.registers,
@@ -94,7 +99,7 @@ impl World {
 
     /// Does something with the checkers' books of the copy that `p` sees.
     pub(super) fn in_copy<T>(&mut self, p: usize, then: impl FnOnce(&mut Self) -> T) -> T {
-        let second = self.store.torn.copy(p).is_some();
+        let second = self.store.store_damage.copy(p).is_some();
         if second {
             self.exchange_books();
         }
@@ -106,15 +111,15 @@ impl World {
     }
 
     fn exchange_books(&mut self) {
-        if let Some(copy) = &mut self.store.torn.copy {
-            std::mem::swap(&mut copy.views, &mut self.ledger.views);
-            std::mem::swap(&mut copy.hearts, &mut self.ledger.hearts);
+        if let Some(copy) = &mut self.store.store_damage.copy {
+            std::mem::swap(&mut copy.views, &mut self.checker_state.views);
+            std::mem::swap(&mut copy.heartbeats, &mut self.checker_state.heartbeats);
         }
     }
 
     /// A register was written: a state that may come back.
     pub(super) fn keep(&mut self, p: usize, key: &Key) {
-        if self.swarm.mishaps.tear == 0 || self.store.torn.copy(p).is_some() {
+        if self.swarm.fault_rates.tear == 0 || self.store.store_damage.copy(p).is_some() {
             return;
         }
         let Some(register) = self.store.registers.read(key).cloned() else {
@@ -123,9 +128,9 @@ impl World {
         if self.rng.chance(1) {
             let all = self.store.registers.list("ha/");
             let all = all.map(|(key, it)| (key.clone(), it.clone()));
-            self.store.torn.backup = Some(all.collect());
+            self.store.store_damage.backup = Some(all.collect());
         }
-        let history = &mut self.store.torn.history;
+        let history = &mut self.store.store_damage.history;
         if history.len() < HISTORY_MAX {
             history.push((key.clone(), register));
         } else if self.rng.chance(20) {
@@ -136,7 +141,7 @@ impl World {
 
     pub(super) fn tear(&mut self) {
         match self.rng.below(6) {
-            _ if self.store.torn.copy.is_some() => self.join_copies(),
+            _ if self.store.store_damage.copy.is_some() => self.join_copies(),
             0 => self.lose_view(),
             1 => self.lose_all(),
             2 => self.fork(),
@@ -158,11 +163,11 @@ impl World {
     /// From now on, for some leases. Whoever was answered before may be told
     /// anything of what was lost.
     fn tore(&mut self) {
-        let torn = &mut self.store.torn;
-        torn.ever = true;
-        torn.until = self.now + SOON * self.swarm.lease;
-        self.queue.push(torn.until, Happening::Mended);
-        for ticket in self.people.tickets.values_mut() {
+        let store_damage = &mut self.store.store_damage;
+        store_damage.ever = true;
+        store_damage.until = self.now + SOON * self.swarm.lease;
+        self.queue.push(store_damage.until, GroupEvent::Mended);
+        for ticket in self.users.tickets.values_mut() {
             ticket.lost = true;
         }
     }
@@ -189,7 +194,7 @@ impl World {
     }
 
     fn restore_one(&mut self) {
-        let (states, dice) = (self.store.torn.history.clone(), self.rng.below(10));
+        let (states, dice) = (self.store.store_damage.history.clone(), self.rng.below(10));
         // A view, or the beat of a member that does not beat at present, more
         // often than any: beats are many.
         let silent = |key: &Key| {
@@ -203,7 +208,7 @@ impl World {
         });
         let mut states: Vec<_> = some.cloned().collect();
         if states.is_empty() {
-            states.clone_from(&self.store.torn.history);
+            states.clone_from(&self.store.store_damage.history);
         }
         if states.is_empty() {
             return;
@@ -215,7 +220,7 @@ impl World {
 
     /// Whether that is a member that nobody runs any more.
     fn is_silent(&self, id: NodeId) -> bool {
-        let mut views = self.ledger.views.values();
+        let mut views = self.checker_state.views.values();
         let mut agents = self.agents.iter();
         let runs = agents.any(|it| it.runs() && it.node().is_some_and(|node| node.id() == id));
         views.any(|view| view.member(id).is_some()) && !runs
@@ -223,7 +228,7 @@ impl World {
 
     /// A backup is restored.
     fn restore_all(&mut self) {
-        if let Some(backup) = self.store.torn.backup.clone() {
+        if let Some(backup) = self.store.store_damage.backup.clone() {
             self.stats.restored += 1;
             self.put_all(backup);
         }
@@ -282,25 +287,30 @@ impl World {
             let mut groups = groups.filter(|it| Keys::of((*it).clone()).view() == *key);
             if let Some(group) = groups.next().cloned() {
                 match value.and_then(|value| View::decode(value).ok()) {
-                    Some(view) => self.ledger.views.insert(group, view),
-                    None => self.ledger.views.remove(&group),
+                    Some(view) => self.checker_state.views.insert(group, view),
+                    None => self.checker_state.views.remove(&group),
                 };
             }
         } else if let Some(id) = key.as_str().rsplit('/').next().and_then(NodeId::parse) {
             let beat = value.and_then(|value| Heartbeat::decode(value).ok());
             if beat.is_none() {
-                self.ledger.gone.insert(id);
+                self.checker_state.gone.insert(id);
             }
             let now = self.now;
-            let heart = self.ledger.hearts.entry(id).or_insert(Heart {
-                sequence: 0,
-                beat_at: now,
-                dead: false,
-                exists: false,
-            });
-            heart.exists = beat.is_some();
-            heart.dead = beat.as_ref().is_some_and(|beat| beat.dead.is_some());
-            heart.sequence = beat.map_or(heart.sequence, |beat| beat.sequence);
+            let heartbeat_record =
+                self.checker_state
+                    .heartbeats
+                    .entry(id)
+                    .or_insert(HeartbeatRecord {
+                        sequence: 0,
+                        beat_at: now,
+                        dead: false,
+                        exists: false,
+                    });
+            heartbeat_record.exists = beat.is_some();
+            heartbeat_record.dead = beat.as_ref().is_some_and(|beat| beat.dead.is_some());
+            heartbeat_record.sequence =
+                beat.map_or(heartbeat_record.sequence, |beat| beat.sequence);
         }
         self.spread(key);
     }
@@ -314,19 +324,19 @@ impl World {
         let copy = Copy {
             registers: Registers::restored(known, from, 0),
             who: (0..agents).map(|_| self.rng.chance(50)).collect(),
-            views: self.ledger.views.clone(),
-            hearts: self.ledger.hearts.clone(),
+            views: self.checker_state.views.clone(),
+            heartbeats: self.checker_state.heartbeats.clone(),
         };
-        self.store.torn.copy = Some(copy);
+        self.store.store_damage.copy = Some(copy);
         self.stats.forks += 1;
         self.trace_note(None, || "** the store has two copies".into());
         let at = self.now + self.rng.between(MILLI, 4 * self.swarm.lease);
-        self.queue.push(at, Happening::Join);
+        self.queue.push(at, GroupEvent::Join);
     }
 
     /// One of the copies is lost.
     pub(super) fn join_copies(&mut self) {
-        let Some(copy) = self.store.torn.copy.take() else {
+        let Some(copy) = self.store.store_damage.copy.take() else {
             return;
         };
         let mut keys: Vec<Key> = Vec::new();
@@ -335,7 +345,8 @@ impl World {
         }
         if self.rng.chance(50) {
             self.store.registers = copy.registers;
-            (self.ledger.views, self.ledger.hearts) = (copy.views, copy.hearts);
+            (self.checker_state.views, self.checker_state.heartbeats) =
+                (copy.views, copy.heartbeats);
         }
         self.trace_note(None, || "** the store has one copy".into());
         keys.sort();
@@ -348,7 +359,7 @@ impl World {
 
     /// The store has kept its promise for long enough: nothing runs twice.
     pub(super) fn mended(&mut self) {
-        if self.store.torn.excuses(self.now) {
+        if self.store.store_damage.excuses(self.now) {
             return;
         }
         let mut runs: BTreeMap<(Name, Name), usize> = BTreeMap::new();

@@ -22,18 +22,18 @@ use super::swarm::{SECOND, Swarm};
 use super::world::{Event, World};
 
 /// What is copied and put back in a run.
-pub(super) struct Copies {
+pub(super) struct SetBackDisks {
     /// Of its own, so that worlds without it stay as they were.
     rng: Rng,
     /// Whether a disk is to be set back in this world.
     pub(super) wanted: bool,
-    taken: Option<Taken>,
+    disk_copy: Option<DiskCopy>,
     /// The server whose disk was put back and that has not met others since.
     returned: Option<usize>,
 }
 
 /// A copy.
-struct Taken {
+struct DiskCopy {
     /// Of whose disk.
     server: usize,
     disk: Disk,
@@ -45,7 +45,7 @@ struct Taken {
     reached: Option<DiskProgress>,
 }
 
-impl Copies {
+impl SetBackDisks {
     pub(super) fn new(seed: u64, swarm: &Swarm) -> Self {
         let mut rng = Rng::from_seed(seed ^ 0x5e7b_ac0c);
         let kinds = swarm.kinds;
@@ -54,7 +54,7 @@ impl Copies {
         Self {
             wanted: fits && !swarm.blank && rng.chance(60),
             rng,
-            taken: None,
+            disk_copy: None,
             returned: None,
         }
     }
@@ -69,12 +69,12 @@ impl Copies {
 impl World {
     /// Plans when a disk is copied.
     pub(super) fn plan_copies(&mut self) {
-        if self.copies.wanted {
-            let rng = &mut self.copies.rng;
+        if self.set_back_disks.wanted {
+            let rng = &mut self.set_back_disks.rng;
             let server = rng.below(self.swarm.servers as u64) as usize;
             let delay = rng.between(SECOND / 2, self.swarm.storm / 2 + SECOND);
             self.after(delay, Event::Copied { server });
-            let rng = &mut self.copies.rng;
+            let rng = &mut self.set_back_disks.rng;
             let later = delay + rng.between(SECOND, self.swarm.storm / 2 + SECOND);
             self.after(later, Event::PutBack { server });
         }
@@ -87,10 +87,10 @@ impl World {
         }
         self.crash(server, Some(SECOND / 10));
         let host = &self.hosts[server];
-        self.copies.taken = Some(Taken {
+        self.set_back_disks.disk_copy = Some(DiskCopy {
             server,
             disk: host.disk.copy(),
-            starts: self.copies.rng.chance(50).then_some(host.starts),
+            starts: self.set_back_disks.rng.chance(50).then_some(host.starts),
             reached: None,
         });
         self.note(server, "is copied");
@@ -98,8 +98,8 @@ impl World {
 
     /// A server has given its vote to `winner`: a bad moment to be set back.
     pub(super) fn tempt_to_put_back(&mut self, voter: usize, winner: usize) {
-        let taken = self.copies.taken.as_ref();
-        if taken.is_some_and(|it| it.server == voter) && self.copies.rng.chance(40) {
+        let disk_copy = self.set_back_disks.disk_copy.as_ref();
+        if disk_copy.is_some_and(|it| it.server == voter) && self.set_back_disks.rng.chance(40) {
             self.after(1, Event::PutBack { server: voter });
             if self.swarm.kinds.partitions {
                 self.after(1, Event::Dethrone { server: winner });
@@ -113,32 +113,32 @@ impl World {
         if self.healed || !noticed || self.hosts.iter().any(|host| host.dead) {
             return;
         }
-        let Some(taken) = self.copies.taken.take() else {
+        let Some(disk_copy) = self.set_back_disks.disk_copy.take() else {
             return;
         };
         self.crash(server, None);
         let host = &mut self.hosts[server];
-        host.disk = taken.disk;
-        host.starts = taken.starts.unwrap_or(host.starts);
+        host.disk = disk_copy.disk;
+        host.starts = disk_copy.starts.unwrap_or(host.starts);
         self.stats.set_back += 1;
         self.note(server, "is set back");
-        self.copies.returned = Some(server);
+        self.set_back_disks.returned = Some(server);
         // At once: whoever remembers might have forgotten by later.
         self.after(1, Event::Restart { server });
     }
 
     /// Whether somebody who runs remembers more than is in the copy.
     fn remembered(&self, server: usize) -> bool {
-        let taken = self.copies.taken.as_ref();
-        let Some(taken) = taken.filter(|it| it.server == server) else {
+        let disk_copy = self.set_back_disks.disk_copy.as_ref();
+        let Some(disk_copy) = disk_copy.filter(|it| it.server == server) else {
             return false;
         };
-        let Some(reached) = taken.reached else {
+        let Some(reached) = disk_copy.reached else {
             return false;
         };
         let host = &self.hosts[server];
         let start = Start {
-            counter: taken.starts.unwrap_or(host.starts) + 1,
+            counter: disk_copy.starts.unwrap_or(host.starts) + 1,
             random: u128::MAX,
             lock: 0,
         };
@@ -157,13 +157,13 @@ impl World {
     /// A server has started: it counts that, and meets all that run. It takes
     /// part in nothing if one of them remembers more of its disk.
     pub(super) fn meets_all(&mut self, server: usize) {
-        if !self.copies.wanted && !self.clones.wanted {
+        if !self.set_back_disks.wanted && !self.cloned_processes.wanted {
             return;
         }
-        if self.copies.returns(server) {
-            self.copies.returned = None;
+        if self.set_back_disks.returns(server) {
+            self.set_back_disks.returned = None;
         }
-        let random = u128::from(self.copies.rng.next_u64());
+        let random = u128::from(self.set_back_disks.rng.next_u64());
         let planted = self.planted();
         let host = &mut self.hosts[server];
         host.starts += 1;
@@ -174,9 +174,14 @@ impl World {
             lock: server as u128 + 1,
         };
         host.memory = planted;
-        if let Some(taken) = self.copies.taken.as_mut().filter(|it| it.server == server) {
+        if let Some(disk_copy) = self
+            .set_back_disks
+            .disk_copy
+            .as_mut()
+            .filter(|it| it.server == server)
+        {
             let reached = host.node.as_ref().and_then(Node::reached);
-            taken.reached = taken.reached.or(reached);
+            disk_copy.reached = disk_copy.reached.or(reached);
         }
         let id = self.hosts[server].id;
         let runs = |host: &Host| host.node.is_some() && host.paused_until < u64::MAX;
@@ -221,7 +226,7 @@ impl World {
 
     /// A message has come from another server, and with it a sign of life.
     pub(super) fn heard_from(&mut self, server: usize, from: usize) {
-        if !self.copies.wanted {
+        if !self.set_back_disks.wanted {
             return;
         }
         let says = self.says(from);

@@ -21,12 +21,12 @@ use tenure_election::Grant;
 use tenure_group::NodeId;
 
 use super::checkers::{Check, Finding};
-use super::world::{Happening, World};
-use crate::clock::{MILLI, True};
+use super::world::{GroupEvent, World};
+use crate::clock::{MILLI, TrueTime};
 
 /// Where a life of an agent lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Home {
+pub(super) enum ClockView {
     /// On the machine itself.
     #[default]
     Machine,
@@ -41,7 +41,7 @@ pub(super) enum Home {
 /// How much one clock is ahead of the next, in leases.
 const SPAN: u64 = 33;
 
-impl Home {
+impl ClockView {
     fn draw(rng: &mut Rng) -> Self {
         match rng.below(10) {
             0..=2 => Self::Machine,
@@ -54,7 +54,7 @@ impl Home {
 
 /// What is read of a clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Reads {
+pub(super) struct ClockReading {
     /// Which clock it says to be.
     pub(super) id: Option<ClockId>,
     /// Which it is: of this boot, and so far ahead.
@@ -62,13 +62,13 @@ pub(super) struct Reads {
     ahead: u64,
 }
 
-impl Reads {
-    const fn of(home: Home, boot: u64, lease: u64) -> Self {
-        let (foreign, namespace, id) = match home {
-            Home::Machine => (0, 0, true),
-            Home::Foreign => (1 << 40, 0, true),
-            Home::Ahead(spans) => (0, spans, true),
-            Home::Hidden(spans) => (0, spans, false),
+impl ClockReading {
+    const fn of(clock_view: ClockView, boot: u64, lease: u64) -> Self {
+        let (foreign, namespace, id) = match clock_view {
+            ClockView::Machine => (0, 0, true),
+            ClockView::Foreign => (1 << 40, 0, true),
+            ClockView::Ahead(spans) => (0, spans, true),
+            ClockView::Hidden(spans) => (0, spans, false),
         };
         let id = if id {
             Some(ClockId {
@@ -93,8 +93,8 @@ impl Reads {
 
 /// What an agent has noted of a life.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Noted {
-    pub(super) reads: Reads,
+pub(super) struct NotedClock {
+    pub(super) reads: ClockReading,
     pub(super) id: NodeId,
     pub(super) grant: Grant,
 }
@@ -104,10 +104,10 @@ impl World {
     pub(super) fn settle_in(&mut self, p: usize) {
         // Mostly where the one before it was.
         if self.swarm.foreign && self.rng.chance(50) {
-            self.agents[p].home = Home::draw(&mut self.rng);
+            self.agents[p].clock_view = ClockView::draw(&mut self.rng);
         }
-        let (home, boot) = (self.agents[p].home, self.machines[p].boot_id);
-        self.agents[p].reads = Reads::of(home, boot, self.swarm.lease);
+        let (clock_view, boot) = (self.agents[p].clock_view, self.machines[p].boot_id);
+        self.agents[p].reads = ClockReading::of(clock_view, boot, self.swarm.lease);
     }
 
     /// What `p` reads at this moment.
@@ -120,12 +120,12 @@ impl World {
     }
 
     /// What `p` reads at `t`.
-    pub(super) fn local_at(&self, p: usize, t: True) -> Instant {
+    pub(super) fn local_at(&self, p: usize, t: TrueTime) -> Instant {
         ahead(self.machines[p].boot(t), self.agents[p].reads.ahead)
     }
 
     /// When `p` reads that.
-    pub(super) fn when(&self, p: usize, at: Instant) -> True {
+    pub(super) fn when(&self, p: usize, at: Instant) -> TrueTime {
         let ahead = self.agents[p].reads.ahead;
         self.machines[p].when(behind(at, ahead))
     }
@@ -139,7 +139,7 @@ impl World {
     }
 
     /// When the guardian of `p` reads that; at once, if it has.
-    pub(super) fn guarded_when(&self, p: usize, at: Instant) -> True {
+    pub(super) fn guarded_when(&self, p: usize, at: Instant) -> TrueTime {
         let ahead = self.agents[p].steward.ahead;
         self.machines[p].when(behind(at, ahead)).max(self.now)
     }
@@ -174,7 +174,7 @@ impl World {
         agent.sleeps_until = until;
         agent.paused |= agent.up;
         self.once.rests(p);
-        self.queue.push(until, Happening::Wake(p));
+        self.queue.push(until, GroupEvent::Wake(p));
     }
 
     /// The machine is suspended until it is judged dead, mostly. What its agent
@@ -189,7 +189,7 @@ impl World {
         self.store.lines[p].up = false;
         self.suspend(p, span);
         let at = self.now + self.rng.between(lease, 3 * lease);
-        self.queue.push(at, Happening::LineUp(p));
+        self.queue.push(at, GroupEvent::LineUp(p));
     }
 
     /// The machine goes on; guardians look first.
@@ -221,11 +221,11 @@ impl World {
     }
 
     /// What happens on a machine that sleeps happens when it wakes.
-    pub(super) fn unless_asleep(&mut self, happening: Happening) -> Option<Happening> {
+    pub(super) fn unless_asleep(&mut self, happening: GroupEvent) -> Option<GroupEvent> {
         let p = match &happening {
-            Happening::Up { p, .. } | Happening::Down { p, .. } | Happening::Restart { p, .. } => {
-                *p
-            }
+            GroupEvent::Up { p, .. }
+            | GroupEvent::Down { p, .. }
+            | GroupEvent::Restart { p, .. } => *p,
             _ => return Some(happening),
         };
         if !self.sleeps(p) {

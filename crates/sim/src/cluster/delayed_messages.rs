@@ -16,16 +16,16 @@ use super::world::{Event, World};
 
 /// The connections that hold back, and what they hold.
 #[derive(Default)]
-pub(super) struct Late {
+pub(super) struct DelayedMessages {
     /// Until when, which way, and for how long.
-    holds: Vec<Hold>,
-    held: Vec<Held>,
+    holds: Vec<DelayRule>,
+    held: Vec<DelayedMessage>,
     next: u64,
 }
 
 /// What a connection holds back.
 #[derive(Clone, Copy)]
-pub(super) struct Hold {
+pub(super) struct DelayRule {
     /// Who opened it, and to whom.
     pub(super) connection: (usize, usize),
     pub(super) until: u64,
@@ -35,16 +35,16 @@ pub(super) struct Hold {
     pub(super) late: u64,
 }
 
-struct Held {
+struct DelayedMessage {
     number: u64,
     connection: (usize, usize),
     message: InFlightMessage,
 }
 
-impl Late {
+impl DelayedMessages {
     /// For how long a message that is sent now is held back, if it is.
     fn holds(&self, now: u64, connection: (usize, usize), body: &Body) -> Option<u64> {
-        let of = |hold: &&Hold| {
+        let of = |hold: &&DelayRule| {
             let fits = match body {
                 Body::Request { .. } => hold.requests,
                 Body::Reply { .. } => hold.replies,
@@ -55,7 +55,7 @@ impl Late {
     }
 
     /// A connection begins to hold back.
-    pub(super) fn begin(&mut self, hold: Hold) {
+    pub(super) fn begin(&mut self, hold: DelayRule) {
         self.holds.push(hold);
     }
 
@@ -93,7 +93,7 @@ impl World {
         for other in (0..self.swarm.servers).filter(|other| *other != opener) {
             if self.rng.chance(share) {
                 self.stats.holds += 1;
-                self.late.begin(Hold {
+                self.delayed_messages.begin(DelayRule {
                     connection: (opener, other),
                     until,
                     requests,
@@ -103,13 +103,13 @@ impl World {
             }
         }
         let now = self.now;
-        self.late.holds.retain(|hold| hold.until > now);
+        self.delayed_messages.holds.retain(|hold| hold.until > now);
     }
 
     /// Holds a message back if its connection does; says whether it did.
     pub(super) fn hold_back(&mut self, message: &InFlightMessage) -> bool {
         let envelope = &message.envelope;
-        if self.late.holds.is_empty() {
+        if self.delayed_messages.holds.is_empty() {
             return false;
         }
         let from = envelope.from.get() as usize - 1;
@@ -118,13 +118,16 @@ impl World {
             Body::Request { .. } => (from, to),
             Body::Reply { .. } => (to, from),
         };
-        let Some(late) = self.late.holds(self.now, connection, &envelope.body) else {
+        let Some(late) = self
+            .delayed_messages
+            .holds(self.now, connection, &envelope.body)
+        else {
             return false;
         };
         self.stats.held += 1;
-        self.late.next += 1;
-        let number = self.late.next;
-        self.late.held.push(Held {
+        self.delayed_messages.next += 1;
+        let number = self.delayed_messages.next;
+        self.delayed_messages.held.push(DelayedMessage {
             number,
             connection,
             message: message.clone(),
@@ -135,8 +138,12 @@ impl World {
 
     /// A message that was held back comes, if its connection still lives.
     pub(super) fn release(&mut self, number: u64) {
-        let at = self.late.held.iter().position(|held| held.number == number);
-        if let Some(held) = at.map(|at| self.late.held.remove(at)) {
+        let at = self
+            .delayed_messages
+            .held
+            .iter()
+            .position(|held| held.number == number);
+        if let Some(held) = at.map(|at| self.delayed_messages.held.remove(at)) {
             self.stats.released += 1;
             self.after(1, Event::Deliver(held.message));
         }
@@ -147,7 +154,7 @@ impl World {
     pub(super) fn release_to(&mut self, leader: usize) {
         let leader = self.place(leader);
         let within = 12 * self.step_time();
-        let due = self.late.held.iter().map(|held| {
+        let due = self.delayed_messages.held.iter().map(|held| {
             let own = held.connection.0 == leader;
             // What is answered to another is of use when that one leads.
             let asks = matches!(held.message.envelope.body, Body::Request { .. });
@@ -166,13 +173,18 @@ impl World {
     pub(super) fn lose_held(&mut self, server: usize) {
         let server = self.place(server);
         let own = |(a, b): (usize, usize)| a == server || b == server;
-        self.stats.lost += self.late.breaks(own);
+        self.stats.lost += self.delayed_messages.breaks(own);
     }
 
     /// Nothing is held back any more.
     pub(super) fn release_all(&mut self) {
-        self.late.holds.clear();
-        let all: Vec<_> = self.late.held.iter().map(|held| held.number).collect();
+        self.delayed_messages.holds.clear();
+        let all: Vec<_> = self
+            .delayed_messages
+            .held
+            .iter()
+            .map(|held| held.number)
+            .collect();
         for number in all {
             self.release(number);
         }
