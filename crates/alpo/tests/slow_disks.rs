@@ -238,7 +238,7 @@ impl Cluster {
     }
 
     /// Nobody else takes the lead for so long.
-    fn reigns(&mut self, leader: usize, span: Duration) -> bool {
+    fn keeps_leading(&mut self, leader: usize, span: Duration) -> bool {
         let end = self.now + span;
         while self.advance(end) {
             let node = self.servers[leader].node.as_ref();
@@ -273,7 +273,7 @@ fn all_elect(quarters: &[u32], most: u32, cases: &[Before]) {
             if !matches!(before, Before::Nothing) {
                 let first = cluster.elect(unit * most);
                 let (leader, _) = first.unwrap_or_else(|| panic!("nobody leads: {case}"));
-                assert!(cluster.reigns(leader, unit * 3), "no reign: {case}");
+                assert!(cluster.keeps_leading(leader, unit * 3), "no reign: {case}");
                 match before {
                     Before::Death => cluster.stop(leader),
                     _ => (0..syncs.len()).for_each(|index| cluster.restart(index)),
@@ -281,7 +281,7 @@ fn all_elect(quarters: &[u32], most: u32, cases: &[Before]) {
             }
             let elected = cluster.elect(unit * most);
             let (leader, _) = elected.unwrap_or_else(|| panic!("nobody leads: {case}"));
-            assert!(cluster.reigns(leader, unit * 10), "no reign: {case}");
+            assert!(cluster.keeps_leading(leader, unit * 10), "no reign: {case}");
         }
     }
 }
@@ -322,7 +322,7 @@ fn where_disks_are_fast_nobody_waits_longer_than_its_patience() {
         let mut cluster = Cluster::start(seed, &fast);
         let (leader, took) = cluster.elect(TIMEOUT * 3).expect("elected");
         assert!(took < TIMEOUT * 21 / 10, "{took:?}, seed {seed}");
-        assert!(cluster.reigns(leader, TIMEOUT * 10), "seed {seed}");
+        assert!(cluster.keeps_leading(leader, TIMEOUT * 10), "seed {seed}");
         cluster.stop(leader);
         let (_, took) = cluster.elect(TIMEOUT * 3).expect("elected");
         assert!(took < TIMEOUT * 22 / 10, "{took:?}, seed {seed}");

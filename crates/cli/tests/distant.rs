@@ -166,7 +166,7 @@ impl Far {
     }
 
     /// Waits for the `nth` reign, and says how long that took.
-    fn reigns(&self, election: &str, nth: usize, within: Duration) -> Duration {
+    fn await_leader(&self, election: &str, nth: usize, within: Duration) -> Duration {
         let begun = Instant::now();
         let reached = poll_until(within, || (self.terms(election) >= nth).then_some(()));
         assert!(
@@ -181,7 +181,7 @@ impl Far {
     /// taken over from it after it was killed.
     fn elects(&self, election: &str, lease: Duration) -> (Duration, Duration) {
         let mut first = Candidate(self.candidate(election, lease).spawn().expect("it starts"));
-        let elected = self.reigns(election, 1, SOON);
+        let elected = self.await_leader(election, 1, SOON);
         let second = Heard::start(self.candidate(election, lease));
         second.says(1, &["leads in term 1"]);
         if is_long() {
@@ -190,7 +190,7 @@ impl Far {
         let terms = self.terms(election);
         assert_eq!(terms, 1, "the first leads on and was never deposed");
         first.kill();
-        (elected, self.reigns(election, 2, lease * 2 + SOON))
+        (elected, self.await_leader(election, 2, lease * 2 + SOON))
     }
 
     fn refused(&self, lease: Duration) -> Output {
@@ -283,7 +283,7 @@ fn requests_are_written_between_renewals(store: &str) {
     let lease = ms(6_000);
     let named = |name: &str| far.candidate_with("asked", lease, &["--name", name]);
     let _first = Candidate(named("first").spawn().expect("it starts"));
-    far.reigns("asked", 1, SOON);
+    far.await_leader("asked", 1, SOON);
     let second = Heard::start(named("second"));
     second.says(1, &["leads in term 1"]);
     let does = |args: &[&str]| {

@@ -80,14 +80,14 @@ pub(crate) fn cluster(world: &mut World, args: &mut Args<'_>) -> Outcome<()> {
         world.hosts.insert(id, host);
     }
     if let Some(leader) = leader {
-        reign(world, leader)?;
+        lead(world, leader)?;
     }
     world.tell_state();
     Ok(())
 }
 
 /// `leader` is elected, a session is opened, and everybody knows it.
-fn reign(world: &mut World, leader: ServerId) -> Outcome<()> {
+fn lead(world: &mut World, leader: ServerId) -> Outcome<()> {
     world.quiet = true;
     world.ring(leader)?;
     world.settle()?;

@@ -261,7 +261,7 @@ async fn an_office_held_by_a_session_is_taken_when_that_ends_and_not_before() {
         assert!(elected.is_err(), "the office is held: {elected:?}");
     }
     holder.close().await;
-    let reign = timeout(PATIENCE, rival.elected()).await;
-    let reign = reign.expect("in time").expect("elected");
-    assert_eq!(reign.term().get(), 2, "terms go on");
+    let leadership = timeout(PATIENCE, rival.elected()).await;
+    let leadership = leadership.expect("in time").expect("elected");
+    assert_eq!(leadership.term().get(), 2, "terms go on");
 }

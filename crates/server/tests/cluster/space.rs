@@ -104,7 +104,7 @@ async fn where_the_quota_is_taken_what_grows_is_refused_and_the_rest_goes_on() {
     };
     let mut first = stand("first");
     let elected = tokio::time::timeout(PATIENCE, first.elected()).await;
-    let reign = elected.expect("in time").expect("elected");
+    let leadership = elected.expect("in time").expect("elected");
     client
         .compare_and_swap(put("ha/web/view", b"1"))
         .await
@@ -150,15 +150,15 @@ async fn where_the_quota_is_taken_what_grows_is_refused_and_the_rest_goes_on() {
     let taken = cluster.snapshot(v1::SnapshotRequest {}).await;
     taken.expect("an operator goes on");
     // A leader goes on beyond its lease, and another takes over.
-    let term = reign.term();
+    let term = leadership.term();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert!(reign.is_valid(), "it renews");
+    assert!(leadership.is_valid(), "it renews");
     let mut second = stand("second");
-    drop(reign);
+    drop(leadership);
     drop(first);
     let elected = tokio::time::timeout(PATIENCE, second.elected()).await;
-    let reign = elected.expect("in time").expect("elected");
-    assert!(reign.term() > term);
+    let leadership = elected.expect("in time").expect("elected");
+    assert!(leadership.term() > term);
     it_is_left_by_deleting(&servers, &client).await;
 }
 

@@ -292,9 +292,9 @@ async fn a_candidate_needs_the_right_to_campaign_and_no_other() {
     let mut election = Election::builder(store.clone(), "payroll")
         .start()
         .expect("it stands");
-    let reign = tokio::time::timeout(PATIENCE, election.elected()).await;
-    let reign = reign.expect("in time").expect("elected");
-    assert!(reign.is_valid());
+    let leadership = tokio::time::timeout(PATIENCE, election.elected()).await;
+    let leadership = leadership.expect("in time").expect("elected");
+    assert!(leadership.is_valid());
     let key = Key::new("elections/other").expect("a key");
     let read = store.read(&key, PATIENCE).await;
     assert!(matches!(read, Err(StoreError::Broken(_))), "{read:?}");

@@ -1,5 +1,5 @@
-//! `Reign::is_valid()` must cost less than 50 ns: it is asked before every
-//! effect. `cargo bench -p tenure --bench reign`
+//! `Leadership::is_valid()` must cost less than 50 ns: it is asked before every
+//! effect. `cargo bench -p tenure --bench leadership`
 
 #![allow(
     missing_docs,
@@ -19,11 +19,11 @@ fn is_valid(bench: &mut Criterion) {
     let mut election = Election::builder(store, "bench")
         .start()
         .expect("an election");
-    let reign = runtime.block_on(election.elected()).expect("a reign");
-    bench.bench_function("Reign::is_valid", |bench| {
-        bench.iter(|| black_box(&reign).is_valid());
+    let leadership = runtime.block_on(election.elected()).expect("a reign");
+    bench.bench_function("Leadership::is_valid", |bench| {
+        bench.iter(|| black_box(&leadership).is_valid());
     });
-    assert!(reign.is_valid(), "it was held all along");
+    assert!(leadership.is_valid(), "it was held all along");
 }
 
 criterion_group!(benches, is_valid);
