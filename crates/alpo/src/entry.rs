@@ -158,8 +158,8 @@ pub enum Payload {
     /// it.
     Version(ClusterVersion),
     /// A kind of entry that only the release after this one knows; it stands
-    /// for all that are to come, so that upgrades can be tried before there
-    /// is anything to upgrade to. A leader notes its reign with it.
+    /// for all that are to come, so that upgrades can be tried before there is
+    /// anything to upgrade to. A leader notes its term with it.
     #[cfg(feature = "next-version")]
     Note(u64),
 }
@@ -211,7 +211,7 @@ pub enum Operation {
     Delete(Arc<Deletion>),
     /// Compare and swap a register, and bind it to the command's session.
     Bind(Arc<Binding>),
-    /// Nothing but a sign of life.
+    /// Nothing but a keep-alive.
     KeepAlive,
     /// End the session now.
     Close,

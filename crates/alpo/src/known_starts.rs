@@ -442,7 +442,7 @@ mod tests {
         // heard of it on another connection.
         let late = greets(&mut starts, start(4, 9), reached(5, 9, 9), 9_000);
         assert_eq!(late, StartVerdict::Accepted);
-        // What a leader was told counts, and what signs of life have said.
+        // What a leader was told counts, and what keep-alives have said.
         starts.acknowledged(who(3), Term::new(5).expect("a term"), 15);
         assert!(set_back(greets(
             &mut starts,

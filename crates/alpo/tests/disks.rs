@@ -300,7 +300,7 @@ fn a_snapshot_that_gives_its_number_away_is_not_taken_over() {
     );
     assert_eq!(new.node.fault(), None);
 }
-/// Neither in a poll nor in an election: a wiped disk has forgotten what it
+/// Neither in a pre-vote nor in an election: a wiped disk has forgotten what it
 /// voted, and one that was not admitted yet has never had a vote.
 #[test]
 fn a_disk_that_its_own_log_does_not_name_has_no_vote() {

@@ -33,7 +33,7 @@ fn entry(id: u64, number: u64, time: u64) -> Entry {
     }
 }
 
-/// A passive server that has a snapshot up to 2@3, and 3@3 after it.
+/// A follower that has a snapshot up to 2@3, and 3@3 after it.
 fn follower() -> Node {
     let storage = |n: u64| StorageId::from_u128(n.into());
     let members = Membership::bootstrapped((1..=3).map(|n| (server(n), storage(n))));

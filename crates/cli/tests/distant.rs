@@ -155,7 +155,7 @@ impl Far {
         command
     }
 
-    /// Where the commands of reigns say that they run.
+    /// Where the commands of leaderships say that they run.
     fn told(&self, election: &str) -> String {
         self.directory.path().join(election).display().to_string()
     }
@@ -165,7 +165,7 @@ impl Far {
         told.lines().count()
     }
 
-    /// Waits for the `nth` reign, and says how long that took.
+    /// Waits for the `nth` leadership, and says how long that took.
     fn await_leader(&self, election: &str, nth: usize, within: Duration) -> Duration {
         let begun = Instant::now();
         let reached = poll_until(within, || (self.terms(election) >= nth).then_some(()));

@@ -36,7 +36,7 @@ fn await_in(candidate: &Candidate, words: &str) {
     poll_until(SOON, said).unwrap_or_else(|| panic!("{words:?} in:\n{}", candidate.log()));
 }
 
-/// Ends the leader, and waits until the office is vacant.
+/// Ends the leader, and waits until the election is vacant.
 fn end(shared: &Shared, mut leader: Candidate) {
     leader.signal(Signal::TERM);
     leader.process.wait().expect("it ends");
@@ -473,9 +473,9 @@ mod cluster {
     }
 }
 
-/// A term that high would leave too few above it.
-/// A register that says that the office is held, by a process that does not
-/// exist and for days, as a person may have written it.
+/// A term that high would leave too few above it. A register that says that the
+/// election is held, by a process that does not exist and for days, as a person
+/// may have written it.
 fn is_forgotten_when_its_holder_is_gone(shared: &Shared) {
     let url = shared.url();
     let forget = || {

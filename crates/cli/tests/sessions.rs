@@ -123,7 +123,7 @@ fn last_log_id(address: &str) -> u64 {
     status["last_log_id"].as_u64().expect("an id")
 }
 
-/// An office that is vacant, and bound to a session of somebody else: nobody
+/// An election that is vacant, and bound to a session of somebody else: nobody
 /// can take it until that ends. A candidate says so, and does not fill the log.
 #[test]
 fn an_office_bound_to_another_session_is_told_and_does_not_fill_the_log() {

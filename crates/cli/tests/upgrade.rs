@@ -342,7 +342,7 @@ fn the_release_before_is_upgraded_one_server_at_a_time_and_refused_afterwards() 
             .then_some(())
     };
     poll_until(SOON, risen).expect("the cluster's version rises");
-    // The office changes hands once more, and nobody was elected twice.
+    // The election changes hands once more, and nobody was elected twice.
     drop(candidates);
     let last = candidate(TENURE, "last");
     ledger.await_term_above(first.term, SOON);

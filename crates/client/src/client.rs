@@ -121,9 +121,9 @@ impl Client {
         }
     }
 
-    /// A session of its own, that lives for `ttl` after its last sign of life,
-    /// 1 s to a day: for registers that are to be bound to it. Opened by its
-    /// first command, over a connection of its own.
+    /// A session of its own, that lives for `ttl` after its last command, 1 s
+    /// to a day: for registers that are to be bound to it. Opened by its first
+    /// command, over a connection of its own.
     pub fn session(&self, ttl: Duration) -> Session {
         Session::new(Connection::once(
             ttl,

@@ -79,8 +79,8 @@ pub struct Config {
     /// Connections to the leader, each with a session of its own, 1 to 16.
     /// Calls are spread over them; clones of a client take turns.
     pub connections: usize,
-    /// How long a session outlives its client's last sign of life, 1 s to a
-    /// day. Within it, an interruption costs nothing but time.
+    /// How long a session outlives its client's last command, 1 s to a day.
+    /// Within it, an interruption costs nothing but time.
     pub ttl: Duration,
     /// How long a call may take unless [`Client::within`] says otherwise.
     pub within: Duration,

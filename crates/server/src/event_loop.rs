@@ -75,7 +75,7 @@ pub(super) struct EventLoop {
     pub(super) removal: Removal,
     /// Why others do not let this server in.
     pub(super) refusals: Refusals,
-    /// What is wrong with the disk of a member, found in this reign.
+    /// What is wrong with the disk of a member, found in this term.
     pub(super) lost: String,
     /// Batches that are not known to be durable, and since when.
     syncing: VecDeque<(u64, Instant)>,

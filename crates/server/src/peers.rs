@@ -44,7 +44,7 @@ const GREETED_MAX: usize = 256;
 const KEPT: usize = 128;
 const NEWCOMERS_MAX: usize = 256;
 
-/// How many signs of life a server gives in an election timeout.
+/// How many keep-alives a server gives in an election timeout.
 const KEEP_ALIVES: u32 = 4;
 
 /// The links, and who is connected.

@@ -57,7 +57,7 @@ const RESERVED: u64 = 16;
 /// An amount of room.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Size {
-    /// Of keys, values and last wills.
+    /// Of keys, values and on-expiry values.
     pub(super) bytes: u64,
     pub(super) registers: u64,
 }

@@ -10,8 +10,8 @@
 //! less counts: who lags, or knows a change that is not committed, may not know
 //! of this server *yet*.
 //!
-//! The verdict is for people and decides nothing. It falls when a leader
-//! sends entries or a sign of life, for then the server was added again.
+//! The verdict is for people and decides nothing. It falls when a leader sends
+//! entries or a keep-alive, for then the server was added again.
 //!
 //! Left out: a server that was added and removed again before it had the entry
 //! that added it, since nothing that it has says that it ever belonged; and one

@@ -3,10 +3,10 @@
 //! Work begins a little after `Elected` (and not at all if the go-ahead comes
 //! too late), is told to stop at `Draining`, takes its time, and is killed at
 //! the `kill_at` of the latest grant known. The killing is not done by the
-//! candidate: a *guardian*, another process with its own copy of the
-//! deadlines, does it on the same clock even while the candidate is paused.
-//! When the work has ended the candidate is told so, and only then does it
-//! leave the office.
+//! candidate: a *guardian*, another process with its own copy of the deadlines,
+//! does it on the same clock even while the candidate is paused. When the work
+//! has ended the candidate is told so, and only then does it leave the
+//! election.
 //!
 //! Left out: what the work does. All that matters here is when it runs.
 
@@ -19,7 +19,7 @@ use crate::clock::{MILLI, pick};
 use crate::process::ProcessInput;
 use crate::world::{SimEvent, World};
 
-/// What the application knows of its office.
+/// What the application knows of its election.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leadership {
     pub(crate) fence: Fence,

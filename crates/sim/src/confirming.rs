@@ -72,7 +72,7 @@ impl World {
     }
 
     /// How long the go-ahead for work takes. Where work confirms, a slow one
-    /// costs the office, so it is prompt once all is well.
+    /// costs the leadership, so it is prompt once all is well.
     pub(crate) fn go_ahead(&self, p: usize, delay: u64) -> u64 {
         if self.processes[p].config.work_confirms && !self.faulty() {
             delay.min(MILLI)

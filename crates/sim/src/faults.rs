@@ -192,7 +192,7 @@ impl World {
         proc.leadership = None;
         proc.inbox.clear();
         let (life, work, grace) = (proc.life, proc.work, proc.config.grace.as_nanos() as u64);
-        // No reign can be said to be valid that nobody holds.
+        // No leadership can be said to be valid that nobody holds.
         let _ = self.leaderships.note(p, self.now, None);
         if let Some(work) = work {
             let at = self.now + self.rng.between(0, grace);

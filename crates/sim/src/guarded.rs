@@ -1,9 +1,9 @@
-//! Work that is polled in the candidate's own process (`Reign::guard`).
+//! Work that is polled in the candidate's own process (`Leadership::guard`).
 //!
-//! Unlike the work of `app`, which a guardian ends, nothing outside can stop
-//! it: it takes steps whenever its task is woken. When a process goes on after
-//! a pause, its task may run before the thread that would pull the leash. So
-//! the clock is asked before each step ([`Grant::may_step`]), and whether a
+//! Unlike the work of `application`, which a guardian ends, nothing outside can
+//! stop it: it takes steps whenever its task is woken. When a process goes on
+//! after a pause, its task may run before the thread that would pull the leash.
+//! So the clock is asked before each step ([`Grant::may_step`]), and whether a
 //! step was taken too late is judged here on true grants and clocks.
 //!
 //! Left out: how long a step takes. A pause inside one is for the fence.
@@ -19,7 +19,7 @@ use crate::clock::MILLI;
 use crate::process::SimProcess;
 use crate::world::{SimEvent, World};
 
-/// Guarded work of a reign.
+/// Guarded work of a leadership.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guarded {
     term: Term,
@@ -81,7 +81,7 @@ impl World {
         let pulled = leadership.is_none_or(|leadership| leadership.draining || leadership.ousted);
         let may = leadership.is_some_and(|leadership| may_step(proc, &leadership.grant, now));
         let Some(leadership) = leadership.filter(|_| !pulled && may) else {
-            // Dropped, and with it the reign.
+            // Dropped, and with it the leadership.
             self.processes[p].guarded = None;
             return;
         };

@@ -1,18 +1,18 @@
 //! A deterministic simulator of elections.
 //!
 //! It drives the very machines that run in production (`tenure_election`'s
-//! campaign and observer) through worlds in which messages are lost, late
-//! and damaged, processes pause, crash and sleep, clocks drift and step, and
-//! the store goes away; and it checks, in true time that no process can see,
-//! that at most one reign is valid at any instant, and a dozen things more.
-//! A run is a function of its seed: the same seed gives the same trace, byte
-//! for byte. `docs/evidence/simulation.md` tells the whole of it.
+//! campaign and observer) through worlds in which messages are lost, late and
+//! damaged, processes pause, crash and sleep, clocks drift and step, and the
+//! store goes away; and it checks, in true time that no process can see, that
+//! at most one leadership is valid at any instant, and a dozen things more. A
+//! run is a function of its seed: the same seed gives the same trace, byte for
+//! byte. `docs/evidence/simulation.md` tells the whole of it.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `world` | true time, the queue of what will happen, everybody in it |
 //! | `swarm` | what kind of world, drawn from the seed |
-//! | `process`, `app`, `guarded`, `confirming` | drivers, applications and guardians of their work |
+//! | `process`, `application`, `guarded`, `confirming` | drivers, applications and guardians of their work |
 //! | `store`, `clock` | the store behind its network; clocks |
 //! | `lossy_store` | stores that forget, restore or fork |
 //! | `faults`, `recovery_checks` | what goes wrong, and what must be right after |

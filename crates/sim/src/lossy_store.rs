@@ -6,7 +6,7 @@
 //! through that. What it promises is checked all the same:
 //!
 //! * it is over soon: a lease after the last such *tear* there is at most one
-//!   valid reign again, and all other checkers object again, too;
+//!   valid leadership again, and all other checkers object again, too;
 //! * nobody is elected in a term that it has seen, or in a lower one
 //!   ([`Floors`](crate::checkers::Floors));
 //! * whoever remembers a higher term gets the election above it again, and
@@ -86,8 +86,8 @@ impl World {
         self.tore();
     }
 
-    /// From now on, for a lease: a reign that is valid now may last as long,
-    /// and what is on its way was judged by what there was.
+    /// From now on, for a lease: a leadership that is valid now may last as
+    /// long, and what is on its way was judged by what there was.
     fn tore(&mut self) {
         let store_damage = &mut self.store.store_damage;
         store_damage.ever = true;

@@ -32,7 +32,7 @@ pub(crate) enum ProcessInput {
     Input(Input),
     /// A store's answer, and how many writes there had been by then.
     Answer(Input, Option<u64>),
-    /// A sign of life of this session that was sent at this time has been
+    /// A keep-alive of this session that was sent at this time has been
     /// confirmed, or not.
     Kept(usize, Option<Instant>),
     /// The go-ahead for work.
@@ -85,8 +85,7 @@ pub(crate) struct SimProcess {
     pub(crate) awaited: (Call, Instant),
     /// The session that it binds its register to, once it has one.
     pub(crate) session: Option<usize>,
-    /// The last sign of life that is known to be confirmed, and of which
-    /// session.
+    /// The last keep-alive that is known to be confirmed, and of which session.
     pub(crate) kept: Option<(usize, Instant)>,
     /// Whether it is told that a register is bound.
     pub(crate) knows_sessions: bool,
@@ -243,7 +242,7 @@ impl World {
 
     /// Carries out what the machine of `p` asks for.
     pub(crate) fn carry_out(&mut self, p: usize, now: Now) {
-        // The reign first: an event is told after the fact.
+        // The leadership first: an event is told after the fact.
         self.note_reign(p);
         loop {
             let output = match &mut self.processes[p].actor {
@@ -301,7 +300,7 @@ impl World {
         }
     }
 
-    /// Takes note of the reign that `p` holds now, if it is another.
+    /// Takes note of the leadership that `p` holds now, if it is another.
     fn note_reign(&mut self, p: usize) {
         let proc = &self.processes[p];
         let Actor::Candidate(campaign) = &proc.actor else {

@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// From a renewal to the next reign, if the holder dies at once.
+    /// From a renewal to the next leadership, if the holder dies at once.
     fn take_over(&self) -> u64 {
         let lease = self.swarm.lease;
         let judged = self
@@ -217,7 +217,8 @@ impl World {
         let config = &self.swarm.candidates[leader];
         let (kill_margin, stand) = (config.kill_margin, self.swarm.candidates.len());
         let (name, hop) = (config.name.clone(), self.swarm.hop());
-        // Where the office is vacated in time, whoever notices at once is first.
+        // Where the election is vacated in time, whoever notices at once is
+        // first.
         let vacated = kill_margin.as_nanos() as u64 > self.at_worst(self.swarm.reap) + 6 * hop;
         if vacated && stand > 1 && self.swarm.watch && self.turn() == 0 {
             exam.not = Some(name);
@@ -239,7 +240,7 @@ impl World {
         let other = (0..stand).find(|p| *p != leader);
         let prompt = self.swarm.stubborn == 0 && self.swarm.reap < 100 * SHORTLY;
         let interval = self.interval();
-        // Its work ends, the office is vacated, that is noticed, and one who
+        // Its work ends, the election is vacated, that is noticed, and one who
         // may have to hold back races.
         let grace = self.swarm.candidates[leader].grace.as_nanos() as u64;
         let mut bound = self.at_worst(interval * 3 + self.turn() + self.notice());

@@ -1,14 +1,14 @@
 //! Sessions of the simulated store, and the registers that are bound to them.
 //!
-//! They are what a cluster offers (`tenure_alpo`), seen from outside: a
-//! session lives for its time to live after each sign of life, on the store's
-//! clock, and when it ends its registers get their last wills at once. While
-//! the store is down nothing ends, and after that, as after every change of a
+//! They are what a cluster offers (`tenure_alpo`), seen from outside: a session
+//! lives for its time to live after each keep-alive, on the store's clock, and
+//! when it ends its registers get their on-expiry values at once. While the
+//! store is down nothing ends, and after that, as after every change of a
 //! cluster's leader, everybody has a full new time to live.
 //!
-//! A process has other offices than the one that is looked at, and keeps its
+//! A process has other elections than the one that is looked at, and keeps its
 //! session alive for those as well; so a campaign is often answered with a
-//! sign of life that was sent before it asked, and an office that nobody goes
+//! keep-alive that was sent before it asked, and an election that nobody goes
 //! by any more is not vacated by silence.
 //!
 //! Left out: that the commands of one session take effect in order (here they
@@ -100,8 +100,8 @@ impl World {
         self.store.curve.at(self.now) + self.store.stepped
     }
 
-    /// A command has arrived under `session`: a sign of life, unless it is
-    /// over.
+    /// A command has arrived under `session`: it counts as a keep-alive, unless
+    /// the session is over.
     pub(crate) fn hear(&mut self, session: usize, opens: bool) -> Result<(), Failure> {
         let over = |class| Failure::new(class, "the session is over");
         let now = self.store_clock();
@@ -120,7 +120,7 @@ impl World {
         Ok(())
     }
 
-    /// A sign of life has arrived that was sent at `start`.
+    /// A keep-alive has arrived that was sent at `start`.
     pub(crate) fn confirm(&mut self, session: usize, start: Instant) -> Result<Instant, Failure> {
         self.hear(session, false)?;
         self.stats.confirmations += 1;
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// The registers of a session get their last wills.
+    /// The registers of a session get their on-expiry values.
     fn end_session(&mut self, session: usize) {
         self.store.sessions.all[session].life = SessionState::Over;
         for key in self.store.sessions.held(session) {
@@ -212,7 +212,7 @@ impl World {
         self.end_session(session);
     }
 
-    /// The other offices of this process have their session confirmed.
+    /// The other elections of this process have their session confirmed.
     pub(crate) fn neighbours(&mut self, p: usize) {
         if let Some(session) = self.processes[p].session
             && self.runs(p)
@@ -230,8 +230,8 @@ impl World {
         self.queue.push(at, SimEvent::Neighbours { p, life });
     }
 
-    /// A sign of life that `p` may count from, if one was confirmed that was
-    /// sent at `since` or later.
+    /// A keep-alive that `p` may count from, if one was confirmed that was sent
+    /// at `since` or later.
     pub(crate) fn known_alive(&self, p: usize, since: Instant) -> Option<Instant> {
         let proc = &self.processes[p];
         let (session, start) = proc.kept?;

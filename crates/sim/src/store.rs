@@ -31,7 +31,7 @@ pub(crate) enum Op {
     Write(Write, Option<Bind>),
     /// Whether the session lives; asked at this time of the asker's clock.
     Confirm(Instant),
-    /// The same for other offices of the process.
+    /// The same for other elections of the process.
     Keep(Instant),
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct StoreCall {
 }
 
 impl StoreCall {
-    /// A sign of life for offices that nobody looks at.
+    /// A keep-alive for elections that nobody looks at.
     pub(crate) const fn of_neighbours(
         p: usize,
         life: u32,
@@ -402,8 +402,8 @@ impl World {
         true
     }
 
-    /// How long a reign may last that was asked to end: a renewal finds the
-    /// request, or fails; where a session holds the office, a look.
+    /// How long a leadership may last that was asked to end: a renewal finds
+    /// the request, or fails; where a session holds the election, a look.
     fn heeded_within(&self, record: &Record, key: &Key) -> u64 {
         let leases = match self.store.sessions.heard(key) {
             None => 1,

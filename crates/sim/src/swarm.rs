@@ -96,9 +96,9 @@ pub(crate) struct Swarm {
     pub(crate) watch: bool,
     pub(crate) drift: Drift,
     pub(crate) expiry: Expiry,
-    /// The store has sessions, and some candidates hold office by them.
+    /// The store has sessions, and some candidates lead by them.
     pub(crate) sessions: bool,
-    /// Processes keep their sessions alive for other offices as well.
+    /// Processes keep their sessions alive for other elections as well.
     pub(crate) neighbours: bool,
     /// Some processes read a foreign boot id, or none.
     pub(crate) foreign: bool,

@@ -92,7 +92,7 @@ pub(crate) enum SimEvent {
         life: u32,
         session: usize,
     },
-    /// Other offices of a process keep their session alive.
+    /// Other elections of a process keep their session alive.
     Neighbours {
         p: usize,
         life: u32,
@@ -182,7 +182,7 @@ pub(crate) struct World {
     pub(crate) requests: Requests,
     pub(crate) stats: Stats,
     pub(crate) trace: Trace,
-    /// Whether the last taking of each office was from a holder.
+    /// Whether the last taking of each election was from a holder.
     pub(crate) held_before: Vec<bool>,
     /// Guardians look before anything else does.
     pub(crate) waking: bool,
@@ -515,7 +515,7 @@ fn people(swarm: &Swarm, nodes: &[Node], rng: &mut Rng) -> Result<Vec<SimProcess
     let last = node(stand + swarm.observers);
     processes.push(proc("operator".into(), last, 0, &config, actor));
     for proc in &mut processes {
-        // Who holds office otherwise may be too old to know of sessions.
+        // Who leads otherwise may be too old to know of sessions.
         proc.knows_sessions = proc.config.by_session || rng.chance(50);
     }
     Ok(processes)

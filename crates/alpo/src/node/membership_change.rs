@@ -252,10 +252,10 @@ impl Leader {
     /// Appends an entry for the disks to sync, if there is none since the
     /// change was asked for: at most one for each request.
     ///
-    /// It says that the cluster's version is what it is. All servers
-    /// understand that, of the first version too, and it changes nothing: a
-    /// state keeps the higher of two versions, and this one is applied. (The
-    /// no-op of a new reign would give every session a new lease.)
+    /// It says that the cluster's version is what it is. All servers understand
+    /// that, of the first version too, and it changes nothing: a state keeps
+    /// the higher of two versions, and this one is applied. (The no-op of a new
+    /// leader would give every session a new lease.)
     fn try_disks(&mut self, server: &mut Server, it: &Changing) {
         if server.log.last().id <= it.after {
             let version = server.state.version();

@@ -397,8 +397,7 @@ impl Node {
         self.settle();
     }
 
-    /// Passive servers only answer; candidates ask for votes, leaders for the
-    /// rest.
+    /// Followers only answer; candidates ask for votes, leaders for the rest.
     const fn may_say(&self, body: &Body) -> bool {
         match (body, &self.role) {
             (Body::Reply { .. }, _) => true,

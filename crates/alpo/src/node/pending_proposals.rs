@@ -25,14 +25,14 @@ use super::types::{Answer, ClientRequest, Refusal};
 pub(super) struct PendingProposals {
     /// Entries and who is told what became of them, by entry.
     waiters: VecDeque<(LogId, u64)>,
-    /// For each session its uncommitted commands of this reign, in the order
-    /// of their serials, which follow the last completed one.
+    /// For each session its uncommitted commands of this term, in the order of
+    /// their serials, which follow the last completed one.
     tails: BTreeMap<SessionId, VecDeque<LogId>>,
     /// Sessions whose end is among their uncommitted commands.
     ending: BTreeSet<SessionId>,
     /// What the ends of sessions may write that are not applied yet.
     pub(super) session_ends: SessionEnds,
-    /// How many sessions each opens by uncommitted entries of this reign.
+    /// How many sessions each opens by uncommitted entries of this term.
     opening: BTreeMap<SessionOpener, u64>,
     /// How many all of them open so.
     openings: u64,
@@ -307,7 +307,7 @@ impl PendingProposals {
 
     /// `entry` was applied: says whom to tell.
     pub(super) fn applied(&mut self, entry: &Entry, mut emit: impl FnMut(u64)) {
-        // Entries of earlier reigns were never counted.
+        // Entries of earlier terms were never counted.
         self.uncommitted = self.uncommitted.saturating_sub(entry.weight());
         self.session_ends.applied(entry.id);
         if let Payload::Command(command) = &entry.payload
@@ -326,8 +326,8 @@ impl PendingProposals {
         if let Payload::OpenOwned { owner, .. } = &entry.payload
             && let Some(count) = self.opening.get_mut(&owner.opener)
         {
-            // Those of earlier reigns were never counted, and are applied
-            // before the first of this one.
+            // Those of earlier terms were never counted, and are applied before
+            // the first of this one.
             *count -= 1;
             self.openings -= 1;
             if *count == 0 {

@@ -53,17 +53,17 @@ pub(super) struct Server {
     pub(super) left_at: Option<Instant>,
     /// In this term, the log is known to be the leader's up to here.
     pub(super) verified: LogId,
-    /// A better log vetoed this server's candidacy, and nobody has reigned
-    /// since (H7).
+    /// A better log vetoed this server's candidacy, and nobody has led since
+    /// (H7).
     pub(super) vetoed: bool,
-    /// How often it has stood, and nobody has reigned since.
+    /// How often it has stood, and nobody has led since.
     pub(super) stood: u32,
     /// In this term, up to where its leader has said that the log is
     /// committed, which may be further than this server has come. Told to
     /// people only; nothing that is decided rests on it.
     pub(super) leader_commit: Option<LogId>,
     /// As of when this server has known its state to be up to date, as a
-    /// follower or in earlier reigns of its own; see
+    /// follower or in earlier terms of its own; see
     /// [`Node::fresh_at`](super::Node::fresh_at).
     pub(super) fresh_at: Option<Instant>,
     /// The highest log time heard of.

@@ -416,7 +416,7 @@ pub enum Event {
     SetBack {
         /// Which.
         server: ServerId,
-        /// Up to where it had acknowledged this reign's log.
+        /// Up to where it had acknowledged this term's log.
         acknowledged: LogId,
         /// Where its log ends now.
         found: LogId,

@@ -48,7 +48,7 @@ impl Node {
 
     /// Whose candidacy waits for this disk, if not that of the asker. The
     /// answer leaves when the vote does: whoever took it for a promise would
-    /// stand in the next term while the other takes office in this one.
+    /// stand in the next term while the other becomes the leader in this one.
     fn syncs_vote_for_another(&self, context: &RequestContext) -> Option<Rank> {
         let vote = self.server.hard.vote?;
         let syncs = !self.server.disk.hard_is_durable() && context.term == self.server.term();

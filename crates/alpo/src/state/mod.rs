@@ -231,7 +231,7 @@ impl State {
     }
 
     /// One register as a reader sees it. A bound one is as young as its
-    /// session's last sign of life: that renews it.
+    /// session's last command: that renews it.
     pub fn register(&self, key: &Key) -> Option<Register> {
         let held = self.registers.read(key)?;
         Some(self.seen(key, held))
@@ -350,7 +350,7 @@ impl State {
     fn carry_out(&mut self, entry: &Entry, digest: Option<NonZeroU64>) -> Outcome {
         match &entry.payload {
             Payload::NoOp => {
-                // A new reign: nobody could be heard in between, so everybody
+                // A new leader: nobody could be heard in between, so everybody
                 // gets a full new lease.
                 if !self.planted(Bug::ReignRenewsNobody) {
                     self.sessions.refresh(self.time);
@@ -499,7 +499,7 @@ impl State {
         self.registers.grown_beside(-(freed as i64));
     }
 
-    /// The session is over: its registers get their last wills.
+    /// The session is over: its registers get their on-expiry values.
     fn vacate(&mut self, session: SessionId) {
         for (key, value) in self.bindings.end(session).collect::<Vec<_>>() {
             let Some(held) = self.registers.read(&key) else {

@@ -401,7 +401,7 @@ fn sessions_of_the_backup_are_over_and_what_they_hold_is_free_no_sooner_than_a_t
     anew.session = session;
     anew.serial = 7;
     assert_eq!(anew.ask(Operation::KeepAlive), Outcome::SessionExpired);
-    // A new reign, as every cluster begins with.
+    // A new leader, as every cluster begins with.
     anew.time += 1_000 * SECOND;
     anew.apply(Payload::NoOp);
     let expire = Payload::Expire {

@@ -45,7 +45,7 @@ impl Caller<'_> {
         (status.to_owned(), serde_json::from_str(body).expect("JSON"))
     }
 
-    /// The session that holds the office and the version of its register, and
+    /// The session that holds the election and the version of its register, and
     /// when the session was last heard of.
     fn bound_election(&self) -> Option<([u64; 2], u64)> {
         let (_, read) = self.ask("registers/read", &json!({"key": "elections/payroll"}));

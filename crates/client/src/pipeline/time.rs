@@ -9,7 +9,7 @@ use super::message::{command_weight, query_weight};
 use super::{ANSWER_TIMEOUT_MAX, Outcomes, PendingRequest, Pipeline, Reply, Session};
 use crate::Error;
 
-/// How long a sign of life may wait to be sent; it is sent again anyway.
+/// How long a keep-alive may wait to be sent; it is sent again anyway.
 const ALIVE_WITHIN: Duration = Duration::from_secs(3_600);
 
 /// What is due.

@@ -66,7 +66,7 @@ async fn counts(servers: &Servers) -> (u64, u64) {
     (status.sessions, status.bound)
 }
 
-/// The process that holds all offices.
+/// The process that holds all elections.
 struct Holder {
     child: Child,
     orders: ChildStdin,
@@ -109,7 +109,7 @@ impl Holder {
         })
     }
 
-    /// Asks how many reigns are valid, and until when the last one is.
+    /// Asks how many leaderships are valid, and until when the last one is.
     async fn ask(&mut self) -> (usize, u64) {
         writeln!(self.orders, "how").expect("it listens");
         let said = self.hear("valid:").await;

@@ -93,11 +93,12 @@ impl Queue {
 }
 
 impl Link {
-    /// Keeps a connection to `server` with one of `tasks`, at the first of `addresses` where it
-    /// is found: they are tried in turn. `greet` makes the greeting anew for
-    /// each connection, `tell` hears at which address, and what becomes of
-    /// them, and says whether to use the connection. On one that began in the
-    /// second form the sign of life that `live` makes is said every `every`.
+    /// Keeps a connection to `server` with one of `tasks`, at the first of
+    /// `addresses` where it is found: they are tried in turn. `greet` makes the
+    /// greeting anew for each connection, `tell` hears at which address, and
+    /// what becomes of them, and says whether to use the connection. On one
+    /// that began in the second form the keep-alive that `live` makes is said
+    /// every `every`.
     pub fn start(
         tasks: &Tasks,
         addresses: Vec<String>,

@@ -1,4 +1,4 @@
-//! Registers that are bound to sessions, and offices that rest on them.
+//! Registers that are bound to sessions, and elections that rest on them.
 
 use std::sync::Arc;
 use std::time::Duration;

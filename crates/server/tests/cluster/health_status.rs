@@ -92,7 +92,7 @@ async fn a_server_that_follows_is_as_new_as_its_leaders_last_word() {
         let first = servers.leader().await;
         let mut cluster = servers.cluster(first).await;
         let moved = cluster.transfer(v1::TransferRequest { to: None }).await;
-        // It may have lost the office before it was asked, or may not have
+        // It may have lost leadership before it was asked, or may not have
         // found anybody in time who could have it.
         match moved.map_err(|status| cause(&status)) {
             Ok(_) => break first,

@@ -154,8 +154,8 @@ impl Servers {
     }
 
     /// Appends to the log by whoever leads, trying again where that is safe.
-    /// What was under way when its leader lost the office is looked for: no
-    /// two entries of a test are the same.
+    /// What was under way when its leader lost leadership is looked for: no two
+    /// entries of a test are the same.
     pub(crate) async fn append(&self, data: &str) -> u64 {
         loop {
             let leader = self.leader().await;
@@ -200,7 +200,7 @@ impl Servers {
 
     /// Writes a register by whoever leads, who may be another than a moment
     /// ago, trying again where that is safe; its version. What was under way
-    /// when its leader lost the office is looked for.
+    /// when its leader lost leadership is looked for.
     pub(crate) async fn write(&self, swap: v1::Swap) -> u64 {
         loop {
             let leader = self.leader().await;

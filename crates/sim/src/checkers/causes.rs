@@ -1,4 +1,4 @@
-//! No office is lost without a cause.
+//! No leadership is lost without a cause.
 //!
 //! * A leader leaves *unconfirmed* only if something happened to its calls or
 //!   to itself within the last lease.

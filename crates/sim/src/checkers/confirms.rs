@@ -2,8 +2,9 @@
 //!
 //! What the guardian has said is noted where it says it, so a candidate that
 //! goes by something else is found whatever it believes. And whatever was on
-//! its way when a guardian hung, the reign ends: the grant that was confirmed
-//! last may be extended once, before its `drain_at`, so within two leases.
+//! its way when a guardian hung, the leadership ends: the grant that was
+//! confirmed last may be extended once, before its `drain_at`, so within two
+//! leases.
 
 use tenure_core::ids::Term;
 use tenure_core::time::Instant;

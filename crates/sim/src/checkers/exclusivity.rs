@@ -1,6 +1,6 @@
-//! At most one reign is valid at any instant of true time.
+//! At most one leadership is valid at any instant of true time.
 //!
-//! A reign becomes valid, or valid for longer, only when its campaign says
+//! A leadership becomes valid, or valid for longer, only when its campaign says
 //! so; so it is enough to look at those moments, at the *whole* of what lies
 //! ahead. A process that is paused or suspended counts (what it did last may
 //! still act on its word), one that has crashed does not.
@@ -11,7 +11,7 @@ use tenure_core::time::Instant;
 use super::Finding;
 use crate::clock::TrueTime;
 
-/// A reign as the world sees it.
+/// A leadership as the world sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Held {
     pub(crate) election: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Held {
     pub(crate) until: TrueTime,
 }
 
-/// The reigns of all processes.
+/// The leaderships of all processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Exclusivity {
     held: Vec<Option<Held>>,
@@ -59,7 +59,7 @@ impl Exclusivity {
         }
     }
 
-    /// Who holds a valid reign in `election` at `now`.
+    /// Who holds a valid leadership in `election` at `now`.
     pub(crate) fn valid(
         &self,
         election: usize,

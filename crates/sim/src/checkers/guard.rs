@@ -1,5 +1,5 @@
-//! No step of guarded work begins at or after `drain_at` of the last grant
-//! that was confirmed, nor while anybody else holds a valid reign.
+//! No step of guarded work begins at or after `drain_at` of the last grant that
+//! was confirmed, nor while anybody else holds a valid leadership.
 
 use tenure_core::time::Instant;
 

@@ -1,8 +1,8 @@
 //! What is said to be proven is true, and who is said to lead has led.
 //!
 //! "Nobody leads" is old by the time it is said: the answer travelled, and
-//! somebody may have been elected meanwhile, in a *higher* term. What does
-//! not age is that every reign up to the term seen is over. Who is said to
+//! somebody may have been elected meanwhile, in a *higher* term. What does not
+//! age is that every leadership up to the term seen is over. Who is said to
 //! lead must have been the register's holder at some time; how long ago is a
 //! matter of how late news may be, and so of the world.
 

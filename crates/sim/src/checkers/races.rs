@@ -1,4 +1,4 @@
-//! Nobody races for an office while the holder that it judged over is valid.
+//! Nobody races for an election while the holder that it judged over is valid.
 //!
 //! The compare-and-swap would stop most such races, which is why exclusivity
 //! alone does not notice them. But a verdict against a valid holder is wrong

@@ -1,7 +1,7 @@
 //! What was asked through the register is obeyed.
 //!
 //! From the moment a request is in the register, the holder's next renewal
-//! either finds it or fails. So whatever else happens, the reign it was
+//! either finds it or fails. So whatever else happens, the leadership it was
 //! written to cannot last longer than one lease of true time from then.
 
 use tenure_core::ids::Term;

@@ -1,5 +1,5 @@
 //! The term never falls and grows by exactly one whenever the leader changes;
-//! the sequence grows with every write; every reign has an id of its own.
+//! the sequence grows with every write; every leadership has an id of its own.
 //!
 //! The first two are read off the register itself, write by write. The third
 //! is asked of what candidates are told: an election nobody else could see,

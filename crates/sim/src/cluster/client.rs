@@ -5,7 +5,7 @@
 //! way, sends each again unchanged, to whoever is said to lead or else to the
 //! next server, and takes no answer for a failure.
 //!
-//! Some registers it binds to its session, as the holder of an office would,
+//! Some registers it binds to its session, as the holder of an election would,
 //! and lets go again. Some clients fall silent for about as long as a session
 //! lives, so that it is over, or nearly over, when they speak again.
 

@@ -9,7 +9,7 @@
 //! first has been silent, the second is let in, and the first is refused.
 //!
 //! As long as both are there, a connection is judged with every message on it.
-//! The first gives its signs of life, and the second knocks. Requests for the
+//! The first gives its keep-alives, and the second knocks. Requests for the
 //! disk reach the first; where both are let in (a planted mistake) those of
 //! some servers reach the second.
 //!
@@ -135,7 +135,7 @@ impl World {
         Ok(())
     }
 
-    /// The first gives a sign of life, and the second knocks.
+    /// The first gives a keep-alive, and the second knocks.
     pub(super) fn knock(&mut self) {
         let Some(ProcessPair { first, second, .. }) = self.cloned_processes.pair else {
             return;

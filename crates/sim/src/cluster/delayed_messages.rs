@@ -1,8 +1,8 @@
 //! Messages that come very late.
 //!
 //! A connection holds back what is sent on it for a while, and delivers it
-//! seconds later, or when the server that opened the connection begins its
-//! next reign: the moment at which an answer to an earlier reign does most
+//! seconds later, or when the server that opened the connection begins its next
+//! leadership: the moment at which an answer to an earlier leadership does most
 //! harm. What is sent afterwards overtakes it, as it does where a server has
 //! given one connection up and opened another, and the receiver reads the old
 //! one later. A message dies with its connection: when the process at either
@@ -83,7 +83,7 @@ impl World {
         };
         let timeout = self.timeout();
         let until = self.now + self.rng.between(timeout / 4, 2 * timeout);
-        // Some are late by less than a lease, and some by several reigns.
+        // Some are late by less than a lease, and some by several leaderships.
         let late = if self.rng.chance(40) {
             self.rng.between(timeout / 4, timeout * 3 / 2)
         } else {
@@ -149,8 +149,8 @@ impl World {
         }
     }
 
-    /// A reign begins: what the connections of its leader held back comes
-    /// now, and some of what others have asked.
+    /// A leader begins its term: what its connections held back comes now, and
+    /// some of what others have asked.
     pub(super) fn release_to(&mut self, leader: usize) {
         let leader = self.place(leader);
         let within = 12 * self.step_time();

@@ -51,7 +51,7 @@ pub(super) enum Waiting {
 }
 
 impl World {
-    /// A reign begins; perhaps with it one of these.
+    /// A leader begins its term; perhaps with it one of these.
     pub(super) fn plot(&mut self, leader: usize) {
         let kinds = self.swarm.kinds;
         // A removed disk that lives on shares the place of its successor.

@@ -14,13 +14,13 @@
 //! have): no election can be won there, and none may be.
 //!
 //! Why it holds. While nobody leads, no log changes, so who could lead stays
-//! able to. Its poll is refused by those of its voters alone that still hear a
-//! leader, and they stop hearing it within a timeout, or that leader has a
-//! majority. A server with a better log that cannot lead itself makes it step
-//! back once (H7). Rivals that it cannot ask to defer have waits that are
-//! drawn anew each time, so one of them goes first before long. And nobody can
-//! depose it again and again: raising a term takes a poll that a majority
-//! grants, and its own voters grant none.
+//! able to. Its pre-vote is refused by those of its voters alone that still
+//! hear a leader, and they stop hearing it within a timeout, or that leader has
+//! a majority. A server with a better log that cannot lead itself makes it step
+//! back once (H7). Rivals that it cannot ask to defer have waits that are drawn
+//! anew each time, so one of them goes first before long. And nobody can depose
+//! it again and again: raising a term takes a pre-vote that a majority grants,
+//! and its own voters grant none.
 
 use tenure_alpo::Status;
 

@@ -21,7 +21,7 @@
 //! | `restore_from_backup` | the cluster is lost, and restored from a backup |
 //! | `settings_rollout` | settings that change in turn, disks that stall |
 //! | `faults`, `recovery_checks` | what goes wrong, and what must be right after |
-//! | `late` | messages that come in a later reign |
+//! | `delayed_messages` | messages that come in a later leadership |
 //! | `fault_sequences` | faults that only matter in a row |
 //! | `lasting_partitions` | networks that are broken in part, for long |
 //! | `checkers` | what must be true, a file each |

@@ -8,7 +8,7 @@
 //! it refuses it ([`KnownStarts`]); it takes part in nothing then.
 //!
 //! It is put back only if some server remembers more than is in the copy: what
-//! nobody remembers is not noticed, here as in production. Signs of life are
+//! nobody remembers is not noticed, here as in production. Keep-alives are
 //! heard with every message.
 
 use std::time::Duration;
@@ -224,7 +224,7 @@ impl World {
         Some((host.start, reached))
     }
 
-    /// A message has come from another server, and with it a sign of life.
+    /// A message has come from another server, and with it a keep-alive.
     pub(super) fn heard_from(&mut self, server: usize, from: usize) {
         if !self.set_back_disks.wanted {
             return;

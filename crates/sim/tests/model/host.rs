@@ -318,7 +318,8 @@ impl Host {
         self.drain()
     }
 
-    /// Answers the polls among `outputs` with all the votes that are wanted.
+    /// Answers the pre-votes among `outputs` with all the votes that are
+    /// wanted.
     pub(crate) fn win(&mut self, outputs: Vec<Output>) -> Vec<Output> {
         let mut said = Vec::new();
         for output in outputs {

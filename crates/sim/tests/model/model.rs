@@ -5,13 +5,13 @@
 //! takes apart are one step here, and some it takes are left out. Why nothing
 //! that matters to safety is lost by it:
 //!
-//! * **Polls are won at once.** A server whose patience is over is told that
-//!   a majority would vote for it, whoever would. A poll changes nothing at
-//!   those it asks, and at the one who asks it decides only *whether* it
-//!   stands; so every schedule with real polls is here, and more. (A poll's
-//!   answer may also tell a higher term; so does the request for votes by
-//!   which that term came into the world.) `Bounds::plain` makes them
-//!   messages, to see that it makes no difference.
+//! * **Pre-votes are won at once.** A server whose election timeout is over is
+//!   told that a majority would vote for it, whichever servers. A pre-vote
+//!   changes nothing at those it asks, and at the one who asks it decides only
+//!   *whether* it stands; so every schedule with real pre-votes is here, and
+//!   more. (A pre-vote's answer may also tell a higher term; so does the
+//!   request for votes by which that term came into the world.) `Bounds::plain`
+//!   makes them messages, to see that it makes no difference.
 //! * **Clocks are choices.** Whoever waits may be told that its wait is over,
 //!   at any time. Nobody refuses a vote because it hears a leader, unless it
 //!   leads itself: such a refusal changes nothing, so it is the same as a
@@ -25,9 +25,8 @@
 //!   loses it is one before the step that wrote it, since nothing was said.
 //!   `Bounds::plain` makes all disks late.
 //! * **A leader gives up when it matters**: in the step in which it hears a
-//!   candidate of a higher term or stands itself. In between it is no worse
-//!   as a leader than as a passive server of the same term, which nobody
-//!   else can lead.
+//!   candidate of a higher term or stands itself. In between it is no worse as
+//!   a leader than as a follower of the same term, which nobody else can lead.
 //! * **A crash loses all that the server was not told of**, but for parts of
 //!   the oldest batch. That more was on disk is the same as a sync before
 //!   the crash, and messages that do not arrive.
@@ -36,7 +35,7 @@
 //! * **The silent are not asked again** by a candidate: its first request is
 //!   still on its way.
 //!
-//! * **A hand-over is given up with the reign**, and not earlier: a leader
+//! * **A hand-over is given up with the leadership**, and not earlier: a leader
 //!   that gives it up goes on as if it had never been asked, but for the word
 //!   that it has said, which may arrive at any time.
 //!
@@ -288,7 +287,7 @@ impl Cluster {
             let outputs = host.time_out();
             if polls { outputs } else { host.win(outputs) }
         });
-        // A poll that waits for the disk is asked when it was synced.
+        // A pre-vote that waits for the disk is asked when it was synced.
         polls || world.hosts[index].node.status() != Status::PreVoting
     }
 

@@ -214,8 +214,8 @@ pub(crate) fn replacement(cluster: &Cluster, victim: Option<usize>) -> Vec<World
     stages
 }
 
-/// From there s2 is elected, and its connection for the last number ends at
-/// the disk that was removed; nobody else hears of its reign.
+/// From there s2 is elected, and its connection for the last number ends at the
+/// disk that was removed; nobody else hears of its term.
 pub(crate) fn astray(cluster: &Cluster, world: &World) -> World {
     let [s2, old, new] = [1, 2, 3];
     let mut world = next(cluster, world, Action::Pass);

@@ -1,14 +1,14 @@
 //! Registers that are bound to a session: what the log says must become of
 //! them.
 //!
-//! Every committed entry is followed here by a second, simpler account of
-//! what is bound to which session and when that was heard of. From the first
-//! to the last entry of a session nobody else may write what it has bound
-//! (but for a note), it may not end before its time to live has passed on
-//! the log's time since its last command *or since a new leader's first
-//! entry*, and at the entry that ends it all its registers must get their
-//! last wills, under that entry's version, and nothing else may change. That
-//! this is so on every server is for the comparison of states to say.
+//! Every committed entry is followed here by a second, simpler account of what
+//! is bound to which session and when that was heard of. From the first to the
+//! last entry of a session nobody else may write what it has bound (but for a
+//! note), it may not end before its time to live has passed on the log's time
+//! since its last command *or since a new leader's first entry*, and at the
+//! entry that ends it all its registers must get their on-expiry values, under
+//! that entry's version, and nothing else may change. That this is so on every
+//! server is for the comparison of states to say.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -204,7 +204,7 @@ impl Bound {
 }
 
 /// Whether the command was carried out by an entry with this outcome, and so
-/// was a sign of life.
+/// was a keep-alive.
 pub(in super::super) const fn was_done(outcome: &Outcome) -> bool {
     !matches!(
         outcome,

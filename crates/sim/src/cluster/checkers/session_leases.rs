@@ -1,12 +1,12 @@
-//! Who holds an office by a register that is bound to its session is never
+//! Who holds an election by a register that is bound to its session is never
 //! wrong about it.
 //!
 //! A client counts from when it *first sent* its last command that was
 //! answered, for the session's time to live less the drift of clocks, on its
-//! own clock. As long as it believes, in true time, the register must be
-//! bound to its session: no other's write, and no end of the session, takes
-//! effect before, whoever leads, whoever was paused, and however fast the
-//! leaders' clocks are. This is the safety that an office rests on.
+//! own clock. As long as it believes, in true time, the register must be bound
+//! to its session: no other's write, and no end of the session, takes effect
+//! before, whoever leads, whoever was paused, and however fast the leaders'
+//! clocks are. This is the safety that an election rests on.
 
 use std::collections::BTreeMap;
 
