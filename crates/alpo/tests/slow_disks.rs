@@ -273,7 +273,10 @@ fn all_elect(quarters: &[u32], most: u32, cases: &[Before]) {
             if !matches!(before, Before::Nothing) {
                 let first = cluster.elect(unit * most);
                 let (leader, _) = first.unwrap_or_else(|| panic!("nobody leads: {case}"));
-                assert!(cluster.keeps_leading(leader, unit * 3), "no reign: {case}");
+                assert!(
+                    cluster.keeps_leading(leader, unit * 3),
+                    "it does not lead: {case}"
+                );
                 match before {
                     Before::Death => cluster.stop(leader),
                     _ => (0..syncs.len()).for_each(|index| cluster.restart(index)),
@@ -281,7 +284,10 @@ fn all_elect(quarters: &[u32], most: u32, cases: &[Before]) {
             }
             let elected = cluster.elect(unit * most);
             let (leader, _) = elected.unwrap_or_else(|| panic!("nobody leads: {case}"));
-            assert!(cluster.keeps_leading(leader, unit * 10), "no reign: {case}");
+            assert!(
+                cluster.keeps_leading(leader, unit * 10),
+                "it does not lead: {case}"
+            );
         }
     }
 }

@@ -280,14 +280,17 @@ fn report(name: &str, arena: &Arena<'_>, (began, ended): (f64, f64), runs: &[Run
     let [kills, stops, terms, restarts] = arena.counts;
     println!(
         "{name}: {kills} KILL, {stops} STOP, {terms} TERM, {restarts} restarts of the store; \
-         {} reigns, {take_overs} take-overs, held {share:.1} % of the time, {} false oustings, \
+         {} leaderships, {take_overs} take-overs, held {share:.1} % of the time, {} false oustings, \
          no overlap, terms 1 to {}",
         runs.len(),
         falsely.len(),
         runs.last().map_or(0, |run| run.term)
     );
     assert!(falsely.is_empty(), "lost without cause: {falsely:?}");
-    assert!(share > 20.0, "the office was held {share:.1} % of the time");
+    assert!(
+        share > 20.0,
+        "the election was held {share:.1} % of the time"
+    );
 }
 
 /// The stores that this build has, by the scheme of their URLs.

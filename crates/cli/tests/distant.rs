@@ -171,7 +171,7 @@ impl Far {
         let reached = poll_until(within, || (self.terms(election) >= nth).then_some(()));
         assert!(
             reached.is_some(),
-            "{}, {election}: no reign {nth}",
+            "{}, {election}: no leadership {nth}",
             self.url
         );
         begun.elapsed()

@@ -289,7 +289,7 @@ impl World {
             Some((p, held)) if exam.terms.first() < Some(&held.term) => {
                 let name = self.processes[p].config.name.clone();
                 if exam.next.as_ref().is_some_and(|next| *next != name) {
-                    return self.dead("another leads than the one the office was handed to");
+                    return self.dead("another leads than the one the election was handed to");
                 }
                 if exam.not.as_ref() == Some(&name) {
                     return self.dead("whose work hung leads again, though others stand");

@@ -19,7 +19,7 @@ fn is_valid(bench: &mut Criterion) {
     let mut election = Election::builder(store, "bench")
         .start()
         .expect("an election");
-    let leadership = runtime.block_on(election.elected()).expect("a reign");
+    let leadership = runtime.block_on(election.elected()).expect("a leadership");
     bench.bench_function("Leadership::is_valid", |bench| {
         bench.iter(|| black_box(&leadership).is_valid());
     });

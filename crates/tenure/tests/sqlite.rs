@@ -162,7 +162,7 @@ fn no_runtime_of_the_application_is_needed() {
         let store = tenure::store::open(&url).await.expect("a store");
         let builder = Election::builder(Arc::clone(&store), "payroll");
         let mut election = builder.start().expect("a candidate");
-        let leadership = election.elected().await.expect("an office");
+        let leadership = election.elected().await.expect("a leadership");
         let (seen, _) = election::leader(Arc::clone(&store), &name, WITHIN)
             .await
             .expect("a look");

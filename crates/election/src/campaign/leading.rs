@@ -16,9 +16,9 @@
 //! store takes it at some `a >= s`, and from then on the session lives for
 //! `lease x (1 + drift)` on the store's clock. All that time the store lets
 //! nobody else write the register, whatever they have judged and whatever
-//! version they expect. The grant counts from `s`, and ends at `s + lease x (1
-//! - drift)` on this clock: before the session can, if the rates of both clocks
-//! are within the bound. (One of the two margins alone is not enough: this
+//! version they expect. The grant counts from `s`, and ends at
+//! `s + lease x (1 - drift)` on this clock: before the session can, if the
+//! rates of both clocks are within the bound. (One of the two margins alone is not enough: this
 //! clock may be slow while the store's is fast.) To count from the answer, to
 //! take an answer that did not come for one that did, and to have the session
 //! live for a lease and no longer are ways to be wrong; each is planted in

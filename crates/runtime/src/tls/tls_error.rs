@@ -40,8 +40,8 @@ pub fn explain_tls_error(error: &io::Error, authority: &Path) -> Option<String> 
         }
         Error::InvalidCertRevocationList(why) => Some(unusable_revocation_list(&authority, why)),
         Error::NoCertificatesPresented => Some(format!(
-            "expected a certificate of an authority in {authority}, found none; give whoever \
-             connects one"
+            "expected a certificate of an authority in {authority}, found none; give the \
+             side that connects one"
         )),
         Error::AlertReceived(alert) => explain_alert(*alert),
         _ => None,

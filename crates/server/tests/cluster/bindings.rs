@@ -258,7 +258,7 @@ async fn an_office_held_by_a_session_is_taken_when_that_ends_and_not_before() {
     for _ in 0..6 {
         holder.keep_alive().await;
         let elected = timeout(Duration::from_millis(500), rival.elected()).await;
-        assert!(elected.is_err(), "the office is held: {elected:?}");
+        assert!(elected.is_err(), "the election is held: {elected:?}");
     }
     holder.close().await;
     let leadership = timeout(PATIENCE, rival.elected()).await;

@@ -101,7 +101,7 @@ async fn a_server_that_follows_is_as_new_as_its_leaders_last_word() {
         }
     };
     servers.until(first, |it| it.ready && !it.leads).await;
-    servers.append("in the second reign").await;
+    servers.append("in the second term").await;
     let second = servers.leader().await;
     for number in (1..=3).filter(|number| *number != second) {
         servers.entries(number, 1).await;

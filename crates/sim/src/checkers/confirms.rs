@@ -68,7 +68,7 @@ impl Confirmed {
         match valid.find(|(who, held)| *who == p && held.term == term) {
             None => Ok(()),
             Some((_, held)) => Err(format!(
-                "the work of term {term} has confirmed nothing for two leases, and its reign is \
+                "the work of term {term} has confirmed nothing for two leases, and its leadership is \
                  valid for {} ns more",
                 held.until - now
             )),

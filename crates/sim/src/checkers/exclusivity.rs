@@ -52,7 +52,7 @@ impl Exclusivity {
         match rival {
             None => Ok(()),
             Some((_, rival)) => Err(format!(
-                "two valid reigns at once: term {} until {} ns and term {} until {} ns of true \
+                "two valid leaderships at once: term {} until {} ns and term {} until {} ns of true \
                  time",
                 rival.term, rival.until, mine.term, mine.until
             )),

@@ -13,7 +13,7 @@ pub(crate) fn own_id(campaign: &Campaign) -> Finding {
     let held = campaign.judge().record().and_then(|record| record.holder());
     match held {
         Some(holder) if campaign.is_standby() && holder.id == campaign.id() => Err(format!(
-            "watches an office that it holds itself, as {}",
+            "watches an election that it holds itself, as {}",
             holder.id
         )),
         _ => Ok(()),

@@ -23,7 +23,7 @@ const LISTED_MAX: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// Nobody leads.
-    #[error("expected a leader to ask, found the office vacant")]
+    #[error("expected a leader to ask, found the election vacant")]
     Vacant,
     /// Somebody else leads than was meant.
     #[error(
@@ -52,7 +52,7 @@ pub enum AskError {
     },
     /// The leader has been asked, but has not gone in time.
     #[error(
-        "the leader was asked but still held the office after {waited:?}; it will go at its \
+        "the leader was asked but still led after {waited:?}; it will go at its \
          next renewal, or its lease runs out if it is dead"
     )]
     Unheard {

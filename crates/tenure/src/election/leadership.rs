@@ -54,7 +54,7 @@ const PLACES_SHOWN: usize = 8;
 
 /// Work was stopped because the election could not be held.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the office was lost while the work was under way: {0}")]
+#[error("the leadership was lost while the work was under way: {0}")]
 pub struct Deposed(pub Why);
 
 /// Says that the work has ended when it is dropped.
@@ -136,7 +136,7 @@ impl Leadership {
     /// [`fence`](Self::fence) to whatever leaves the process.
     #[inline]
     pub fn is_valid(&self) -> bool {
-        // Acquire pairs with the release of the driver: whoever sees a
+        // Acquire pairs with the release of the driver: a caller that sees a
         // revocation also sees what was done before it.
         clock::boot().as_nanos() < self.hold.facts.valid_until.load(Ordering::Acquire)
     }
@@ -179,8 +179,8 @@ impl Leadership {
 
     /// Waits for the next grant that is confirmed from now on; `None` once the
     /// leadership is ending. One that is confirmed between two calls is not
-    /// returned by the second: whoever wants to know how things stand looks
-    /// at [`grant`](Self::grant), which is always the latest.
+    /// returned by the second: a caller that wants to know how things stand
+    /// looks at [`grant`](Self::grant), which is always the latest.
     pub async fn extended(&self) -> Option<Grant> {
         let mut grant = self.hold.facts.grant.subscribe();
         let cancelled = pin!(self.cancelled());
@@ -257,7 +257,7 @@ async fn either<T, E>(
 
 impl fmt::Debug for Leadership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reign")
+        f.debug_struct("Leadership")
             .field("fence", &self.fence())
             .field("valid_until", &self.valid_until())
             .finish()
@@ -294,7 +294,7 @@ impl Handle {
         let where_taken = "; a debug build says where they were taken";
         drop(hold);
         Some(format!(
-            "expected the Reign of term {term} and its clones to be dropped, for it is over, found \
+            "expected the Leadership of term {term} and its clones to be dropped, for it is over, found \
              some that are still held: this candidate does not stand again before the last of \
              them is dropped{where_taken}"
         ))

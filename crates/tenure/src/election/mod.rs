@@ -317,7 +317,7 @@ mod tests {
             let _ = panics.await;
             panic!("a mistake");
         });
-        let leadership = election.elected().await.expect("an office");
+        let leadership = election.elected().await.expect("a leadership");
         assert!(leadership.is_valid());
         drop(panic);
         assert!(campaign.await.is_err_and(|error| error.is_panic()));

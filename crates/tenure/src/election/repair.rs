@@ -1,11 +1,11 @@
 //! What a person does about a register whose store was lost or restored
 //! (§4.14): raise its term, or delete it.
 //!
-//! *Raising* is done by standing: a candidate with a floor asks whoever leads
-//! below it to hand over, is elected above it, and leaves at once. So it keeps
-//! every rule that a candidate keeps, and there is no second way to write a
-//! term. *Deleting* is a comparison with the version of an election that is
-//! vacant, or whose grant was seen to be over: nobody may hold it any more.
+//! *Raising* is done by standing: a candidate with a floor asks a leader below
+//! it to hand over, is elected above it, and leaves at once. So it keeps every
+//! rule that a candidate keeps, and there is no second way to write a term.
+//! *Deleting* is a comparison with the version of an election that is vacant,
+//! or whose grant was seen to be over: nobody may hold it any more.
 //!
 //! A register that was written by hand, or whose holder took a lease of days
 //! and died, is judged over only when that lease has passed. A person who knows
@@ -46,8 +46,8 @@ pub enum RepairError {
     },
     /// Somebody leads below the term still.
     #[error(
-        "expected a leader above term {above} within {waited:?}, found none: whoever leads below \
-         it was asked to hand over, and does so when its work has ended; run this again"
+        "expected a leader above term {above} within {waited:?}, found none: the candidate that leads \
+         below it was asked to hand over, and does so when its work has ended; run this again"
     )]
     Unheard {
         /// The term.
@@ -60,7 +60,7 @@ pub enum RepairError {
     Unasked(AskError),
     /// The election is held.
     #[error(
-        "expected an office that nobody holds, found {leader} in term {term}: have it resign, and \
+        "expected an election without a leader, found {leader} in term {term}: have it resign, and \
          stop every candidate, before the election is forgotten"
     )]
     Held {
@@ -71,7 +71,7 @@ pub enum RepairError {
     },
     /// The election is held by a process that lives.
     #[error(
-        "expected an office whose holder is gone, found that {leader} in term {term} {sign}: it \
+        "expected an election whose leader is gone, found that {leader} in term {term} {sign}: it \
          lives; have it resign, and stop every candidate, before the election is forgotten"
     )]
     Lives {
@@ -105,8 +105,8 @@ pub enum RepairError {
 
 /// Sees that the next leader of `election` leads above the term `above`, and
 /// waits up to `patience` for it; each call of the store may take `within`.
-/// Returns the term that the register has reached. It is left vacant, or to
-/// whoever leads above by then.
+/// Returns the term that the register has reached. It is left vacant, or to the
+/// candidate that leads above by then.
 ///
 /// # Errors
 /// See [`RepairError`].
@@ -149,10 +149,10 @@ pub async fn repair(
     .await
 }
 
-/// Asks whoever leads at or below `above` to hand over to the candidate that
-/// stands for the repair, which asks as well, for as long as it stands. Ends
-/// only where that cannot be done from here, so that a person is told so. Both
-/// write the same request, so what comes second finds it there.
+/// Asks a leader at or below `above` to hand over to the candidate that stands
+/// for the repair, which asks as well, for as long as it stands. Ends only
+/// where that cannot be done from here, so that a person is told so. Both write
+/// the same request, so what comes second finds it there.
 async fn unasked(store: &dyn Store, election: &Name, above: Term, within: Duration) -> RepairError {
     let Ok(name) = Name::new(NAME) else {
         return std::future::pending().await;
@@ -223,8 +223,8 @@ async fn risen(
 
 /// Deletes the register of `election`, if nobody holds the election; waits for
 /// up to a lease where it takes that to know. Returns the term that was
-/// forgotten. Whoever is elected next leads in term 1, unless a candidate
-/// lives that remembers.
+/// forgotten. The next leader leads in term 1, unless a candidate lives that
+/// remembers.
 ///
 /// # Errors
 /// See [`RepairError`].
