@@ -16,8 +16,8 @@
 //!   cluster's id, goes to disk before the first vote;
 //! * somebody has founded already, with this very storage in its table: this
 //!   server was asked, answered that it was blank, and has voted for nobody
-//!   since, because it could not. Its storage was drawn at random, so whoever
-//!   names it means it, one of `--peers` or not;
+//!   since, because it could not. Its storage was drawn at random, so a server
+//!   that names it means it, one of `--peers` or not;
 //! * a leader has admitted it (see [`membership`](super::Membership)).
 //!
 //! If anybody knows its number under another storage it founds nothing, waits,
@@ -385,8 +385,8 @@ impl Bootstrap {
     }
 
     /// Who this server is and who belongs to its cluster, if all others have
-    /// promised the same. To be asked once before anybody is heard: whoever
-    /// founds a cluster alone waits for nobody.
+    /// promised the same. To be asked once before any server is heard: one that
+    /// bootstraps a cluster alone waits for no other.
     pub fn complete(&self) -> Option<(Identity, Membership)> {
         let hasty = self.planted.is(Bug::FoundByMajority) || self.planted.is(Bug::FoundUnpromised);
         if hasty || self.blank.len() == 1 {
@@ -463,16 +463,16 @@ impl Identity {
     /// Whether this server may talk to the one that says `hello`.
     ///
     /// What the other says is judged by its cluster, its term and its log, and
-    /// never by whether this server's own members have it, with that disk or
-    /// at all: those members may be out of date, and if the only server that
-    /// has everything were refused by one that lags, a majority could be up
-    /// and nobody be elected for ever. That is safe. A vote for a server that
-    /// is no member any more elects nobody: such a server counts the votes of
-    /// *its* members, and a majority of these shares a disk with every
-    /// majority of the members that follow, whose log is better; and it asks
-    /// first whether it would win, so that nobody is disturbed who hears a
-    /// leader. What *adds* to a majority is counted by number and disk, by
-    /// whoever counts (`node/candidate.rs`, `node/leader.rs`).
+    /// never by whether this server's own members have it, with that disk or at
+    /// all: those members may be out of date, and if the only server that has
+    /// everything were refused by one that lags, a majority could be up and
+    /// nobody be elected for ever. That is safe. A vote for a server that is no
+    /// member any more elects nobody: such a server counts the votes of *its*
+    /// members, and a majority of these shares a disk with every majority of
+    /// the members that follow, whose log is better; and it asks first whether
+    /// it would win, so that nobody is disturbed who hears a leader. What
+    /// *adds* to a majority is counted by number and disk, where it is counted
+    /// (`node/candidate.rs`, `node/leader.rs`).
     ///
     /// # Errors
     /// If it is a stranger: of another cluster, or under this server's own

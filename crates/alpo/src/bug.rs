@@ -40,7 +40,7 @@ bugs! {
     NotSticky,
     /// H9: the term is raised without a pre-vote.
     NoPoll,
-    /// H10: whoever deferred stands again at once.
+    /// H10: a server that deferred stands again at once.
     DeferImpatient,
     /// H11: votes of an earlier cycle are counted.
     StaleVotes,
@@ -90,7 +90,7 @@ bugs! {
     FoundUnpromised,
     /// A session ends, and its registers keep what they hold.
     WillForgotten,
-    /// Whoever knows its version writes a register, bound or not.
+    /// A client that knows its version writes a register, bound or not.
     BoundWritable,
     /// The end of a session is carried out as it was proposed, whatever was
     /// heard of it since.
@@ -129,7 +129,7 @@ bugs! {
     NewerRefused,
     /// A serial that comes again is answered as done, whatever it asks for.
     SerialWithoutDigest,
-    /// Whoever knows a session's number may use it.
+    /// A client that knows a session's number may use it.
     SessionWithoutOwner,
     /// A disk that was set back to an earlier state of itself is let in, and
     /// counts.

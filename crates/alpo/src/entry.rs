@@ -28,11 +28,11 @@ pub type SessionId = LogId;
 /// The number a client gives a request; the first of a session is 1.
 pub type Serial = u64;
 
-/// Which kinds of entries may be in the log, as one number: the least that
-/// all members of the cluster speak. It rises by an entry of its own
+/// Which kinds of entries may be in the log, as one number: the least that all
+/// members of the cluster speak. It rises by an entry of its own
 /// ([`Payload::Version`]) once the last server of an earlier release is gone,
-/// and never falls: what is in the log must be understood by whoever comes
-/// after.
+/// and never falls: what is in the log must be understood by every server that
+/// reads it later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClusterVersion(u64);
 

@@ -160,7 +160,7 @@ fn at_the_end_of_a_session_its_registers_get_their_last_wills_at_once() {
         assert_ne!(log.version("a"), before);
         assert_eq!(log.value("b").as_deref(), Some("b"));
         assert_eq!(log.holder("b"), Some(other));
-        // Whoever watches is told, in the order of the keys.
+        // A watch is told, in the order of the keys.
         let changes = log.state.registers().changes_after(revision).expect("kept");
         let keys: Vec<_> = changes.map(|it| it.key.as_str().to_owned()).collect();
         assert_eq!(keys, ["a", "c"]);

@@ -313,8 +313,8 @@ fn who_is_told_of_another_disk_under_its_number_founds_nothing() {
     assert!(members.is_empty());
 }
 
-/// Whether its own members are out of date nobody can know of itself: whoever
-/// is of the cluster is heard, and counted where something is counted.
+/// No server can know whether its own members are out of date: every server of
+/// the cluster is heard, and counted where something is counted.
 #[test]
 fn servers_meet_everybody_of_their_own_cluster() {
     let (ours, _) = three(3, 13)

@@ -251,8 +251,8 @@ fn compared(cluster: &Cluster) -> (u64, u64) {
     sum
 }
 
-/// The cluster as it is in the middle: what has to be true of it, whoever
-/// leads.
+/// The cluster as it is in the middle: what has to be true of it, whichever
+/// server leads.
 fn mixed_cluster_works(cluster: &mut Cluster, url: &str, order: &[usize]) {
     let long = std::env::var("TENURE_UPGRADE_SECONDS").ok();
     let long = long.map_or(0, |text| text.parse().expect("seconds"));

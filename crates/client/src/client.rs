@@ -232,7 +232,8 @@ impl Client {
             }
             match self.append_chunk(chunk).await {
                 Ok(more) => numbers.extend(more),
-                // Some are in the log: whoever hears "no" would append all again.
+                // Some are in the log: a caller that hears "no" would append
+                // all again.
                 Err(error) if !numbers.is_empty() => {
                     return Err(Error::Unknown(format!(
                         "the first {} entries were appended; of the others: {error}",

@@ -195,8 +195,8 @@ impl Drop for Connection {
     }
 }
 
-/// Draws 128 bits. A system that gives none leaves its sessions to whoever
-/// has its token, as they were before there were secrets.
+/// Draws 128 bits. A system that gives none leaves its sessions to any client
+/// that has its token, as they were before there were secrets.
 fn draw_secret() -> Bytes {
     let mut secret = [0; 16];
     match getrandom::fill(&mut secret) {

@@ -161,8 +161,8 @@ pub(super) fn of_changing(status: &tonic::Status) -> Error {
     }
 }
 
-/// The text of a status and of what lies behind it, in one line: whoever
-/// answers at the address of a server has written it.
+/// The text of a status and of what lies behind it, in one line: it was written
+/// by the program that answers at the address of a server.
 pub(super) fn sentence(status: &tonic::Status) -> String {
     let mut text = status.message().to_owned();
     if text.is_empty() {

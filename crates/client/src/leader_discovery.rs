@@ -1,10 +1,10 @@
 //! Who leads?
 //!
 //! All servers are asked at once what they are, and the first that leads is
-//! taken; a follower says whom it follows, which teaches addresses that
-//! nobody configured. A claim is believed only if no later term was seen in
-//! the same cluster: a deposed leader that does not know it yet claims too.
-//! Whoever believes wrongly learns it from the answer to the first command.
+//! taken; a follower says whom it follows, which teaches addresses that nobody
+//! configured. A claim is believed only if no later term was seen in the same
+//! cluster: a deposed leader that does not know it yet claims too. A client
+//! that believes wrongly learns it from the answer to the first command.
 //!
 //! All servers of a client are one cluster's. One that lost its disk and was
 //! started with itself alone in `--peers` founds another, at an address that
@@ -14,12 +14,12 @@
 //! from a backup). One that is new hears everybody before it believes a
 //! leader, and believes none as long as servers of two clusters answer.
 //!
-//! Servers may be far away. Whoever has not answered in the time that near
-//! ones take is asked once more over another connection, with more patience,
-//! while it goes on being asked as if it were near: what does not answer may
-//! as well have been cut off, and be back a moment later, which the patient
-//! question would learn of last. What answers take is measured, and the next
-//! questions wait accordingly ([`RoundTripTimes`]).
+//! Servers may be far away. A server that has not answered in the time that
+//! near ones take is asked once more over another connection, with more
+//! patience, while it goes on being asked as if it were near: what does not
+//! answer may as well have been cut off, and be back a moment later, which the
+//! patient question would learn of last. What answers take is measured, and the
+//! next questions wait accordingly ([`RoundTripTimes`]).
 //!
 //! After a leader's death this asks again and again, every few milliseconds
 //! at first, so that a write succeeds soon after another is elected; what

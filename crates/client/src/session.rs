@@ -1,8 +1,8 @@
 //! A session of its own, for registers that are to be bound to it.
 //!
-//! The sessions of a [`Client`](super::Client)'s calls come and go unseen:
-//! when one is over, what was not done goes on under another. What is *bound*
-//! to a session ends with it, so whoever binds has to know which one it is,
+//! The sessions of a [`Client`](super::Client)'s calls come and go unseen: when
+//! one is over, what was not done goes on under another. What is *bound* to a
+//! session ends with it, so a caller that binds has to know which one it is,
 //! and is told when it is over. It is never replaced: take another.
 
 use std::fmt;

@@ -131,7 +131,7 @@ impl Client {
                     }
                 };
             }
-            // Whoever does not read must hold up nobody else: a connection of
+            // A watch that is not read must hold up no other: a connection of
             // its own.
             let leader_discovery = &client.shared.leader_discovery;
             let connect = |address: &Arc<str>| leader_discovery.dialer().lazy(address);

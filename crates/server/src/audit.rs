@@ -282,7 +282,7 @@ impl Entry {
             Ok(true) => "done",
             Ok(false) => "conflict",
             Err(why) => match why.cause() {
-                // Whoever asked goes there.
+                // The caller goes there.
                 Cause::NotLeader | Cause::NotReady => return,
                 Cause::Interrupted => "unknown",
                 _ => "refused",

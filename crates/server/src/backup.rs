@@ -11,8 +11,8 @@
 //! others then join as usual. Everything that was in the backup is there; what
 //! the old cluster may have given out since (ids, terms, epochs) is jumped
 //! over, and who led there is waited for (`State::restored` in the core says
-//! how, and why). Whoever may still run in the old cluster is not part of the
-//! new one.
+//! how, and why). A server that may still run in the old cluster is not part of
+//! the new one.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -192,8 +192,8 @@ impl EventLoop {
         if let Some(ended) = self.perform_outputs() {
             return Some(ended);
         }
-        // Until the next leader has spoken up: whoever still asks here is told
-        // where to go on.
+        // Until the next leader has spoken up: a client that still asks here is
+        // told where to go on.
         let led = self.node.status() != Status::Leader && self.node.leader().is_some();
         let over = |at| at <= now.boot || led;
         self.stopping.is_some_and(over).then_some(Ended::Stopped)
@@ -260,8 +260,8 @@ impl EventLoop {
         None
     }
 
-    /// Takes a snapshot. If the newest covers everything already, it may
-    /// still be on its way: whoever asks waits for all that is.
+    /// Takes a snapshot. If the newest covers everything already, it may still
+    /// be on its way: the caller waits for all that is.
     fn snapshot(&mut self, reply_to: oneshot::Sender<LogId>) -> Option<Ended> {
         self.node.handle(clock::now(), Input::Compact);
         let ended = self.perform_outputs();
@@ -277,7 +277,7 @@ impl EventLoop {
     fn answer_snapshots(&mut self, durable: u64) {
         while let Some(told) = self.snapshots.pop_front_if(|(it, ..)| *it <= durable) {
             let (_, upto, reply_to) = told;
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let _ = reply_to.send(upto);
         }
     }

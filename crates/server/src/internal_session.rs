@@ -99,7 +99,7 @@ impl InternalSession {
             });
             match sent {
                 Some(Ok(session)) => {
-                    // Whoever asked may give up while this waits.
+                    // The caller may give up while this waits.
                     let counted = UnderWay {
                         internal_session: self,
                         session,

@@ -163,7 +163,7 @@ pub enum StartError {
         /// The address.
         address: String,
         /// What the system said. Not called `source`: the message says it
-        /// already, and whoever prints the chain would print it twice.
+        /// already, and a program that prints the chain would print it twice.
         why: std::io::Error,
     },
     /// The system gave no thread, or no event queue.

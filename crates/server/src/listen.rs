@@ -270,7 +270,7 @@ impl ConnectionTask {
             served = calls.beside(serving.as_mut()) => served,
             () = permit.is_idle(self.idle) => {
                 serving.as_mut().graceful_shutdown();
-                // Whoever does not heed it is cut off.
+                // A client that does not heed it is cut off.
                 let _ = timeout(PING[1], calls.beside(serving)).await;
                 return Some(Closed::Idle);
             }

@@ -150,7 +150,8 @@ impl LoopThreads {
             .block_on(self.tasks.beside(future))
     }
 
-    /// Leaves the machine to whoever comes first, and gives the turn's number.
+    /// Leaves the machine to the thread that comes first, and gives the turn's
+    /// number.
     fn leave(&self, event_loop: Box<EventLoop>) -> u64 {
         let now = clock::boot();
         let mut state = self.lock();

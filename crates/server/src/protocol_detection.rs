@@ -1,9 +1,9 @@
 //! What a client's connection begins with.
 //!
 //! HTTP/2 begins with 24 bytes that nothing else begins with, so a server that
-//! speaks both has to read that far before it knows. Whoever sends fewer and
-//! then nothing would be waited for, for ever; so the beginning is read here,
-//! where there is a clock, and then read again by whoever serves it.
+//! speaks both has to read that far before it knows. A client that sends fewer
+//! and then nothing would be waited for, for ever; so the beginning is read
+//! here, where there is a clock, and then read again by what serves it.
 
 use std::io;
 use std::pin::Pin;

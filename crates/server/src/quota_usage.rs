@@ -1,7 +1,7 @@
 //! Quotas of registers: how much room they take, and who may take more.
 //!
-//! A register stays until it is deleted, on every server, so whoever may write
-//! could fill the memory of all. A write that would take more room than a
+//! A register stays until it is deleted, on every server, so a client that may
+//! write could fill the memory of all. A write that would take more room than a
 //! quota has left is refused by the leader before it is proposed. It is never
 //! refused when entries are applied: there every server must do the same, and
 //! quotas are settings of each.
@@ -99,8 +99,8 @@ impl Size {
     }
 }
 
-/// How much the registers may take that one token may write, whoever wrote
-/// them.
+/// How much the registers may take that one token may write, no matter who
+/// wrote them.
 #[derive(Debug)]
 pub(super) struct Quota {
     /// The half of the token's hash that the log holds of it too.

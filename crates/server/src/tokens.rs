@@ -1,7 +1,7 @@
 //! Who may do what: tokens, and the rights that belong to them.
 //!
 //! A token is a secret that a call carries (`authorization: Bearer …`). The
-//! server knows none of them: its file names the SHA-256 of each, so whoever
+//! server knows none of them: its file names the SHA-256 of each, so a user who
 //! reads the file can do nothing with it. That is enough, without salt and
 //! without a slow hash, because tokens are not passwords: they are drawn at
 //! random, 256 bits long, and cannot be guessed by trying.

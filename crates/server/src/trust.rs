@@ -1,8 +1,8 @@
 //! Who is taken for a server of this cluster, and what it is told and asked.
 //!
-//! Whoever connects to the servers' port, and whoever is found at an address
-//! that was dialled, proves which server it is before anything that it says
-//! counts: by its certificate, or by the secret that the servers share
+//! A peer that connects to the servers' port, and one that is found at an
+//! address that was dialled, proves which server it is before anything that it
+//! says counts: by its certificate, or by the secret that the servers share
 //! ([`crate::transport::PeerSecret`]). Who does not is refused with what is
 //! missing; its greeting is forgotten, and no message of it is read.
 //!
@@ -94,8 +94,8 @@ fn proof_of(
     ))
 }
 
-/// Why whoever connected is not believed to be the server that it says it is,
-/// if so; else whether it has proven it. People are told once.
+/// Why a peer that connected is not believed to be the server that it says it
+/// is, if so; else whether it has proven it. People are told once.
 pub(super) fn doubt(
     (shared, tls, log_rate_limit): (&Shared, Option<&Tls>, &LogRateLimit),
     (line, from): (&MaybeTlsStream, IpAddr),
@@ -195,9 +195,9 @@ impl LocalServer {
     }
 
     /// Another server, which was not refused, has introduced itself: takes the
-    /// addresses that it may tell. `dialled` at an address that this server
-    /// was told of, and not whoever came; `applied` is up to where this
-    /// server knows what is committed. Whether there is news to keep.
+    /// addresses that it may tell. `dialled` at an address that this server was
+    /// told of, and not one that connected by itself; `applied` is up to where
+    /// this server knows what is committed. Whether there is news to keep.
     pub(super) fn meet(&mut self, greeting: &Greeting, dialled: bool, applied: LogId) -> bool {
         let hello = &greeting.hello;
         let (server, own) = (hello.server, self.hello.server);
@@ -521,7 +521,8 @@ mod tests {
         let mut us = blank();
         assert!(us.meet(&greeting(hello(7, 7, Some(CLUSTER)), "h:1"), true, 10));
         assert_eq!(at(&us, 3), Some("h:1"));
-        // Whoever comes tells its own, if it is one that is waited for.
+        // A server that connects tells its own, if it is one that is waited
+        // for.
         let mut us = blank();
         assert!(!us.meet(&greeting(hello(7, 7, Some(CLUSTER)), "h:1"), false, 10));
         assert!(us.meet(&greeting(hello(2, 2, None), "h:1"), false, 10));

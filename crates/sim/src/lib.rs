@@ -20,8 +20,8 @@
 //! | [`cluster`], [`ha`] | the same for replicated logs, and for HA groups |
 //! | [`linearize`] | what clients of a store may have been told |
 //!
-//! Left out: threads (a sweep is split by whoever calls it), real time, and
-//! printing (everything is handed back as a value).
+//! Left out: threads (a sweep is split by its caller), real time, and printing
+//! (everything is handed back as a value).
 
 mod application;
 mod checkers;

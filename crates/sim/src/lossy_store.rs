@@ -9,8 +9,8 @@
 //!   valid leadership again, and all other checkers object again, too;
 //! * nobody is elected in a term that it has seen, or in a lower one
 //!   ([`Floors`](crate::checkers::Floors));
-//! * whoever remembers a higher term gets the election above it again, and
-//!   asks a leader to go at most once a lease.
+//! * a candidate that remembers a higher term gets the election above it again,
+//!   and asks a leader to go at most once a lease.
 //!
 //! Left out: registers that are bound to sessions, and a fork whose copies use the same version for different contents,
 //! as two copies of one SQLite file do. A compare-and-swap of one name would

@@ -165,7 +165,8 @@ impl World {
         let mut terms = Vec::new();
         for election in 0..self.swarm.elections {
             match self.leader(election) {
-                // Whoever goes with another election may have to wait for it.
+                // A candidate that goes with another election may have to wait
+                // for it.
                 Some((_, held)) if election == 0 && held.term < self.floor(election) => {
                     let (term, floor) = (held.term, self.floor(election));
                     let finding = format!("term {term} leads, though {floor} is remembered");
@@ -217,8 +218,8 @@ impl World {
         let config = &self.swarm.candidates[leader];
         let (kill_margin, stand) = (config.kill_margin, self.swarm.candidates.len());
         let (name, hop) = (config.name.clone(), self.swarm.hop());
-        // Where the election is vacated in time, whoever notices at once is
-        // first.
+        // Where the election is vacated in time, the candidate that notices at
+        // once is first.
         let vacated = kill_margin.as_nanos() as u64 > self.at_worst(self.swarm.reap) + 6 * hop;
         if vacated && stand > 1 && self.swarm.watch && self.turn() == 0 {
             exam.not = Some(name);

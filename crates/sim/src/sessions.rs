@@ -12,8 +12,8 @@
 //! by any more is not vacated by silence.
 //!
 //! Left out: that the commands of one session take effect in order (here they
-//! arrive as they like, which is worse), and how a register is released by
-//! whoever keeps the session: here the whole session ends.
+//! arrive as they like, which is worse), and how a register is released by the
+//! process that keeps the session: here the whole session ends.
 
 use std::collections::BTreeMap;
 
@@ -144,7 +144,7 @@ impl World {
         if let Some((until, _)) = self.store.outage
             && self.now < until
         {
-            // Whoever leads afterwards gives it a new time to live.
+            // The next leader of the cluster gives it a new time to live.
             let back = self.store.curve.at(until) + self.store.stepped;
             self.store.sessions.all[session].life = SessionState::Open { heard: back };
             let at = self.store.curve.when(back + known.ttl);
@@ -154,7 +154,8 @@ impl World {
         self.end_session(session);
     }
 
-    /// All faults end: whoever leads gives everybody a new time to live.
+    /// All faults end: the leader of the cluster gives all sessions a new time
+    /// to live.
     pub(crate) fn refresh_sessions(&mut self) {
         for session in 0..self.store.sessions.all.len() {
             if matches!(

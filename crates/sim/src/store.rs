@@ -251,8 +251,8 @@ impl World {
                     writes = None;
                 }
                 let now = self.store_time(question.p);
-                // A session renews what is bound to it; whoever does not know
-                // of sessions sees no more than that.
+                // A session renews what is bound to it; a process that does not
+                // know of sessions sees no more than that.
                 let heard = self.store.sessions.heard(&question.key);
                 let stamp = register.as_mut().and_then(|it| it.stamp.as_mut());
                 if let (Some(heard), Some(stamp)) = (heard, stamp) {
@@ -442,8 +442,8 @@ impl World {
                 } else {
                     0
                 };
-                // Whoever reads no id of the boot has no time; whoever reads
-                // another one may be shown another time as well.
+                // A process that reads no id of the boot has no time; one that
+                // reads another id may be shown another time as well.
                 let (boot, shift) = match self.processes[p].boot_id {
                     BootId::Own => (node.boot_id, namespace * 777),
                     BootId::Foreign => {

@@ -180,7 +180,7 @@ async fn what_is_acknowledged_is_in_the_file_itself() {
     let store = Sqlite::open(file(&directory)).expect("a store");
     let key = key("elections/payroll");
     put(&store, &key, Expect::Absent, b"written").await;
-    // All that whoever finds the file alone can see.
+    // All that a process can see that finds the file alone.
     let copy = directory.path().join("copy.db");
     std::fs::copy(file(&directory), &copy).expect("a copy");
     let copied = Sqlite::open(&copy).expect("a store");

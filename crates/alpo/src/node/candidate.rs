@@ -279,7 +279,7 @@ impl Candidate {
     /// Whether this server's voters, those who deferred to it and *their*
     /// voters are a majority. Then no other candidate can win this term (the
     /// deferred ignore votes, the rest are too few), and waiting is idle.
-    /// Voters are counted once each, whoever's they are.
+    /// Voters are counted once each, no matter whose they are.
     fn early(&self, server: &mut Server) -> CandidacyOutcome {
         let theirs = self
             .owned

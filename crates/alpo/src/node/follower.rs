@@ -28,8 +28,8 @@ pub const MAX_SNAPSHOT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 pub(super) struct Follower {
     /// When to stand for election.
     deadline: Wait,
-    /// Not before then, whoever else stands: it stepped back for another, and
-    /// that holds beyond the term (H10).
+    /// Not before then, no matter which server stands: it stepped back for
+    /// another, and that holds beyond the term (H10).
     not_before: Wait,
     /// The disk was asked for a sync, to see how long one takes by now.
     probed: bool,

@@ -34,8 +34,8 @@ pub(super) struct Changing {
     /// When it is refused if too few have answered that round, or synced.
     pub(super) until: Instant,
     /// Whether this leader was confirmed within a timeout before it was asked:
-    /// then whoever it has not heard for a timeout was silent, and it was not
-    /// this process that did not listen.
+    /// then a server that it has not heard for a timeout was silent, and it was
+    /// not this process that did not listen.
     awake: bool,
 }
 
@@ -299,11 +299,11 @@ impl Leader {
     }
 
     /// Whether enough of those who would vote after a change could vote now:
-    /// they are heard, and have the last change before this one on their
-    /// disks, as whoever is promoted must. The change counts as soon as it is
-    /// appended: taking a server out that is needed, while another is silent
-    /// or does not know yet that it votes, would leave those who stay without
-    /// a majority for ever, for whoever was taken out cannot be elected
+    /// they are heard, and have the last change before this one on their disks,
+    /// as a server that is promoted must. The change counts as soon as it is
+    /// appended: taking a server out that is needed, while another is silent or
+    /// does not know yet that it votes, would leave those who stay without a
+    /// majority for ever, for the server that was taken out cannot be elected
     /// either, once the others' logs are better than its own.
     fn hears_majority(
         &self,

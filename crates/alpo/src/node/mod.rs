@@ -170,8 +170,8 @@ impl Node {
         let mut follower = Follower::new(&mut server);
         if server.may_stand() && server.members.now().voters().count() == 1 {
             // There is nobody to wait for, and nobody who may be owed a
-            // silence: whoever could lead beside it has had its vote, and is
-            // not ready (and so answers no read) before this disk knows that
+            // silence: a server that could lead beside it has had its vote, and
+            // is not ready (and so answers no read) before this disk knows that
             // there is more than one voter.
             follower.stand_no_later_than(now);
             server.silent_until = now;
@@ -180,7 +180,7 @@ impl Node {
         Ok(Self { server, role })
     }
 
-    /// Whoever greeted as a server of this cluster is heard, member or not:
+    /// A server that greeted as one of this cluster is heard, member or not:
     /// this server's own members may be old. Only what adds to a majority is
     /// counted by number and disk, where it is counted.
     fn receive(&mut self, envelope: Envelope, storage: StorageId) {

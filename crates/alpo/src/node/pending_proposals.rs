@@ -92,7 +92,8 @@ impl PendingProposals {
     /// Whether another session may be opened for this opener.
     ///
     /// One that has as many as there are places left opens no more: however
-    /// many take all that they get, whoever has fewer than they finds a place.
+    /// many take all that they get, an opener that has fewer than they finds a
+    /// place.
     pub(super) fn judge_opening(&self, server: &Server, opening: &OpenSession) -> Option<Refusal> {
         let (opener, most) = (opening.owner.opener, opening.most);
         if most == u64::MAX {
@@ -388,7 +389,7 @@ mod tests {
             .map(|(token, _)| token)
             .collect();
         assert_eq!(tokens, [1, 3, 4]);
-        // Whoever is alone may come in, however much it is.
+        // A request that is alone may come in, however large it is.
         assert!(pending_proposals.push_backlog(&config, 6, append(101)));
         assert!(
             !pending_proposals.push_backlog(&config, 7, append(1)),

@@ -44,7 +44,8 @@ pub(super) struct Server {
     pub(super) leader: Option<ServerId>,
     /// With which disk.
     pub(super) leads_with: Option<StorageId>,
-    /// Until then a leader is taken to be alive, whoever asks for votes.
+    /// Until then a leader is taken to be alive, no matter which server asks
+    /// for votes.
     pub(super) refuse_votes_until: Instant,
     /// Until then this server elects nobody, itself included: before it was
     /// started it may have heard a leader whose lease counts on that.
@@ -114,8 +115,8 @@ impl Server {
 
     /// The disk that has taken this server's place: its own log knows that it
     /// was a member with its own disk, and that after that its number went to
-    /// another. Such a server acknowledges nothing: whoever takes its word
-    /// for that of the member (a leader of an earlier release does) would
+    /// another. Such a server acknowledges nothing: a leader that takes its
+    /// word for that of the member (a leader of an earlier release does) would
     /// count a disk that is none. It is not to be mistaken for one that reads
     /// the log of a time before it was admitted, in which its number may have
     /// been another's; that one must acknowledge, or it never gets further.
@@ -207,9 +208,9 @@ impl Server {
         self.now.after(least).after(more)
     }
 
-    /// How long a round of votes may take because of disks: the candidate's
-    /// own vote is a sync, and after that the others' are. Whoever would stand
-    /// sooner takes from another the term in which it would have won.
+    /// How long a round of votes may take because of disks: the candidate's own
+    /// vote is a sync, and after that the others' are. A server that would
+    /// stand sooner takes from another the term in which it would have won.
     ///
     /// This server's own disk is its best guess at all of them. Where that is
     /// wrong, candidacies are in vain, and from the third one on it guesses
@@ -415,7 +416,7 @@ impl Server {
     pub(super) fn ask(&mut self, to: ServerId, request: Request) -> u64 {
         self.number += 1;
         let number = self.number;
-        // Whoever has that number now, and not a disk that had it before.
+        // The disk that has that number now, and not one that had it before.
         let storage = self.members.now().storage(to);
         let by_number = self.planted(Bug::VotesByNumber) || self.counts_by_number();
         let to = (to, storage.filter(|_| !by_number));

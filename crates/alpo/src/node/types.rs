@@ -57,7 +57,7 @@ pub enum ClientRequest {
     /// with this if it is new. So a command that there is no room for is not
     /// refused as one that was not done, while an earlier sending is.
     Repeat(Box<(Command, OwnershipProof, Refusal)>),
-    /// End this session, whoever owns it: for operators.
+    /// End this session, no matter who owns it: for operators.
     End {
         /// Which.
         session: SessionId,
@@ -157,7 +157,7 @@ pub enum Query {
         /// At most so many entries; fewer if they are large.
         count: usize,
     },
-    /// Nothing: whoever is answered knows that this server led, and may look
+    /// Nothing: an answer says that this server led, and its receiver may look
     /// at its state.
     Barrier,
 }

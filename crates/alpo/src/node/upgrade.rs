@@ -4,8 +4,8 @@
 //! it. So the log itself says which kinds there may be: the *cluster's
 //! version*, which a leader raises with an entry once every member has told it,
 //! in this term, that it speaks more. Nothing of a later version is proposed
-//! before that entry is applied; so whoever meets such an entry has met the one
-//! that announced it.
+//! before that entry is applied; so a server that meets such an entry has met
+//! the one that announced it.
 //!
 //! A server that is too old for what it is given stops before it has
 //! accepted anything of it, and says so. It comes to that only if somebody

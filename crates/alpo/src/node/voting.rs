@@ -1,10 +1,10 @@
 //! How a server judges those who would lead.
 //!
-//! Why nobody is elected twice in one term: a vote is given to one candidate
-//! in a term, is on disk before the candidate hears of it, and two
-//! majorities share a voter. Why whoever is elected has everything that was
-//! committed: it was on the disks of a majority, and one of those voters
-//! judged the candidate's log to be at least as good as its own.
+//! Why nobody is elected twice in one term: a vote is given to one candidate in
+//! a term, is on disk before the candidate hears of it, and two majorities
+//! share a voter. Why an elected leader has everything that was committed: it
+//! was on the disks of a majority, and one of those voters judged the
+//! candidate's log to be at least as good as its own.
 
 use super::super::bug::Bug;
 use super::super::ids::{Position, Rank};
@@ -47,8 +47,9 @@ impl Node {
     }
 
     /// Whose candidacy waits for this disk, if not that of the asker. The
-    /// answer leaves when the vote does: whoever took it for a promise would
-    /// stand in the next term while the other becomes the leader in this one.
+    /// answer leaves when the vote does: a candidate that took it for a promise
+    /// would stand in the next term while the other becomes the leader in this
+    /// one.
     fn syncs_vote_for_another(&self, context: &RequestContext) -> Option<Rank> {
         let vote = self.server.hard.vote?;
         let syncs = !self.server.disk.hard_is_durable() && context.term == self.server.term();

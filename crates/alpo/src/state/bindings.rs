@@ -1,11 +1,11 @@
 //! Registers that are bound to a session, and what becomes of them.
 //!
-//! Whoever holds many elections would have to renew each. Instead it binds
-//! their registers to its one session and says with each what the register is
-//! to hold *at the session's end*: its on-expiry value. As long as the session
-//! lives, its keep-alives are the renewal of all of them; at the entry that
-//! ends it (closed or expired), every server writes the on-expiry values, each
-//! with a new version.
+//! A process that holds many elections would have to renew each. Instead it
+//! binds their registers to its one session and says with each what the
+//! register is to hold *at the session's end*: its on-expiry value. As long as
+//! the session lives, its keep-alives are the renewal of all of them; at the
+//! entry that ends it (closed or expired), every server writes the on-expiry
+//! values, each with a new version.
 //!
 //! Why a leadership can safely rest on that (`docs/design/election.md`, clause
 //! 3, rule 1). A register is bound only while its session lives, since both end

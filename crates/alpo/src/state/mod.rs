@@ -468,7 +468,8 @@ impl State {
             return Outcome::Conflict;
         }
         let outcome = self.swap(write);
-        // Whoever may do more than leave a note takes it over, or up, whole.
+        // A writer that may do more than leave a note takes it over, or up,
+        // whole.
         if !note && matches!(outcome, Outcome::Swapped(_)) {
             self.release(&write.key);
         }

@@ -583,7 +583,7 @@ pub fn assemble<D: Disk + ?Sized>(
                     snapshot: Some(snapshot),
                     entries,
                     committed: newest.id,
-                    // Not in the log: whoever opened it knows.
+                    // Not in the log: the caller that opened it knows.
                     silence: Duration::ZERO,
                 };
                 return Ok((recovered, problem));

@@ -81,7 +81,7 @@ fn an_opening_that_is_not_committed_yet_names_its_owner_already() {
     assert_eq!(ask(&mut servers, opening(u64::MAX)), []);
     let session = servers.nodes[0].log().last().id;
     // Not that it is another's: this leader may have been deposed, and the
-    // session be the one of whoever asks.
+    // session be the one of the client that asks.
     let elsewhere = || [refused(Refusal::NotLeader { leader: None })];
     let stranger = append(session, 1, "stranger", OwnershipProof::NONE);
     assert_eq!(ask(&mut servers, stranger), elsewhere());

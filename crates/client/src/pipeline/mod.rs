@@ -256,8 +256,8 @@ impl Pipeline {
             && self.returned.is_empty())
     }
 
-    /// Ends the session after everything that is waiting, and says so to
-    /// whoever `reply` is for. Gives it back if there is none to end.
+    /// Ends the session after everything that is waiting, and says so to the
+    /// caller that `reply` is for. Gives it back if there is none to end.
     pub(super) fn close(&mut self, now: Instant, reply: Reply) -> Option<Reply> {
         if !self.connected || !matches!(self.session, Session::Open(_)) {
             return Some(reply);

@@ -361,7 +361,7 @@ async fn what_nobody_claims_is_vacated_though_its_session_lives() {
     assert!(alive.expect("it lives") <= clock::boot());
 }
 
-/// A write of unknown outcome: whoever sent it does not wait.
+/// A write of unknown outcome: its sender does not wait.
 fn hold_again(hold: &Arc<dyn Hold>, key: &Key) -> impl Future {
     let (write, last) = bind(key, "late");
     hold.write(write, Some(last), SOON)

@@ -1,10 +1,10 @@
 //! Leading: renew, and be told to stop (§4.5).
 //!
-//! A renewal is a compare-and-swap on the version of the last write. It is
-//! sent once an interval and retried until `drain_at`, so that one failure
-//! never costs the leadership. A conflict or an unknown outcome is settled by
+//! A renewal is a compare-and-swap on the version of the last write. It is sent
+//! once an interval and retried until `drain_at`, so that one failure never
+//! costs the leadership. A conflict or an unknown outcome is settled by
 //! reading: as long as the register shows this id in this term, the election is
-//! held, whoever wrote last (a late write of our own, or a stranger's
+//! held, no matter who wrote last (a late write of our own, or a stranger's
 //! request), and the version found is the one to go on from.
 //!
 //! # Held by a session (§4.12)

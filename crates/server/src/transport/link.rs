@@ -328,7 +328,7 @@ where
             // Before this side says anything of the cluster.
             tls.proves(&stream, self.server).map_err(DialError::Trust)?;
         }
-        // Whoever does not believe this side says so here: its own part of
+        // A peer that does not believe this side says so here: its own part of
         // the handshake is over before it has looked at the certificate.
         let answered = greet(&mut stream, form, Some(self.server), greeting, &self.prover);
         let answered = answered.await.map_err(|error| match error {

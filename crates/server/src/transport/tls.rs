@@ -34,8 +34,8 @@ use super::certificate_expiry::OwnCertificate;
 use super::peer_identity::ServerNames;
 use super::plaintext_detection;
 
-/// How long whoever is not let in may take to read why, and how much of what
-/// it still says is listened to, in pieces of [`PARTING_BYTES`].
+/// How long a peer that is not let in may take to read why, and how much of
+/// what it still says is listened to, in pieces of [`PARTING_BYTES`].
 const PARTING_WITHIN: Duration = Duration::from_secs(1);
 const PARTING_BYTES: usize = 1024;
 const PARTING_PIECES: usize = 64;
@@ -54,9 +54,9 @@ pub struct TlsFiles {
 /// What comes of a server's files.
 #[derive(Clone)]
 struct TlsConfigs {
-    /// Whoever connects must have a certificate.
+    /// A peer that connects must have a certificate.
     strict: Arc<ServerConfig>,
-    /// Whoever connects may have one.
+    /// A peer that connects may have one.
     lenient: Arc<ServerConfig>,
     /// Of other servers.
     peers: Arc<ServerConfig>,

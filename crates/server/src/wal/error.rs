@@ -61,7 +61,7 @@ pub enum WalError {
         /// What failed.
         doing: &'static str,
         /// What the system said. Not called `source`: the message says it
-        /// already, and whoever prints the chain would print it twice.
+        /// already, and a program that prints the chain would print it twice.
         why: io::Error,
     },
     /// An earlier write or sync failed, so nobody knows what is on disk until

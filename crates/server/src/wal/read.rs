@@ -48,8 +48,8 @@ pub(super) fn read(
         let walkers = std::thread::available_parallelism().map_or(1, |count| count.get().min(MANY));
         let mut turns = VecDeque::new();
         for first in 0..walkers {
-            // Without a queue: whoever has walked a segment waits until it is
-            // its turn, and no more of them are in memory.
+            // Without a queue: a thread that has scanned a segment waits until
+            // it is its turn, and no more of them are in memory.
             let (ahead, walked) = sync_channel(0);
             let (give_back, rooms) = channel::<ReadBuffers>();
             let mine = listing.segments().skip(first).step_by(walkers);
@@ -76,7 +76,7 @@ pub(super) fn read(
         while let Some((walked, give_back)) = turns.pop_front() {
             if let Ok(segment) = walked.recv() {
                 let room = reading.take(segment?).map_err(refused)?;
-                // Whoever has walked its last one needs no room.
+                // A thread that has scanned its last one needs no buffers.
                 let _ = give_back.send(room);
                 turns.push_back((walked, give_back));
             }

@@ -52,8 +52,8 @@ enum State {
     Wanted,
     /// It is there.
     Ready(File),
-    /// There is no room for one, or something else is wrong. Whoever takes
-    /// one will want to know whether that is still so.
+    /// There is no room for one, or something else is wrong. A caller that
+    /// takes one will want to know whether that is still so.
     Failed,
     Ended,
 }

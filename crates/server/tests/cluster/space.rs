@@ -320,7 +320,7 @@ async fn a_token_has_a_quota_of_what_is_below_its_prefixes() {
     ];
     let (mut servers, _) = guarded(1, &tokens).await;
     let [greedy, small, boss] = tokens.map(|(name, _)| named(&servers, name));
-    // More than are counted at once, whoever wrote them.
+    // More than are counted at once, no matter who wrote them.
     let boss = Arc::new(boss);
     let writes = (0..2_998).map(|number| {
         let boss = Arc::clone(&boss);
@@ -359,7 +359,7 @@ async fn a_token_has_a_quota_of_what_is_below_its_prefixes() {
         said.contains("quota_bytes") && said.contains("of 10000"),
         "{said}"
     );
-    // Nobody else is concerned, and room comes back by whoever deletes.
+    // No other token is concerned, and any token that deletes makes room again.
     boss.compare_and_swap(put("s/more", b"1"))
         .await
         .expect("written");

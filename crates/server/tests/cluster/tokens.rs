@@ -273,7 +273,7 @@ async fn a_client_does_what_its_token_allows_and_hears_of_the_rest_at_once() {
         assert_eq!(again, Cause::NotHandedOver);
     }
 
-    // All of them ask whoever leads now; nobody lets a stranger in.
+    // All of them ask the server that leads now; none lets a stranger in.
     assert_eq!(logger.append("two").await, Ok(2));
     for token in [None, Some(Token::Text("stranger".into()))] {
         let stranger = client(&servers, token);

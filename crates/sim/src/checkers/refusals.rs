@@ -1,4 +1,4 @@
-//! Whoever is refused its writes does not repeat them as fast as the store
+//! A process whose writes are refused does not repeat them as fast as the store
 //! answers.
 //!
 //! The pauses double from an eighth of the interval, a fortieth of a lease, up

@@ -103,7 +103,7 @@ impl World {
         self.after(again, Event::Greet { server, epoch });
     }
 
-    /// On the connection of whoever asked.
+    /// On the connection of the server that asked.
     fn say_hello(&mut self, from: usize, to: usize, hello: Hello, asks: bool) {
         let (a, b) = if asks { (from, to) } else { (to, from) };
         let lost = self.network.unruly && self.rng.below(1_000) < self.swarm.loss;

@@ -2,8 +2,8 @@
 //! answered.
 //!
 //! It does what the client library does: it keeps up to a few requests under
-//! way, sends each again unchanged, to whoever is said to lead or else to the
-//! next server, and takes no answer for a failure.
+//! way, sends each again unchanged, to the server that is said to lead or else
+//! to the next one, and takes no answer for a failure.
 //!
 //! Some registers it binds to its session, as the holder of an election would,
 //! and lets go again. Some clients fall silent for about as long as a session

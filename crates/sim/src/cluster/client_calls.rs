@@ -102,7 +102,7 @@ impl World {
         self.ask(client, request);
     }
 
-    /// Sends a request to whoever the client takes for the leader.
+    /// Sends a request to the server that the client takes for the leader.
     fn ask(&mut self, client: usize, request: u64) {
         let server = self.clients[client].target;
         let Some(pending) = self.clients[client].pending.get_mut(&request) else {

@@ -33,7 +33,8 @@ pub(super) enum SequenceStep {
     Part { leader: usize, orphan: usize },
     /// The leader is back with the rest.
     Return { leader: usize, orphan: usize },
-    /// Whoever leads by now hands over to the one of before, or is cut off.
+    /// The server that leads by now hands over to the one before, or is cut
+    /// off.
     Swap { leader: usize },
     /// The leader is cut off.
     Fork,

@@ -82,9 +82,9 @@ impl World {
         let server = self.place(server);
         let step = 2 * self.swarm.latency + self.swarm.sync;
         if won && self.swarm.fickle {
-            // Whoever has won is cut off some steps later, and whoever was
-            // cut off before is back: figure 8 of the Raft paper, again and
-            // again.
+            // The server that has won is cut off some steps later, and the one
+            // that was cut off before is back: figure 8 of the Raft paper,
+            // again and again.
             let delay = self.rng.below(6 * step);
             self.after(delay, Event::Dethrone { server });
         } else if self.rng.chance(30) {
@@ -137,7 +137,8 @@ impl World {
             let back = self.rng.below(4 * self.swarm.latency) + 1;
             self.crash(server, Some(back));
         }
-        // Whoever has just won is cut off, and one of its voters forgets.
+        // The server that has just won is cut off, and one of its voters
+        // forgets.
         if kind >= 5 && self.swarm.kinds.partitions {
             let place = self.place(server);
             let server = self.leader().filter(|_| kind < 9).unwrap_or(place);

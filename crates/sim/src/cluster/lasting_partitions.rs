@@ -59,7 +59,7 @@ pub(super) struct PartitionCheck {
 
 /// So many looks in a row have to find the same leader.
 const STEADY: u64 = 10;
-/// After so many looks the shape is over, whoever leads.
+/// After so many looks the partition is over, whichever server leads.
 const LOOKS_MAX: u64 = 150;
 
 impl World {

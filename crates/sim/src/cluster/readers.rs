@@ -122,7 +122,8 @@ impl World {
         }
     }
 
-    /// A read of what a server has applied, whoever leads, with its label.
+    /// A read of what a server has applied, whichever server leads, with its
+    /// label.
     fn read_stale(&mut self, server: usize) -> Verdict {
         let register = |_: &mut Rng| Query::Barrier;
         let query = any_query(&mut self.rng, register);
@@ -208,7 +209,7 @@ impl World {
         self.tell_watch(server)
     }
 
-    /// A server has applied something; whoever follows it is told.
+    /// A server has applied something; the watch at it is told.
     pub(super) fn tell_watch(&mut self, server: usize) -> Verdict {
         let host = &self.hosts[server];
         let watch = &mut self.readers.watch;

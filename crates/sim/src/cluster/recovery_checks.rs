@@ -62,9 +62,9 @@ impl World {
         let out = |host: &Host| host.dead || host.bootstrap.is_some();
         let mute = self.swarm.mute && !self.hosts.iter().any(out);
         if mute {
-            // It answers whoever asks, and can ask nobody. A leader to whom
-            // that happens goes on appending for a while, so its log is the
-            // best, and it can neither lead nor let others.
+            // It answers every server that asks, and can ask none. A leader to
+            // whom that happens goes on appending for a while, so its log is
+            // the best, and it can neither lead nor let others.
             let best = (0..self.swarm.servers)
                 .max_by_key(|server| self.hosts[*server].node.as_ref().map(|n| n.log().last()));
             let mute = self.leader().or(best).unwrap_or(0);

@@ -123,7 +123,7 @@ impl World {
         self.stats.set_back += 1;
         self.note(server, "is set back");
         self.set_back_disks.returned = Some(server);
-        // At once: whoever remembers might have forgotten by later.
+        // At once: a server that remembers might have forgotten by later.
         self.after(1, Event::Restart { server });
     }
 

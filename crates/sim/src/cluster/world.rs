@@ -213,7 +213,7 @@ pub(super) struct World {
     pub(super) healed: bool,
     /// Clients ask for nothing new.
     pub(super) quiet: bool,
-    /// Whoever leads from here on must not be disturbed.
+    /// The leader from here on must not be disturbed.
     pub(super) undisturbed: Option<(ServerId, tenure_core::ids::Term)>,
     /// What was committed a while before the end.
     pub(super) settled: LogId,

@@ -32,9 +32,9 @@ const HISTORY_MAX: usize = 64;
 /// above, since the first may be the store by then.
 const COPY_FROM: u64 = 1 << 40;
 /// For how many leases nothing is promised that rests on the store: a verdict
-/// or a swap of the view that was on its way lands within two, whoever it hits ends within one, and a
-/// node whose view fell has looked within one and a bit, and ended what it ran
-/// on the other's word.
+/// or a swap of the view that was on its way lands within two, a node that it
+/// hits ends within one, and a node whose view fell has looked within one and a
+/// bit, and ended what it ran on the other's word.
 const SOON: u64 = 4;
 
 /// A second copy of the store, who sees it, and what checkers know of it.
@@ -160,8 +160,8 @@ impl World {
         self.tore();
     }
 
-    /// From now on, for some leases. Whoever was answered before may be told
-    /// anything of what was lost.
+    /// From now on, for some leases. A node that was answered before may be
+    /// told anything of what was lost.
     fn tore(&mut self) {
         let store_damage = &mut self.store.store_damage;
         store_damage.ever = true;

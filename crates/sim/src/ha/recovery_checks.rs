@@ -82,8 +82,8 @@ impl World {
     }
 
     /// From the end of faults until all is as it should be: a call that hung
-    /// and a pause for a store in trouble; whoever lost its id ends its work
-    /// and joins again; the last of the dead are judged; what fell to one
+    /// and a pause for a store in trouble; a node that lost its id ends its
+    /// work and joins again; the last of the dead are judged; what fell to one
     /// that then left moves on; starts that failed are repeated.
     fn settling(&self) -> u64 {
         let nodes = self.agents.iter().filter_map(|agent| agent.node());
@@ -143,7 +143,7 @@ impl World {
         }
         self.exam = Some(GroupRecoveryExam { victim, kind, ran });
         self.stats.exams += 1;
-        // Whoever loses the quorum by it has to stop, too.
+        // A node that loses the quorum by it has to stop, too.
         let at = self.now + self.examine(victim, kind) + 2 * self.swarm.reap;
         self.queue.push(at, GroupEvent::Examined);
     }

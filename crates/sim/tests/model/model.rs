@@ -12,9 +12,9 @@
 //!   more. (A pre-vote's answer may also tell a higher term; so does the
 //!   request for votes by which that term came into the world.) `Bounds::plain`
 //!   makes them messages, to see that it makes no difference.
-//! * **Clocks are choices.** Whoever waits may be told that its wait is over,
-//!   at any time. Nobody refuses a vote because it hears a leader, unless it
-//!   leads itself: such a refusal changes nothing, so it is the same as a
+//! * **Clocks are choices.** A server that waits may be told that its wait is
+//!   over, at any time. Nobody refuses a vote because it hears a leader, unless
+//!   it leads itself: such a refusal changes nothing, so it is the same as a
 //!   request that is not delivered.
 //! * **A server is never down.** A crash is a crash and a restart; a server
 //!   that is down for a while is one that nothing reaches for a while.
@@ -47,10 +47,10 @@
 //! apart then, so that bounds are smaller.
 //!
 //! There the last server's number may go to another disk: it is removed, and
-//! the new disk is admitted and promoted, by whoever leads (`Action::Change`).
-//! The old disk goes on as a server of its own, with all that it has promised.
-//! A message is for a disk, and reaches that one; one that says no disk may
-//! reach either, or both.
+//! the new disk is admitted and promoted, by the leader (`Action::Change`). The
+//! old disk goes on as a server of its own, with all that it has promised. A
+//! message is for a disk, and reaches that one; one that says no disk may reach
+//! either, or both.
 //!
 //! Left out: other changes of members, snapshots, reads that wait for a round,
 //! sessions.

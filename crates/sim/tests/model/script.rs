@@ -97,7 +97,7 @@ pub(crate) fn figure_eight(cluster: &Cluster) -> World {
             Stands(s1),
             Hears(s1, s2),
             Hears(s1, s3),
-            // It knows of the term, whoever has its vote.
+            // It knows of the term, no matter which server has its vote.
             Hears(s1, s5),
             Hears(s2, s1),
             Hears(s3, s1),

@@ -10,10 +10,10 @@
 //! about without them too:
 //!
 //! * A **request of a term that is over** for the one it is sent to brings its
-//!   sender no more than the news of a higher term. Whoever stood in that
-//!   term asked the sender for its vote, and a sender that gets that request
-//!   instead knows the term as well. (If it leads it does not listen; but it
-//!   may cease to lead at any time, by running out of patience.)
+//!   sender no more than the news of a higher term. The server that stood in
+//!   that term asked the sender for its vote, and a sender that gets that
+//!   request instead knows the term as well. (If it leads it does not listen;
+//!   but it may cease to lead at any time, by running out of patience.)
 //! * A **request of a candidate whose term is over**, to one who knows that
 //!   term already, can only use up a vote that helps nobody any more.
 //! * A **refusal** makes a candidate give up, which is no more than winning

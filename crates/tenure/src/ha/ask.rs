@@ -2,8 +2,8 @@
 //! until it is so.
 //!
 //! A request has taken effect when a view with it has landed. That a workload
-//! *runs* comes after, and may take as long as the quorum does. Whoever stops
-//! waiting takes nothing back.
+//! *runs* comes after, and may take as long as the quorum does. Cancelling the
+//! wait does not cancel the request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,11 +154,11 @@ fn named(what: &'static str, text: &str) -> Result<Name, AskError> {
 }
 
 impl Manager {
-    /// Deploys a workload on this node, and waits until it runs here: until
-    /// the node has joined, the group has its quorum (for an HA workload), and
-    /// a start has succeeded. Returns its fence. A start that fails is told by
+    /// Deploys a workload on this node, and waits until it runs here: until the
+    /// node has joined, the group has its quorum (for an HA workload), and a
+    /// start has succeeded. Returns its fence. A start that fails is told by
     /// [`Event::StartFailed`](super::Event::StartFailed) and tried again.
-    /// Whoever drops this does not take the request back.
+    /// Dropping this does not cancel the request.
     ///
     /// # Errors
     /// See [`AskError`].

@@ -1,4 +1,4 @@
-//! Notifications are hints: whoever may connect can forge and read them.
+//! Notifications are hints: a user who may connect can forge and read them.
 
 use tokio::time::timeout;
 

@@ -5,8 +5,8 @@
 //! answered, for the session's time to live less the drift of clocks, on its
 //! own clock. As long as it believes, in true time, the register must be bound
 //! to its session: no other's write, and no end of the session, takes effect
-//! before, whoever leads, whoever was paused, and however fast the leaders'
-//! clocks are. This is the safety that an election rests on.
+//! before, whichever server leads, whichever process was paused, and however
+//! fast the leaders' clocks are. This is the safety that an election rests on.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! What becomes of workloads: nothing is lost, nothing appears that nobody
-//! asked for or twice, nothing is changed, and nothing is taken from whoever
-//! runs it.
+//! asked for or twice, nothing is changed, and nothing is taken from the node
+//! that runs it.
 //!
 //! That a holder lets go only of what it has reaped rests on the store's
 //! promise; all else here compares one view with the next and does not. A node
@@ -47,7 +47,7 @@ impl World {
         Ok(())
     }
 
-    /// It was asked for, by whoever wrote it down, and only once.
+    /// It was asked for at the node that wrote it down, and only once.
     fn check_new(&mut self, writer: Writer, name: &Name, it: &Assignment) -> Finding {
         let group = self.agents[writer.p].config.group.clone();
         let ticket = self.users.deployed(writer.p, &group, name, &it.digest);

@@ -112,7 +112,7 @@ pub(super) struct Writer {
 pub(super) struct CheckerState {
     pub(super) views: BTreeMap<Name, View>,
     pub(super) heartbeats: BTreeMap<NodeId, HeartbeatRecord>,
-    /// Whoever has ever been a member.
+    /// Every node that has ever been a member.
     pub(super) members: BTreeSet<NodeId>,
     /// Whose heartbeat was ever lost, or swapped to dead.
     pub(super) gone: BTreeSet<NodeId>,

@@ -40,7 +40,8 @@ pub(super) fn placement(before: &View, view: &View) -> Finding {
             0 => None,
             count => Some(ring[(hash(former) % count as u64) as usize]),
         };
-        // Whoever has it may have been asked to hand it on in the same step.
+        // The node that has it may have been asked to hand it on in the same
+        // step.
         let found = match now.place {
             Place::Releasing { from, .. } => Some(from),
             place => place.holder(),

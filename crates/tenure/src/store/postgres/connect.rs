@@ -213,8 +213,8 @@ async fn connect(
                     tokio::task::consume_budget().await;
                 }
                 Some(Ok(AsyncMessage::Notice(notice))) => {
-                    // Counted before the messages after it are handed out:
-                    // whoever gets the answer of a write finds its warning.
+                    // Counted before the messages after it are handed out: a
+                    // caller that gets the answer of a write finds its warning.
                     counts.count_warning(&notice);
                     tracing::warn!("the database says: {}", plain(notice.message()));
                 }

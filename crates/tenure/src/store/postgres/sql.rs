@@ -6,13 +6,14 @@
 //! began.
 //!
 //! *Every function, operator and type is named with its schema*, `pg_catalog`.
-//! One without is looked for on the search path, and whoever may create
+//! One without is looked for on the search path, and a user who may create
 //! something in a schema there could put one beside it that fits better: it
 //! would run with all rights of the candidate. A `SET search_path` would not
 //! do, for behind a transaction-pooling proxy it holds for nobody or for
 //! others. So nothing is written that the server looks up by itself, such as
-//! `IN`, `BETWEEN` or `IS DISTINCT FROM`. (`extract`, `bigint` and `timestamp
-//! with time zone` are words of the grammar, and mean the server's own.)
+//! `IN`, `BETWEEN` or `IS DISTINCT FROM`. (`extract`, `bigint` and
+//! `timestamp with time zone` are words of the grammar, and mean the server's
+//! own.)
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -232,7 +233,7 @@ fn before_writing(within: Duration) -> String {
 }
 
 /// How long a notification may wait for the lock under which a server takes
-/// them. It is one for all its databases: whoever may connect to any of them
+/// them. It is one for all its databases: a user who may connect to any of them
 /// can hold it for seconds, and calls wait behind the notification.
 const NOTIFY_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -252,8 +253,8 @@ pub(super) fn probe(channel: &str, payload: &str) -> String {
 
 /// Bounds on the time of a transaction.
 fn bounds(within: Duration) -> String {
-    // Whoever holds the row holds it for one commit; if it is longer, let
-    // those who wait behind us in the pipeline go on.
+    // A transaction that holds the row holds it for one commit; if it is
+    // longer, let those who wait behind us in the pipeline go on.
     bounds_with(within, within / 4)
 }
 

@@ -5,11 +5,11 @@
 //! is no retry in the contract's sense, since the command keeps its number
 //! and the cluster does it once.
 //!
-//! The clock is the log's time: stamped by whoever leads, carried on by the
-//! next leader, and never faster than the clocks of the leaders. Stamps never
-//! go back; the time of an answer may, when another leads, and then a grant
-//! looks younger than it is. So a grant is judged over by that clock alone, and a fresh
-//! candidate takes a long-dead election at once.
+//! The clock is the log's time: stamped by the leader, carried on by the next
+//! one, and never faster than the clocks of the leaders. Stamps never go back;
+//! the time of an answer may, when another leads, and then a grant looks
+//! younger than it is. So a grant is judged over by that clock alone, and a
+//! fresh candidate takes a long-dead election at once.
 //!
 //! Versions are the ids of the log entries that wrote.
 //!
