@@ -52,7 +52,7 @@ impl Context {
 
     /// How long to wait for a leader to do what it was asked: it may have to
     /// stop its work first.
-    fn patience(&self) -> Duration {
+    fn max_wait(&self) -> Duration {
         self.timeout.max(Duration::from_secs(60))
     }
 

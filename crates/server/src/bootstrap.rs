@@ -37,17 +37,17 @@ const SLOW: Duration = Duration::from_secs(2);
 /// own writes them, and meanwhile this server answers, and stops when it is
 /// told to. Nobody hears what is not durable.
 pub(super) async fn found(
-    founding: Bootstrap,
+    bootstrap: Bootstrap,
     peers: &mut Peers,
     shared: &Shared,
     inbox: &Arc<Inbox>,
     blank_directory: BlankDirectory,
 ) -> Result<OpenLog, Ended> {
-    let wanted = founding.missing().into_iter();
-    let wanted = Membership::bootstrapped(wanted.map(|id| (id, founding.hello().storage)));
+    let wanted = bootstrap.missing().into_iter();
+    let wanted = Membership::bootstrapped(wanted.map(|id| (id, bootstrap.hello().storage)));
     peers.greeted(&wanted);
     let mut blank_server = BlankServer {
-        founding,
+        bootstrap,
         peers,
         shared,
         wanted,
@@ -57,9 +57,9 @@ pub(super) async fn found(
     // Nobody may come to be heard of it.
     blank_server
         .join_errors
-        .tell(&blank_server.founding, shared);
+        .tell(&blank_server.bootstrap, shared);
     // Alone it needs nobody else.
-    if let Some(bootstrapped) = blank_server.founding.complete() {
+    if let Some(bootstrapped) = blank_server.bootstrap.complete() {
         blank_server.fill(bootstrapped)?;
     }
     let mut events = Vec::new();
@@ -81,7 +81,7 @@ pub(super) async fn found(
 
 /// A blank server, and all that it needs to become part of a cluster.
 struct BlankServer<'a> {
-    founding: Bootstrap,
+    bootstrap: Bootstrap,
     peers: &'a mut Peers,
     shared: &'a Shared,
     /// Whom it looks for.
@@ -117,7 +117,7 @@ impl BlankServer<'_> {
             Event::SetBack(_) => {}
             Event::Refused { by, why } => {
                 if self.join_errors.refusals.hear(by, why) {
-                    self.join_errors.tell(&self.founding, self.shared);
+                    self.join_errors.tell(&self.bootstrap, self.shared);
                 }
             }
             // The one that asked sees that nobody will answer.
@@ -135,7 +135,7 @@ impl BlankServer<'_> {
             return Ok(());
         }
         let bootstrapped = hear(
-            &mut self.founding,
+            &mut self.bootstrap,
             hello,
             &mut self.join_errors,
             self.shared,
@@ -143,7 +143,7 @@ impl BlankServer<'_> {
         if let Some(bootstrapped) = bootstrapped {
             return self.fill(bootstrapped);
         }
-        match self.founding.due() {
+        match self.bootstrap.due() {
             Some(table) => self.disk.begin(|blank_directory| {
                 blank_directory.promise(&table)?;
                 Ok(WriteDone::Promise(table, blank_directory))
@@ -159,15 +159,15 @@ impl BlankServer<'_> {
         blank_directory: BlankDirectory,
     ) -> Result<(), Ended> {
         self.disk = Disk::Idle(blank_directory);
-        let bootstrapped = self.founding.promise(table);
-        self.shared.announce(self.founding.hello());
+        let bootstrapped = self.bootstrap.promise(table);
+        self.shared.announce(self.bootstrap.hello());
         self.peers.start_again(&self.wanted);
         bootstrapped.map_or(Ok(()), |bootstrapped| self.fill(bootstrapped))
     }
 
     /// Makes the log of a server that is part of a cluster now.
     fn fill(&mut self, (identity, members): (Identity, Membership)) -> Result<(), Ended> {
-        let own = self.founding.hello().server;
+        let own = self.bootstrap.hello().server;
         if let Some(text) = differ(&self.wanted, own, &members) {
             tracing::warn!("{text}");
         }
@@ -340,7 +340,7 @@ struct JoinErrors {
 
 impl JoinErrors {
     /// Says to people what this server waits for.
-    fn tell(&self, founding: &Bootstrap, shared: &Shared) {
+    fn tell(&self, bootstrap: &Bootstrap, shared: &Shared) {
         let strangers = self.strangers.values();
         let mut texts: Vec<_> = strangers.map(|(_, text)| text.clone()).collect();
         // Several members say the same of a server that is none.
@@ -350,12 +350,12 @@ impl JoinErrors {
         let excluded = is_twin || refusals.is_some();
         texts.extend(refusals);
         let waiting = if texts.is_empty() {
-            let missing = founding.missing();
+            let missing = bootstrap.missing();
             if missing.is_empty() {
                 "a new cluster waits until its servers have agreed on each other's disks".to_owned()
             } else {
                 let missing = names(missing.into_iter());
-                if founding.hello().known.is_empty() {
+                if bootstrap.hello().known.is_empty() {
                     format!("a new cluster waits for {missing}")
                 } else {
                     // Flags do not say any more who the founders are.
@@ -383,13 +383,13 @@ impl JoinErrors {
 }
 
 fn hear(
-    founding: &mut Bootstrap,
+    bootstrap: &mut Bootstrap,
     hello: &Hello,
     join_errors: &mut JoinErrors,
     shared: &Shared,
 ) -> Result<Option<(Identity, Membership)>, Ended> {
     let strangers = &mut join_errors.strangers;
-    match founding.heard(hello) {
+    match bootstrap.heard(hello) {
         Ok(Some(bootstrapped)) => return Ok(Some(bootstrapped)),
         Ok(None) => drop(strangers.remove(&hello.server)),
         // Somebody may correct that while this server waits.
@@ -413,7 +413,7 @@ fn hear(
         }
         Err(stranger) => return Err(Ended::JoinError(stranger)),
     }
-    join_errors.tell(founding, shared);
+    join_errors.tell(bootstrap, shared);
     Ok(None)
 }
 

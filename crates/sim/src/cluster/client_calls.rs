@@ -127,11 +127,11 @@ impl World {
     /// If something was not answered for long, everything is asked again, in
     /// order, of the next server.
     fn retry_late(&mut self, client: usize) {
-        let patience = 2 * self.timeout();
+        let answer_timeout = 2 * self.timeout();
         let now = self.now;
         let own = &mut self.clients[client];
-        let late = |p: &Pending| now > p.since + patience * p.tries.min(5);
-        if own.pending.values().any(late) && now > own.turned + patience {
+        let late = |p: &Pending| now > p.since + answer_timeout * p.tries.min(5);
+        if own.pending.values().any(late) && now > own.turned + answer_timeout {
             own.turned = now;
             own.turn(self.swarm.servers);
             self.ask_all(client);

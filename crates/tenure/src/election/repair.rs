@@ -104,7 +104,7 @@ pub enum RepairError {
 }
 
 /// Sees that the next leader of `election` leads above the term `above`, and
-/// waits up to `patience` for it; each call of the store may take `within`.
+/// waits up to `max_wait` for it; each call of the store may take `within`.
 /// Returns the term that the register has reached. It is left vacant, or to the
 /// candidate that leads above by then.
 ///
@@ -115,7 +115,7 @@ pub async fn repair(
     election: &Name,
     above: Term,
     within: Duration,
-    patience: Duration,
+    max_wait: Duration,
 ) -> Result<Term, RepairError> {
     if above.get() > TermRegression::ASKED_MAX {
         return Err(RepairError::TooHigh { found: above.get() });
@@ -134,9 +134,9 @@ pub async fn repair(
         let stand = builder.name(NAME).floor(above).start()?;
         let (mut trouble, begun) = (None, clock::boot());
         let raised = tokio::select! {
-            raised = tokio::time::timeout(patience, risen(&stand, above, within, &mut trouble)) => {
+            raised = tokio::time::timeout(max_wait, risen(&stand, above, within, &mut trouble)) => {
                 raised.ok().flatten().ok_or_else(|| {
-                    let waited = clock::boot().since(begun).min(patience);
+                    let waited = clock::boot().since(begun).min(max_wait);
                     unheard(above, waited, trouble)
                 })
             }

@@ -257,7 +257,7 @@ impl Manager {
     /// On the background thread, where calls of a store belong.
     async fn publish(&self, content: Content) -> Result<(), AskError> {
         let store = Arc::clone(&self.store);
-        let (keys, within) = (self.keys.clone(), self.patience());
+        let (keys, within) = (self.keys.clone(), self.max_wait());
         let publishing = drive::background()
             .spawn(async move { content.publish(store.as_ref(), &keys, within).await });
         let published = publishing.await;
@@ -266,7 +266,7 @@ impl Manager {
     }
 
     /// How long a call that is not a beat may take.
-    fn patience(&self) -> Duration {
+    fn max_wait(&self) -> Duration {
         self.config().lease
     }
 
