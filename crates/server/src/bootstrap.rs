@@ -3,7 +3,7 @@
 //! It greets everybody it was told of and hears who they are, until all are
 //! blank too (then they found a cluster), or somebody has one that it belongs
 //! to. What it may conclude from which answer is judged by
-//! [`Bootstrap`](tenure_alpo::Founding).
+//! [`Bootstrap`](tenure_alpo::Bootstrap).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

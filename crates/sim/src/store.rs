@@ -5,9 +5,9 @@
 //! a watch tells old news, loses its line, or dies without a word. A request
 //! can land long after its sender has given it up.
 //!
-//! Stores that lose what they acknowledged are in [`lossy_store`](crate::tears).
-//! Left out: stores that answer reads from the past. Against those the
-//! election promises nothing without a fence.
+//! Stores that lose what they acknowledged are in
+//! [`lossy_store`](crate::lossy_store). Left out: stores that answer reads from
+//! the past. Against those the election promises nothing without a fence.
 
 use tenure_core::cas::{Bytes, Expect, Reading, Register, Registers, Stamp, Write};
 use tenure_core::ids::{Key, Version};

@@ -4,9 +4,9 @@
 //! in both directions; clients may have to as well. What both sides share, and
 //! the client's side, is in [`tenure_runtime::tls`].
 //!
-//! Connections that are up stay as they are, so an authority that is taken
-//! away takes effect on the next connection. One whose certificate is revoked
-//! ends ([`revoked`]).
+//! Connections that are up stay as they are, so an authority that is taken away
+//! takes effect on the next connection. One whose certificate is revoked ends
+//! ([`revocation`]).
 
 use std::io;
 use std::path::PathBuf;

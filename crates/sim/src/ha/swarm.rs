@@ -2,8 +2,8 @@
 //! seed. Each kind of fault is on or off for a whole run.
 //!
 //! What is drawn here keeps the promises that safety rests on: the rates of
-//! clocks stay within the bound, and the store loses no acknowledged write,
-//! but where it is torn ([`lossy_store`](super::tears)).
+//! clocks stay within the bound, and the store loses no acknowledged write, but
+//! where it is torn ([`lossy_store`](super::lossy_store)).
 
 use std::fmt;
 use std::time::Duration;
