@@ -18,8 +18,8 @@
 //! The thread that stands by looks every [`CHECK_EVERY`] while batches are written
 //! here. When none was for a while it sleeps, until the next one wakes it.
 //!
-//! [`InlineWrite::write`]: crate::wal::InlineWrite::write [`Writer::here`]:
-//! crate::wal::Writer::here
+//! [`InlineWrite::write`]: crate::wal::InlineWrite::write
+//! [`Writer::here`]: crate::wal::Writer::here
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
