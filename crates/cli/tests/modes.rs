@@ -313,7 +313,7 @@ fn a_file_of_tokens_is_its_owners_to_write() {
 }
 
 /// Who writes a group's registers runs commands on its machines, and `write`
-/// stops to include that: whoever relies on it is told at each reading.
+/// stops to include that: an operator who relies on it is told at each reading.
 #[test]
 fn a_token_that_writes_groups_by_its_right_write_is_named() {
     let mut cluster = Cluster::start();

@@ -1,10 +1,10 @@
 //! Who leads?
 //!
 //! All servers are asked at once what they are, and the first that leads is
-//! taken; a follower says whom it follows, which teaches addresses that
-//! nobody configured. A claim is believed only if no later term was seen in
-//! the same cluster: a deposed leader that does not know it yet claims too.
-//! Whoever believes wrongly learns it from the answer to the first command.
+//! taken; a follower says whom it follows, which teaches addresses that nobody
+//! configured. A claim is believed only if no later term was seen in the same
+//! cluster: a deposed leader that does not know it yet claims too. A client
+//! that believes wrongly learns it from the answer to the first command.
 //!
 //! All servers of a client are one cluster's. One that lost its disk and was
 //! started with itself alone in `--peers` founds another, at an address that
@@ -14,12 +14,12 @@
 //! from a backup). One that is new hears everybody before it believes a
 //! leader, and believes none as long as servers of two clusters answer.
 //!
-//! Servers may be far away. Whoever has not answered in the time that near
-//! ones take is asked once more over another connection, with more patience,
-//! while it goes on being asked as if it were near: what does not answer may
-//! as well have been cut off, and be back a moment later, which the patient
-//! question would learn of last. What answers take is measured, and the next
-//! questions wait accordingly ([`Distance`]).
+//! Servers may be far away. A server that has not answered in the time that
+//! near ones take is asked once more over another connection, with more
+//! patience, while it goes on being asked as if it were near: what does not
+//! answer may as well have been cut off, and be back a moment later, which the
+//! patient question would learn of last. What answers take is measured, and the
+//! next questions wait accordingly ([`RoundTripTimes`]).
 //!
 //! After a leader's death this asks again and again, every few milliseconds
 //! at first, so that a write succeeds soon after another is elected; what
@@ -30,8 +30,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_api::v1::{self, cluster_client::ClusterClient};
-use tenure_runtime::distance::{Distance, PATIENCE_MAX};
 use tenure_runtime::error::about;
+use tenure_runtime::round_trip::{RoundTripTimes, TIMEOUT_MAX};
 use tenure_runtime::{clock, drive};
 use tokio::task::JoinSet;
 use tokio::time::error::Elapsed;
@@ -128,8 +128,8 @@ impl LeaderDiscovery {
     }
 
     /// How far away they are.
-    pub(super) const fn distance(&self) -> &Distance {
-        self.dialer.distance()
+    pub(super) const fn round_trips(&self) -> &RoundTripTimes {
+        self.dialer.round_trips()
     }
 
     fn servers(&self) -> MutexGuard<'_, Servers> {
@@ -252,7 +252,7 @@ impl LeaderDiscovery {
         }
         let past = self.discovered.lock().await.searches;
         // Nothing else waits for this search.
-        let _ = timeout(PATIENCE_MAX, self.leader(past)).await;
+        let _ = timeout(TIMEOUT_MAX, self.leader(past)).await;
         is_ours(&lock(&self.cluster))
     }
 
@@ -383,7 +383,7 @@ impl LeaderDiscovery {
             }
             let silent = questions.silent.contains(&address);
             if silent && questions.patient.insert(Arc::clone(&address)) {
-                match self.dialer.lazy_within(&address, PATIENCE_MAX) {
+                match self.dialer.lazy_within(&address, TIMEOUT_MAX) {
                     Ok(channel) => {
                         let asked = Patience::Long(channel.clone());
                         questions.spawn(self, address, channel, asked);
@@ -518,13 +518,13 @@ impl OpenQuestions {
         channel: Channel,
         asked: Patience,
     ) {
-        let distance = leader_discovery.distance().clone();
+        let round_trips = leader_discovery.round_trips().clone();
         let within = match asked {
-            Patience::Short => distance.patience(ASK_WITHIN),
-            Patience::Long(_) => PATIENCE_MAX,
+            Patience::Short => round_trips.timeout(ASK_WITHIN),
+            Patience::Long(_) => TIMEOUT_MAX,
         };
         self.calls.spawn(async move {
-            let answer = timeout(within, timed(channel, distance)).await;
+            let answer = timeout(within, timed(channel, round_trips)).await;
             let answered = AnswerOf {
                 address,
                 within,
@@ -567,11 +567,11 @@ impl OpenQuestions {
 }
 
 /// What a server says of itself, and how long that took.
-async fn timed(channel: Channel, distance: Distance) -> Status {
+async fn timed(channel: Channel, round_trips: RoundTripTimes) -> Status {
     let asked = clock::boot();
     let answer = status(channel).await;
     if answer.is_ok() {
-        distance.took(clock::boot().since(asked));
+        round_trips.record(clock::boot().since(asked));
     }
     answer
 }

@@ -79,8 +79,8 @@ pub struct Config {
     /// Connections to the leader, each with a session of its own, 1 to 16.
     /// Calls are spread over them; clones of a client take turns.
     pub connections: usize,
-    /// How long a session outlives its client's last sign of life, 1 s to a
-    /// day. Within it, an interruption costs nothing but time.
+    /// How long a session outlives its client's last command, 1 s to a day.
+    /// Within it, an interruption costs nothing but time.
     pub ttl: Duration,
     /// How long a call may take unless [`Client::within`] says otherwise.
     pub within: Duration,
@@ -89,7 +89,7 @@ pub struct Config {
     pub tls: Option<ClientTlsFiles>,
     /// By what the client is known, for servers that want a token. Without
     /// one, servers on this machine are shown that the client can read the
-    /// token of its user ([`OwnToken`](tenure_runtime::own::OwnToken)).
+    /// token of its user ([`OwnToken`](tenure_runtime::own_token::OwnToken)).
     pub token: Option<Token>,
     /// Whether elections on the store that is made of this client are held by
     /// sessions rather than renewed one by one (`?hold=session`).

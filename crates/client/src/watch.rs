@@ -133,7 +133,7 @@ impl Client {
                     }
                 };
             }
-            // Whoever does not read must hold up nobody else: a connection of
+            // A watch that is not read must hold up no other: a connection of
             // its own.
             let leader_discovery = &client.shared.leader_discovery;
             let connect = |address: &Arc<str>| leader_discovery.dialer().lazy(address);
@@ -267,7 +267,7 @@ async fn serve_by_one<F: Subscription>(
     subscription: &mut F,
     useful: &mut bool,
 ) -> ControlFlow<(), String> {
-    let within = leader_discovery.distance().patience(WITHIN);
+    let within = leader_discovery.round_trips().timeout(WITHIN);
     let mut messages = match timeout(within, subscription.begin(channel.clone())).await {
         Ok(Ok(messages)) => messages,
         Ok(Err(status)) => return turned_away(subscription, &status).await,

@@ -65,7 +65,7 @@ pub struct Reading {
     pub now: Option<StoreTime>,
     /// The number of the session that the register is bound to, if it is bound
     /// to one that lives: the store lets nobody else write it, and writes its
-    /// last will when the session ends.
+    /// on-expiry value when the session ends.
     pub bound: Option<u64>,
 }
 

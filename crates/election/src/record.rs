@@ -267,7 +267,7 @@ impl fmt::Display for RecordError {
             Self::NotARecord => write!(
                 f,
                 "expected an election's register, beginning with \"{MAGIC} {FORMAT}\", found \
-                 something else; whoever wrote it should use another prefix or table"
+                 something else; the program that wrote it should use another prefix or table"
             ),
             Self::Newer { format } => write!(
                 f,

@@ -173,7 +173,7 @@ impl ServerHandle {
             return TimedAnswer { answer, at: None };
         };
         let (sender, answer) = oneshot::channel();
-        let event = Event::Asked(ask, quota, ReplyTo::One(sender));
+        let event = Event::ClientRequest(ask, quota, ReplyTo::One(sender));
         self.inbox.put(event);
         Self::answer(answer).await
     }

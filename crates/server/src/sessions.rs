@@ -13,8 +13,8 @@ use std::ops::RangeInclusive;
 
 use sha2::{Digest as _, Sha256};
 use tenure_alpo::{
-    ClientRequest, Fingerprint, LogTime, Node, OpenSession, Operation, Outcome, Owner,
-    OwnershipProof, Query, Session, SessionId, SessionOpener,
+    ClientRequest, Fingerprint, LogTime, Node, OpenSession, Operation, Outcome, OwnershipProof,
+    Query, Session, SessionId, SessionOpener, SessionOwner,
 };
 use tenure_api::v1::{self, Cause, request};
 
@@ -50,7 +50,7 @@ impl CallerProof {
 
     /// Asks for a session that is this caller's.
     pub(super) const fn opening(&self, ttl: u64) -> OpenSession {
-        let owner = Owner {
+        let owner = SessionOwner {
             secret: self.claim.secret,
             opener: self.opener,
         };
@@ -175,7 +175,7 @@ impl ServerHandle {
         };
         let owned = move |node: &Node| {
             let opened = node.state().sessions().get(session);
-            opened.is_some_and(|it| !it.owner().is_anybody())
+            opened.is_some_and(|it| !it.owner().is_unowned())
         };
         let owned = self.inspect(owned).await?;
         Ok(v1::OpenSessionResponse { session, owned })

@@ -25,7 +25,7 @@ async fn leading(store: Arc<dyn Store>, election: &str) -> (Election, tenure::Le
     // Four fifths of it a busy machine may keep the leader waiting.
     let builder = builder.lease(Duration::from_secs(4));
     let mut election = builder.start().expect("a candidate");
-    let leadership = election.elected().await.expect("an office");
+    let leadership = election.elected().await.expect("a leadership");
     (election, leadership)
 }
 
@@ -136,7 +136,7 @@ async fn a_leader_keeps_its_office_through_a_garbled_answer() {
         match events.next().await.expect("an event") {
             Event::Renewed { .. } => renewals += 1,
             Event::Draining { why, .. } | Event::Ousted { why, .. } => {
-                panic!("the office was given up: {why}")
+                panic!("the leadership was given up: {why}")
             }
             Event::Trouble { failure, .. } => assert_ne!(failure.class, FailureClass::Broken),
             _ => {}

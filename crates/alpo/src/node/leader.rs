@@ -40,10 +40,9 @@ pub(super) struct Leader {
     pub(super) transfer: Option<Transfer>,
     pub(super) changing: Option<Changing>,
     pub(super) heartbeat_at: Instant,
-    /// No lease any more in this reign: the leadership was offered to
-    /// another.
+    /// No lease any more in this term: the leadership was offered to another.
     pub(super) lease_given_up: bool,
-    /// The log's time when the reign began, and this server's.
+    /// The log's time when the leadership began, and this server's.
     began: (LogTime, Instant),
     /// The log's time when this leader became ready: until a session's time
     /// to live after that, nobody could have been expected to be heard.
@@ -51,12 +50,12 @@ pub(super) struct Leader {
     /// Sessions whose end is proposed, since they have expired.
     pub(super) expiring: BTreeSet<SessionId>,
     pub(super) checksum_comparison: ChecksumComparison,
-    /// The cluster's version as it was proposed last in this reign.
+    /// The cluster's version as it was proposed last in this term.
     pub(super) raised: ClusterVersion,
 }
 
 impl Leader {
-    /// Takes office: a majority has voted for this server in this term.
+    /// Becomes the leader: a majority has voted for this server in this term.
     pub(super) fn become_leader(server: &mut Server) -> Self {
         server.hear(server.id(), server.identity.storage);
         let last = server.log.last().id;
@@ -91,7 +90,7 @@ impl Leader {
         time.saturating_add(nanos(server.now.since(at)))
     }
 
-    /// Whether everything that was committed before this reign is applied.
+    /// Whether everything that was committed before this term is applied.
     pub(super) fn is_ready(&self, server: &Server) -> bool {
         server.commit >= self.no_op || server.planted(Bug::ReadBeforeNoOp)
     }
@@ -120,7 +119,7 @@ impl Leader {
         server.append(entry);
     }
 
-    /// An answer of `from` to request `number` of this reign.
+    /// An answer of `from` to request `number` of this term.
     pub(super) fn replied(
         &mut self,
         server: &mut Server,
@@ -326,7 +325,7 @@ impl Leader {
     /// Proposes what waits in the backlog.
     pub(super) fn admit_backlog(&mut self, server: &mut Server) {
         for (token, ask) in self.pending_proposals.take_backlog() {
-            self.asked(server, token, ask);
+            self.client_request(server, token, ask);
         }
     }
 
@@ -388,8 +387,8 @@ impl Leader {
         }
     }
 
-    /// Leaves office: tells everybody who waits that it is not known what
-    /// became of their requests.
+    /// Steps down: tells everybody who waits that it is not known what became
+    /// of their requests.
     pub(super) fn leave(self, server: &mut Server, why: StepDownReason) {
         server.fresh_at = self.fresh_at(server).or(server.fresh_at);
         let leader = server.leader.filter(|leader| *leader != server.id());

@@ -38,10 +38,10 @@ pub(super) struct Progress {
     pub(super) next: LogId,
     /// The latest round of confirmation that the peer answered.
     pub(super) round: u64,
-    /// When it last answered in this reign, or membership.
+    /// When it last answered in this term, or membership.
     pub(super) heard_at: Option<Instant>,
-    /// The newest kinds of entries that the peer understands, if it has said
-    /// so in this reign.
+    /// The newest kinds of entries that the peer understands, if it has said so
+    /// in this term.
     pub(super) version: Option<ClusterVersion>,
     /// What its state was marked with where it was asked for last.
     pub(super) state_checksum: Option<StateChecksum>,
@@ -55,7 +55,7 @@ pub(super) struct Progress {
     /// The last request that had been sent when it was known that the peer
     /// has everything up to `matched`.
     settled_by: u64,
-    /// It lacks what it has acknowledged in this reign: its disk was set back.
+    /// It lacks what it has acknowledged in this term: its disk was set back.
     /// It has forgotten its promises and counts for nothing, until it is
     /// admitted anew and all of this begins anew.
     pub(super) set_back: bool,
@@ -88,7 +88,7 @@ pub(super) enum Mode {
 }
 
 impl Progress {
-    /// At the start of a reign, or of a membership: hope that the peer has
+    /// At the start of a leadership, or of a membership: hope that the peer has
     /// everything. `newest` is the number of the last request that was sent.
     pub(super) const fn hopeful(
         storage: StorageId,

@@ -2,10 +2,10 @@
 //!
 //! What is in the log must be understood by every server that will ever read
 //! it. So the log itself says which kinds there may be: the *cluster's
-//! version*, which a leader raises with an entry once every member has told
-//! it, in this reign, that it speaks more. Nothing of a later version is
-//! proposed before that entry is applied; so whoever meets such an entry has
-//! met the one that announced it.
+//! version*, which a leader raises with an entry once every member has told it,
+//! in this term, that it speaks more. Nothing of a later version is proposed
+//! before that entry is applied; so a server that meets such an entry has met
+//! the one that announced it.
 //!
 //! A server that is too old for what it is given stops before it has
 //! accepted anything of it, and says so. It comes to that only if somebody
@@ -41,7 +41,7 @@ impl Leader {
         self.note(server);
     }
 
-    /// The next release's leader notes its reign, once.
+    /// The next release's leader notes its term, once.
     #[cfg(feature = "next-version")]
     fn note(&mut self, server: &mut Server) {
         let payload = Payload::Note(server.term().get());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_alpo::{
     Answer, ClientRequest, ClusterVersion, Command, Config, Limits, OpenSession, Operation,
-    Outcome, Owner, OwnershipProof, QuotaExceeded, Refusal, SessionOpener, State,
+    Outcome, OwnershipProof, QuotaExceeded, Refusal, SessionOpener, SessionOwner, State,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::Key;
@@ -31,7 +31,7 @@ fn trio(version: ClusterVersion) -> Servers {
 fn opening(most: u64) -> ClientRequest {
     ClientRequest::Open(OpenSession {
         ttl: u64::MAX / 2,
-        owner: Owner {
+        owner: SessionOwner {
             secret: MINE.secret,
             opener: SessionOpener::Token([9; 16]),
         },
@@ -81,7 +81,7 @@ fn an_opening_that_is_not_committed_yet_names_its_owner_already() {
     assert_eq!(ask(&mut servers, opening(u64::MAX)), []);
     let session = servers.nodes[0].log().last().id;
     // Not that it is another's: this leader may have been deposed, and the
-    // session be the one of whoever asks.
+    // session be the one of the client that asks.
     let elsewhere = || [refused(Refusal::NotLeader { leader: None })];
     let stranger = append(session, 1, "stranger", OwnershipProof::NONE);
     assert_eq!(ask(&mut servers, stranger), elsewhere());
@@ -240,7 +240,7 @@ fn fill(servers: &mut Servers, opener: u8) -> (u64, Refusal) {
     for opened in 0.. {
         let opening = OpenSession {
             ttl: u64::MAX / 2,
-            owner: Owner {
+            owner: SessionOwner {
                 secret: None,
                 opener: SessionOpener::Token([opener; 16]),
             },

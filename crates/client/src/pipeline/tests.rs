@@ -453,7 +453,7 @@ fn a_silent_server_is_doubted_and_a_lively_one_is_not() {
     world.ask_next(60_000);
     world.write();
     let doubted = world.pipeline.wake_at().expect("a time");
-    assert_eq!(doubted, at(world.millis).after(PATIENCE_MIN));
+    assert_eq!(doubted, at(world.millis).after(ANSWER_TIMEOUT_MIN));
     let due = world.pipeline.tick(doubted, &mut Outcomes::new());
     assert!(due.no_answers);
 }

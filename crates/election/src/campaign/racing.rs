@@ -228,8 +228,8 @@ impl Racing {
         }
     }
 
-    /// Whoever wants to stop settles for as long as there may be an election
-    /// to vacate, and no longer: the store may be gone for good.
+    /// A candidate that wants to stop settles the race for as long as there may
+    /// be an election to vacate, and no longer: the store may be gone for good.
     fn settle_until(&self, context: &Context) -> Instant {
         Grant::new(self.start, &context.config).valid_until
     }

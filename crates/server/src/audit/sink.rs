@@ -137,7 +137,7 @@ fn is_audit(file: &File) -> io::Result<bool> {
     if line.starts_with(BEGINNING) || BEGINNING.starts_with(line) {
         return Ok(true);
     }
-    // Whoever has put it there may have sorted the fields otherwise.
+    // The program that has put it there may have sorted the fields otherwise.
     let line: Option<Map<String, Value>> = serde_json::from_slice(line).ok();
     let fields = ["at_ms", "server", "event", "by", "about", "result"];
     Ok(line.is_some_and(|line| fields.iter().all(|field| line.contains_key(*field))))

@@ -249,7 +249,7 @@ fn who_writes_over_a_leadership_or_deletes_it_is_noted() {
         ..v1::Swap::default()
     };
     for junk in [&b""[..], b"no record"] {
-        let (event, about) = office(&swap(junk)).expect("it is noted");
+        let (event, about) = election_event(&swap(junk)).expect("it is noted");
         assert_eq!(event, "election_overwritten");
         assert_eq!(about, json!({ "election": "payroll" }));
     }
@@ -257,7 +257,7 @@ fn who_writes_over_a_leadership_or_deletes_it_is_noted() {
         key: "other/payroll".into(),
         ..swap(b"")
     };
-    assert_eq!(office(&elsewhere), None);
+    assert_eq!(election_event(&elsewhere), None);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::store::{Expect, Key, Stamp, Write};
 use tenure_client::{Client, ClientTlsFiles, Config, Error, OwnFiles, WatchEvent, WatchTarget};
 use tenure_server::Server;
-use tenure_server::transport::{Line, Tls, TlsFiles};
+use tenure_server::transport::{MaybeTlsStream, Tls, TlsFiles};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -62,7 +62,7 @@ async fn ask(tls: &Tls, server: &Server) -> Result<(String, Vec<u8>), std::io::E
     line.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     line.read_to_string(&mut answer).await?;
-    let Line::Tls(stream) = line else {
+    let MaybeTlsStream::Tls(stream) = line else {
         panic!("expected TLS");
     };
     // The server asks for the certificate on each connection: it may have

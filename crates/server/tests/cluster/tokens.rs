@@ -273,7 +273,7 @@ async fn a_client_does_what_its_token_allows_and_hears_of_the_rest_at_once() {
         assert_eq!(again, Cause::NotHandedOver);
     }
 
-    // All of them ask whoever leads now; nobody lets a stranger in.
+    // All of them ask the server that leads now; none lets a stranger in.
     assert_eq!(logger.append("two").await, Ok(2));
     for token in [None, Some(Token::Text("stranger".into()))] {
         let stranger = client(&servers, token);
@@ -292,9 +292,9 @@ async fn a_candidate_needs_the_right_to_campaign_and_no_other() {
     let mut election = Election::builder(store.clone(), "payroll")
         .start()
         .expect("it stands");
-    let reign = tokio::time::timeout(PATIENCE, election.elected()).await;
-    let reign = reign.expect("in time").expect("elected");
-    assert!(reign.is_valid());
+    let leadership = tokio::time::timeout(PATIENCE, election.elected()).await;
+    let leadership = leadership.expect("in time").expect("elected");
+    assert!(leadership.is_valid());
     let key = Key::new("elections/other").expect("a key");
     let read = store.read(&key, PATIENCE).await;
     assert!(matches!(read, Err(StoreError::Broken(_))), "{read:?}");
