@@ -2,7 +2,7 @@
 //!
 //! A backup is a copy of all registers at one moment. To copy each of a million
 //! takes longer than an election timeout, and the thread that does it keeps a
-//! leadership alive. So entries lie in chunks of up to [`CHUNK`], and a copy
+//! leadership alive. So entries lie in chunks of up to 256, and a copy
 //! takes a reference to each chunk: some thousands for a million entries. Who
 //! writes to a chunk that a copy holds as well makes that chunk anew, once.
 
