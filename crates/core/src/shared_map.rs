@@ -165,6 +165,12 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
     }
 }
 
+impl<K: Ord + Clone, V: Clone> Default for SharedMap<K, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<K: Ord + Clone, V: Clone> FromIterator<(K, V)> for SharedMap<K, V> {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         let mut map = Self::new();

@@ -139,17 +139,17 @@ impl Leader {
         // leases), versions, checksums, "heard of lately", whom to promote and to
         // whom to hand over. What another disk has says nothing about it.
         let is_member = peer.storage == storage;
-        if !is_member && !server.counts_by_number() {
+        let counts = is_member || server.counts_by_number();
+        let knows = peer.knows(number) || server.planted(Bug::StaleMatches);
+        if !counts || !knows {
             return;
         }
-        if !peer.knows(number) && !server.planted(Bug::StaleMatches) {
-            return;
-        }
+        peer.pacing
+            .hears(number, &reply, server.now, &server.config);
         let before = peer.matched;
         let matches = is_member || server.planted(Bug::AppendsByNumber);
         let round = match reply {
             Reply::Appended { matched, round } => {
-                peer.pacing.arrived(number);
                 // A peer cannot match more than there is; one that says so
                 // is not believed.
                 if matched <= server.log.last().id && matches {
@@ -173,7 +173,6 @@ impl Leader {
                 state_checksum,
             } => {
                 peer.answers(number);
-                peer.pacing.heard(number, server.now, &server.config);
                 (peer.version, peer.state_checksum) = (Some(version), state_checksum);
                 match matched {
                     Some(matched) if matched <= server.log.last().id && matches => {
@@ -454,9 +453,7 @@ fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64)
         if !may || peer.next > last {
             return;
         }
-        let streams = matches!(peer.mode, Mode::Streaming { .. });
-        let room = peer.pacing.room(&server.config);
-        let Some(bytes) = room.or((!streams).then_some(server.config.append_bytes)) else {
+        let Some(bytes) = peer.pacing.room(&server.config) else {
             return;
         };
         let before = peer.next - 1;

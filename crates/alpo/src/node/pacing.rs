@@ -25,6 +25,7 @@ use core::time::Duration;
 use tenure_core::time::Instant;
 
 use super::super::config::Config;
+use super::super::message::Reply;
 
 /// Requests that are kept to be recognised by their answers. Of more only the
 /// bytes are counted: a later answer tells of them as well.
@@ -89,19 +90,28 @@ impl Pacing {
         }
     }
 
-    /// Request `number` was answered, when its entries were on disk.
-    pub(super) fn arrived(&mut self, number: u64) {
+    /// Request `number` was answered. Heartbeats are answered at once.
+    pub(super) fn hears(&mut self, number: u64, reply: &Reply, now: Instant, config: &Config) {
+        let prompt = matches!(reply, Reply::Heard { .. });
+        self.answered(number, prompt.then_some(now), config);
+    }
+
+    /// Request `number` was answered: what was sent before it has arrived.
+    /// `prompt`: now, if the peer has answered as soon as it came.
+    fn answered(&mut self, number: u64, prompt: Option<Instant>, config: &Config) {
+        let mut delay = None;
         while let Some(mark) = self.marks.pop_front_if(|mark| mark.number <= number) {
             self.arrived = mark.sent;
+            let now = prompt.filter(|_| mark.number == number);
+            delay = now.map(|now| now.since(mark.at));
+        }
+        if let Some(delay) = delay {
+            self.judge(number, delay, config);
         }
     }
 
-    /// Heartbeat `number` was answered, as soon as it came.
-    pub(super) fn heard(&mut self, number: u64, now: Instant, config: &Config) {
-        let mark = self.marks.iter().find(|mark| mark.number == number);
-        let delay = mark.map(|mark| now.since(mark.at));
-        self.arrived(number);
-        let Some(delay) = delay else { return };
+    /// Heartbeat `number` was answered after so long.
+    fn judge(&mut self, number: u64, delay: Duration, config: &Config) {
         let least = self.least.map_or(delay, |least| least.min(delay));
         self.least = Some(least);
         let queue = delay - least;
@@ -155,7 +165,7 @@ mod tests {
                 carried += bytes;
                 match beat {
                     Some(sent) => {
-                        pacing.heard(number, at(now), &config);
+                        pacing.answered(number, Some(at(now)), &config);
                         let took = Duration::from_millis(now - sent);
                         slowest = if now < 1_000 {
                             slowest
@@ -163,7 +173,7 @@ mod tests {
                             slowest.max(took)
                         };
                     }
-                    None => pacing.arrived(number),
+                    None => pacing.answered(number, None, &config),
                 }
             }
             if queue.is_empty() {
@@ -197,7 +207,7 @@ mod tests {
             pacing.sends(number, 0, at(number));
         }
         assert_eq!(pacing.marks.len(), MARKS);
-        pacing.heard(9_999, at(10_000), &config);
+        pacing.answered(9_999, Some(at(10_000)), &config);
         assert_eq!(pacing.room(&config), Some(config.append_bytes));
     }
 }
