@@ -168,7 +168,8 @@ impl ServerHandle {
     ) -> Result<v1::OpenSessionResponse, v1::Error> {
         caller.may(Need::Session)?;
         let proof = self.proof(caller).with(hashed(&request.secret)?);
-        let told = self.ask(translate::open(request.ttl_millis, &proof)?).await;
+        let opening = translate::open(request.ttl_millis, &proof)?;
+        let told = self.ask_to_open(opening).await;
         let session = match done(told, &self.shared)? {
             (Outcome::Opened(session), _) => session,
             (other, _) => return Err(error(Cause::Unspecified, format!("found {other:?}"))),
