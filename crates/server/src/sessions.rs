@@ -297,6 +297,16 @@ impl ServerHandle {
     ) -> Result<v1::EndSessionResponse, v1::Error> {
         caller.may(Need::Admin)?;
         let session = request.session;
+        let is_servers = move |node: &Node| {
+            let open = node.state().sessions().get(session);
+            open.is_some_and(|it| it.owner().is_servers())
+        };
+        if self.inspect(is_servers).await? {
+            return Err(invalid(format!(
+                "expected a session of a client, found session {session}, which a server of the \
+                 cluster has opened for itself: leave it alone"
+            )));
+        }
         let end = ClientRequest::End {
             session,
             holder_is_gone: request.holder_is_gone,
