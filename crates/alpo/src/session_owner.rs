@@ -69,6 +69,12 @@ impl SessionOwner {
         self.secret.is_none() && !matches!(self.opener, SessionOpener::Token(_))
     }
 
+    /// Whether a server of the cluster has opened it for itself. Of a session
+    /// from before the cluster's version was 2 it is not known who has.
+    pub const fn is_servers(&self) -> bool {
+        self.secret.is_some() && matches!(self.opener, SessionOpener::Server)
+    }
+
     /// Whether who proves this is the owner. A secret counts alone: who has it
     /// may have another token by now. An address proves nothing.
     pub fn admits(&self, proof: &OwnershipProof) -> bool {

@@ -292,6 +292,14 @@ fn a_file_of_tokens_is_its_owners_to_write() {
         "--out",
         out_named,
     ];
+    // A star stands for the rest of a name, and for nothing else.
+    for star in ["we*b", "*b", "**"] {
+        let made = tenure(&["token", "x", "--operate", star, "--tokens", tokens_named]);
+        let said = String::from_utf8_lossy(&made.stderr);
+        assert_eq!(made.status.code(), Some(2), "{star}: {said}");
+        assert!(said.contains("a star at the end"), "{said}");
+        assert!(!tokens.exists());
+    }
     let made = under("000", &made);
     assert!(made.status.success(), "{made:?}");
     assert_eq!((mode(&tokens), mode(&out)), (0o600, 0o600));

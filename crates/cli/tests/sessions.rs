@@ -273,6 +273,21 @@ fn where_there_are_tokens_they_count_and_operators_alone_see_sessions() {
         &url("boss"),
     ]);
     open(&address, Some(&clerk)).expect("there is room again");
+
+    // What has no session of its own is done by one of the server's.
+    let append = r#"{"entries": ["QQ=="]}"#;
+    body(&ask(&address, "/v1/log/append", append, Some(&boss)));
+    let list = objects(&["session", "list", "--json", "--store", &url("boss")]);
+    let is_servers = |it: &&Value| it["token"] == "" && it["address"] == "";
+    let servers = list.iter().find(is_servers).expect("it is open");
+    assert_eq!(servers["secret"], true);
+    let id = servers["session"].to_string();
+    let close = ["session", "close", &id, "--store", &url("boss")];
+    let (code, said) = fails(&close);
+    assert!(
+        code == Some(2) && said.contains("for itself"),
+        "{code:?}: {said}"
+    );
 }
 
 /// A token was stolen: the file knows it no more, and what it holds by a

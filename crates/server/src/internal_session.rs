@@ -173,7 +173,7 @@ impl InternalSession {
         }
         let mut opening = OpenSession::unowned(ttl);
         opening.owner.secret = Some(drawn);
-        let told = handle.ask(ClientRequest::Open(opening)).await;
+        let told = handle.ask_to_open(opening).await;
         let Answer::Done(Outcome::Opened(session)) = told.answer else {
             return Err(told);
         };

@@ -7,7 +7,7 @@ use tenure_core::ids::Term;
 
 use super::super::bug::Bug;
 use super::super::entry::{Command, Entry, Payload};
-use super::super::session_owner::{OpenSession, OwnershipProof};
+use super::super::session_owner::{OpenSession, OwnershipProof, SessionOwner};
 use super::leader::Leader;
 use super::pending_proposals::Admission;
 use super::server::Server;
@@ -76,9 +76,16 @@ impl Leader {
     fn open(&mut self, server: &mut Server, token: u64, opening: &OpenSession) {
         let OpenSession { ttl, owner, .. } = *opening;
         let owned = Payload::OpenOwned { ttl, owner };
-        if owned.since() > server.state.version() {
-            // Not all servers could read whose it is.
-            self.propose(server, token, Payload::Open { ttl });
+        let since = owned.since();
+        if since > server.state.version() {
+            let has_owner = owner != SessionOwner::default();
+            if has_owner && self.may_rise(server, since) {
+                self.raise(server);
+                server.answer(token, Answer::Refused(Refusal::Rising));
+            } else {
+                // Not all servers could read whose it is.
+                self.propose(server, token, Payload::Open { ttl });
+            }
         } else if let Some(refusal) = self.pending_proposals.judge_opening(server, opening) {
             server.answer(token, Answer::Refused(refusal));
         } else {

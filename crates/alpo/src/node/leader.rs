@@ -306,10 +306,12 @@ impl Leader {
                 expiring.remove(session);
             }
             pending_proposals.applied(entry, |token| {
-                answers.push((token, Answer::Done(outcome.clone())));
+                let opened = matches!(entry.payload, Payload::Open { .. });
+                answers.push((token, opened, outcome.clone()));
             });
         });
-        for (token, answer) in answers {
+        for (token, opened, outcome) in answers {
+            let answer = Self::answer_told(server, opened, outcome);
             server.answer(token, answer);
         }
         if self.ready_at.is_none() && reached >= self.no_op {

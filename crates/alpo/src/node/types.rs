@@ -212,6 +212,9 @@ pub enum Refusal {
     },
     /// Too much is under way; try again soon.
     Busy,
+    /// The cluster's version may be about to rise, and a session that is opened
+    /// before would have no owner for its whole life; try again soon.
+    Rising,
     /// It is larger than one entry may be.
     TooLarge,
     /// A request before it is missing.

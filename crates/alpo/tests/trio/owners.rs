@@ -324,6 +324,61 @@ fn what_is_in_the_log_already_is_not_refused_for_want_of_room() {
     assert_eq!(servers.answers, [done(2), done(2)].concat());
 }
 
+/// A new cluster is at version 1 for a moment, though all of its members speak
+/// more, and clients that have waited for it open their sessions then.
+#[test]
+fn a_session_that_is_to_have_an_owner_waits_for_the_version_that_notes_it() {
+    let newest = (Config::default(), Limits::default());
+    let mut servers = Servers::start(&vec![newest; 3]);
+    servers.elect(0);
+    assert_eq!(servers.nodes[0].state().version(), ClusterVersion::FIRST);
+    let mut told = ask(&mut servers, opening(u64::MAX));
+    assert_eq!(told, [refused(Refusal::Rising)]);
+    // What has no owner needs no version.
+    let nobodys = ClientRequest::Open(OpenSession::of_nobody(u64::MAX / 2));
+    let opened = ask(&mut servers, nobodys);
+    let has_opened = |told: &[Answer]| matches!(told, [Answer::Done(Outcome::Opened(_))]);
+    assert!(has_opened(&opened), "{opened:?}");
+    for _ in 0..5 {
+        if told != [refused(Refusal::Rising)] {
+            break;
+        }
+        servers.pass(Duration::from_millis(100));
+        told = ask(&mut servers, opening(u64::MAX));
+    }
+    let [Answer::Done(Outcome::Opened(session))] = told[..] else {
+        panic!("expected a session, found {told:?}");
+    };
+    let opened = servers.nodes[0].state().sessions().get(session);
+    let owner = *opened.expect("it is open").owner();
+    assert_eq!(owner.secret, MINE.secret);
+}
+
+/// A member that says nothing may be down for days.
+#[test]
+fn a_member_that_is_down_holds_sessions_up_for_seconds() {
+    let newest = (Config::default(), Limits::default());
+    let mut servers = Servers::start(&vec![newest; 3]);
+    servers.cut_off(Some(2));
+    servers.elect(0);
+    for _ in 0..29 {
+        let told = ask(&mut servers, opening(u64::MAX));
+        assert_eq!(told, [refused(Refusal::Rising)]);
+        servers.pass(Duration::from_millis(100));
+    }
+    servers.pass(Duration::from_millis(200));
+    let session = open(&mut servers);
+    let is_anybodys = |servers: &Servers, session| {
+        let opened = servers.nodes[0].state().sessions().get(session);
+        opened.expect("it is open").owner().is_anybody()
+    };
+    assert!(is_anybodys(&servers, session));
+    servers.cut_off(None);
+    servers.pass(Duration::from_secs(1));
+    let session = open(&mut servers);
+    assert!(!is_anybodys(&servers, session));
+}
+
 #[test]
 fn a_member_of_version_1_holds_owners_and_digests_back_and_nobody_stops() {
     let mut servers = trio(ClusterVersion::FIRST);

@@ -61,7 +61,7 @@ impl Racing {
         let known = context.judge.record().cloned();
         let sequence = match &known {
             None => context.next_sequence(0),
-            Some(record) if record.sequence > Record::STAND_MAX => None,
+            Some(record) if record.sequence_to_stand().is_none() => None,
             Some(record) => context.next_sequence(record.sequence),
         };
         let Some(sequence) = sequence else {

@@ -129,6 +129,14 @@ impl Rights {
                 ));
             }
         }
+        let inner = |it: &str| it.strip_suffix('*').unwrap_or(it).contains('*');
+        if operate.iter().any(|it| inner(it)) {
+            return Err(
+                "expected operate to hold names of groups with a star at the end or with none, \
+                 found one elsewhere: there it would stand for itself"
+                    .to_owned(),
+            );
+        }
         if operate.iter().any(|it| it.is_empty() || it.contains('/')) {
             return Err(
                 "expected operate to hold names of groups, which have no slash, found something \

@@ -49,6 +49,20 @@ pub enum RepairError {
         /// The term.
         found: u64,
     },
+    /// No leader will ever follow what the register holds.
+    #[error(
+        "expected a record above which a candidate stands, found term {term} and sequence \
+         {sequence}: it was written by hand. Stop every candidate, delete it (`tenure forget \
+         {election} --holder-is-gone`), and run this again"
+    )]
+    Last {
+        /// Of which election.
+        election: Name,
+        /// The record's term.
+        term: u64,
+        /// Its sequence.
+        sequence: u64,
+    },
     /// Somebody leads below the term still.
     #[error(
         "expected a leader above term {above} within {waited:?}, found none: the candidate that leads \
@@ -129,6 +143,14 @@ pub async fn repair(
     on_background(async move {
         let (_, record) = look(store.as_ref(), &election, within).await?;
         if let Some(record) = record {
+            if record.is_last() {
+                let (term, sequence) = (record.term.get(), record.sequence);
+                return Err(RepairError::Last {
+                    election,
+                    term,
+                    sequence,
+                });
+            }
             // From a vacant election the next leader takes the next term.
             let vacant = record.holder().is_none();
             if record.term > above || (vacant && record.term == above) {
