@@ -26,7 +26,7 @@ pub mod revoked;
 
 pub use client::ClientLine;
 pub use connect::{ClientTls, ClientTlsFiles, OwnFiles, at, connect};
-pub use distrust::{Mismatch, date, distrust, flaw};
+pub use distrust::{Mismatch, date, distrust, flaw, is_refusal};
 pub use files::{Own, client, roots};
 pub use line::Line;
 pub use renewed::{Renewed, Unread, in_time};
