@@ -14,6 +14,11 @@
 //! from a backup). One that is new hears everybody before it believes a
 //! leader, and believes none as long as servers of two clusters answer.
 //!
+//! A server that refuses this client is alive too, and may be of the other
+//! cluster. So neither client goes to a cluster that has too few members for
+//! those of it that answer and all that refuse ([`RecentAnswers`]). A cluster
+//! of three of which one server does not know a new token yet has enough.
+//!
 //! Servers may be far away. A server that has not answered in the time that
 //! near ones take is asked once more over another connection, with more
 //! patience, while it goes on being asked as if it were near: what does not
@@ -30,6 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_api::v1::{self, cluster_client::ClusterClient};
+use tenure_core::time::Instant;
 use tenure_runtime::error::about;
 use tenure_runtime::round_trip::{RoundTripTimes, TIMEOUT_MAX};
 use tenure_runtime::{clock, drive};
@@ -40,6 +46,7 @@ use tokio::time::timeout;
 use super::Error;
 use super::dialer::Dialer;
 use super::error::{carried, sentence};
+use super::recent_answers::{KEPT, RecentAnswers};
 use super::token::Channel;
 
 /// How long one server that is near may take to say what it is.
@@ -139,6 +146,12 @@ impl LeaderDiscovery {
     /// The servers that were named, and those that were learnt of.
     pub(super) fn addresses(&self) -> Vec<Arc<str>> {
         self.servers().list.clone()
+    }
+
+    /// The servers that were named.
+    fn configured(&self) -> Vec<Arc<str>> {
+        let servers = self.servers();
+        servers.list[..servers.configured].to_vec()
     }
 
     /// Takes note of a server that another one has named.
@@ -297,7 +310,8 @@ impl LeaderDiscovery {
                 AskOutcome::Nothing => continue,
             };
             answered = true;
-            if self.is_foreign(discovered, rounds, questions, &status) {
+            if let Some(why) = self.foreign(discovered, rounds, questions, (&address, &status)) {
+                self.doubt(questions, why);
                 continue;
             }
             // After a while a lower term is no straggler's: the cluster was
@@ -315,9 +329,10 @@ impl LeaderDiscovery {
             }
         }
         if let Some((address, status)) = claim {
-            if self.is_one_cluster(discovered, questions) {
+            let Some(why) = self.another(discovered, questions, (&address, &status)) else {
                 return Round::Led(address, status);
-            }
+            };
+            self.doubt(questions, why);
             tokio::time::sleep(pause(rounds)).await;
             return Round::Nobody;
         }
@@ -335,32 +350,30 @@ impl LeaderDiscovery {
             within,
             answer,
         } = answered;
-        questions.clusters.remove(&address);
-        questions.refusing.remove(&address);
+        let now = clock::boot();
+        questions.recent_answers.forget(now);
         match answer {
             Ok(Ok(status)) => {
-                if !status.cluster.is_empty() {
-                    let cluster = status.cluster.clone();
-                    questions.clusters.insert(Arc::clone(&address), cluster);
-                }
+                questions.recent_answers.heard(now, &address, &status);
                 AskOutcome::Status(address, Box::new(status))
             }
             Ok(Err(status)) => {
+                questions.recent_answers.failed(now, &address, &status);
                 let message = format!("{address}: {}", sentence(&status));
-                self.note(message.clone());
+                self.note_of_one(questions, message.clone());
                 let error = carried(&status);
                 let cause = error.is_some_and(|it| it.cause() == v1::Cause::Unauthenticated);
                 if !cause {
                     return AskOutcome::Nothing;
                 }
-                questions.refusing.insert(address);
                 AskOutcome::Refused(Error::Refused {
                     cause: v1::Cause::Unauthenticated,
                     message,
                 })
             }
             Err(_) => {
-                self.note(format!("{address}: no answer within {}", about(within)));
+                let why = format!("{address}: no answer within {}", about(within));
+                self.note_of_one(questions, why);
                 AskOutcome::Nothing
             }
         }
@@ -397,47 +410,45 @@ impl LeaderDiscovery {
         }
     }
 
-    /// Whether a server is of another cluster than this client's, which still
-    /// answers.
-    fn is_foreign(
+    /// Why a server that has answered is not listened to: it is of another
+    /// cluster than this client's, which is, or may be, alive.
+    fn foreign(
         &self,
         discovered: &Discovered,
         rounds: u32,
         questions: &OpenQuestions,
-        status: &v1::StatusResponse,
-    ) -> bool {
+        (address, status): (&Arc<str>, &v1::StatusResponse),
+    ) -> Option<String> {
         let (ours, theirs) = (&discovered.cluster, &status.cluster);
         if ours.is_empty() || theirs.is_empty() || ours == theirs {
-            return false;
+            return None;
         }
-        let ours_is_there = questions.clusters.values().any(|it| it == ours);
-        let foreign = ours_is_there || rounds < ROUNDS_EARLY;
-        if foreign {
-            self.note(format!(
-                "server {} is of another cluster, {theirs}, than this client's, {ours}",
-                status.id
-            ));
+        let answers = &questions.recent_answers;
+        let refused = answers.too_many_refuse(address, status, &self.configured());
+        let ours_is_there = answers.has_cluster(ours) || refused.is_some();
+        if !ours_is_there && rounds >= ROUNDS_EARLY {
+            return None;
         }
-        foreign
+        let id = status.id;
+        Some(refused.unwrap_or_else(|| {
+            format!("server {id} is of another cluster, {theirs}, than this client's, {ours}")
+        }))
     }
 
-    /// Whether all that answered a new client are of one cluster.
-    fn is_one_cluster(&self, discovered: &Discovered, questions: &OpenQuestions) -> bool {
-        let mut clusters = questions.clusters.iter();
-        let Some((one, first)) = clusters.next() else {
-            return true;
-        };
-        match clusters.find(|(_, cluster)| *cluster != first) {
-            Some((two, second)) if discovered.cluster.is_empty() => {
-                self.note(format!(
-                    "expected servers of one cluster, found {one} of cluster {first} and {two} of \
-                     cluster {second}: stop the servers of the one that should not be, or take \
-                     them out of the URL"
-                ));
-                false
-            }
-            _ => true,
+    /// Why a new client does not believe the leader that it has found: servers
+    /// of another cluster are alive.
+    fn another(
+        &self,
+        discovered: &Discovered,
+        questions: &OpenQuestions,
+        (address, status): (&Arc<str>, &v1::StatusResponse),
+    ) -> Option<String> {
+        if !discovered.cluster.is_empty() {
+            return None;
         }
+        let answers = &questions.recent_answers;
+        let two = answers.two_clusters();
+        two.or_else(|| answers.too_many_refuse(address, status, &self.configured()))
     }
 
     fn learn_from(
@@ -455,16 +466,32 @@ impl LeaderDiscovery {
             (Some(leader), Some(member)) => {
                 self.learn(&member.client_address);
                 // One that does not know the token has said why it does not.
-                if !questions.refusing.is_empty() {
+                if questions.recent_answers.has_refusals() {
                     return;
                 }
-                self.note(format!(
-                    "server {leader} is said to lead, and does not say so"
-                ));
+                let why = format!("server {leader} is said to lead, and does not say so");
+                self.note_of_one(questions, why);
             }
-            _ if status.waiting.is_empty() => self.note(format!("{address}: nobody leads")),
-            _ => self.note(format!("{address}: {}", status.waiting)),
+            _ if status.waiting.is_empty() => {
+                self.note_of_one(questions, format!("{address}: nobody leads"));
+            }
+            _ => self.note_of_one(questions, format!("{address}: {}", status.waiting)),
         }
+    }
+
+    /// Takes note of what is known of one server.
+    fn note_of_one(&self, questions: &OpenQuestions, why: String) {
+        let doubt = questions.doubted_at;
+        if doubt.is_none_or(|at| clock::boot().since(at) >= KEPT) {
+            self.note(why);
+        }
+    }
+
+    /// Takes note of why servers that answer are not believed. It says more
+    /// than what is known of one server, and stays.
+    fn doubt(&self, questions: &mut OpenQuestions, why: String) {
+        questions.doubted_at = Some(clock::boot());
+        self.note(why);
     }
 
     fn note(&self, why: String) {
@@ -486,10 +513,9 @@ struct OpenQuestions {
     patient: BTreeSet<Arc<str>>,
     /// Who has let the time for one pass in this search.
     silent: BTreeSet<Arc<str>>,
-    /// Of which cluster those are who answered last.
-    clusters: BTreeMap<Arc<str>, String>,
-    /// Who answered last that it does not know this client.
-    refusing: BTreeSet<Arc<str>>,
+    recent_answers: RecentAnswers,
+    /// When servers that answered were last not believed.
+    doubted_at: Option<Instant>,
 }
 
 /// What came of a question.

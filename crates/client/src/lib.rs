@@ -29,6 +29,7 @@
 //! | `pipeline/` | numbering, sending again, running out of time: a value without a socket |
 //! | `connection.rs` | one connection, fed from a pipeline |
 //! | `leader_discovery.rs` | who leads |
+//! | `recent_answers.rs` | whether the servers that are alive can be of one cluster |
 //! | `dialer.rs` | connections, with TLS or without |
 //! | `token.rs` | by what the client is known |
 //! | `own_token_channel.rs` | the same where it was given no token, and the servers are on this machine |
@@ -49,6 +50,7 @@ mod error;
 mod leader_discovery;
 mod own_token_channel;
 mod pipeline;
+mod recent_answers;
 mod session;
 mod sessions;
 mod token;

@@ -335,7 +335,7 @@ fn a_session_that_is_to_have_an_owner_waits_for_the_version_that_notes_it() {
     let mut told = ask(&mut servers, opening(u64::MAX));
     assert_eq!(told, [refused(Refusal::Rising)]);
     // What has no owner needs no version.
-    let nobodys = ClientRequest::Open(OpenSession::of_nobody(u64::MAX / 2));
+    let nobodys = ClientRequest::Open(OpenSession::unowned(u64::MAX / 2));
     let opened = ask(&mut servers, nobodys);
     let has_opened = |told: &[Answer]| matches!(told, [Answer::Done(Outcome::Opened(_))]);
     assert!(has_opened(&opened), "{opened:?}");
@@ -370,7 +370,7 @@ fn a_member_that_is_down_holds_sessions_up_for_seconds() {
     let session = open(&mut servers);
     let is_anybodys = |servers: &Servers, session| {
         let opened = servers.nodes[0].state().sessions().get(session);
-        opened.expect("it is open").owner().is_anybody()
+        opened.expect("it is open").owner().is_unowned()
     };
     assert!(is_anybodys(&servers, session));
     servers.cut_off(None);

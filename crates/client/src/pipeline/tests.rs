@@ -539,6 +539,30 @@ fn a_right_that_was_taken_away_since_proves_nothing() {
 }
 
 #[test]
+fn what_was_sent_before_its_client_was_turned_away_says_why_it_is_unknown() {
+    let mut world = World::new(1);
+    world.pipeline.connected(at(0));
+    world.ask_next(60_000);
+    world.settle();
+    world.ask_next(1_000);
+    world.write();
+    world.cut(false);
+    let refusal = Error::Refused {
+        cause: v1::Cause::Unauthenticated,
+        message: "no server knows its token".into(),
+    };
+    let mut outcomes = Outcomes::new();
+    world.pipeline.disconnected("cut", &mut outcomes);
+    world.pipeline.turn_away(&refusal, &mut outcomes);
+    assert!(outcomes.is_empty(), "a server may have it");
+    world.pipeline.tick(at(world.millis + 1_000), &mut outcomes);
+    let [(_, Err(Error::Unknown(why)))] = &outcomes[..] else {
+        panic!("expected one that is unknown");
+    };
+    assert_eq!(why, "no answer in time: no server knows its token");
+}
+
+#[test]
 fn what_was_denied_each_time_that_it_was_sent_was_not_done() {
     for denied in [Denied::Appending, Denied::Everything] {
         let mut world = World::new(1);

@@ -126,11 +126,15 @@ impl Pipeline {
             }
             !over
         });
+        // What is in the way now may be why, unless a server has it.
+        let late = match self.connected {
+            true => "no answer in time".to_owned(),
+            false => format!("no answer in time: {why}"),
+        };
         for sent in self.in_flight.iter_mut() {
             if !matches!(sent.op.reply, Reply::Nobody) && is_over(sent.op.deadline) {
                 let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
-                let late = Err(Error::Unknown("no answer in time".into()));
-                outcomes.push((reply, late));
+                outcomes.push((reply, Err(Error::Unknown(late.clone()))));
             }
         }
         self.next_deadline = next;

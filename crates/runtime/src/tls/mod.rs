@@ -30,4 +30,4 @@ pub use files::{CertificateAndKey, client, roots};
 pub use maybe_tls_stream::MaybeTlsStream;
 pub use reloaded::{FilesError, Reloaded, read_in_time};
 pub use revocation::{CheckedTlsStream, RevocationLists, serial_number};
-pub use tls_error::{Mismatch, date, describe_certificate_error, explain_tls_error};
+pub use tls_error::{Mismatch, date, describe_certificate_error, explain_tls_error, is_refusal};

@@ -9,6 +9,7 @@
 //! Connections that break, and strangers who speak neither, are not told
 //! here: nobody can mend anything about them.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -21,6 +22,25 @@ use super::connect::ClientTlsFiles;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Mismatch(pub &'static str);
+
+/// Whether `error`, or what lies behind it, is that of TLS: one side does not
+/// believe the other, or does not understand it. So the other side is alive. A
+/// connection that cannot be made, that breaks, or on which nothing comes, is
+/// none of these.
+///
+/// It is known by its kind. No error of the system has it, and HTTP/2 keeps of
+/// an error its kind and its text alone.
+pub fn is_refusal(error: &(dyn StdError + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let of_io = error.downcast_ref::<io::Error>();
+        if of_io.is_some_and(|it| it.kind() == io::ErrorKind::InvalidData) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
 
 /// What one side does not believe of the other, what was expected and what to
 /// do; `None` if the connection failed for another reason. `authority` is the
@@ -229,6 +249,24 @@ mod tests {
             (4_107_542_400, "2100-03-01 00:00 UTC"),
         ] {
             assert_eq!(date(seconds), text);
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_known_below_other_errors() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("transport error")]
+        struct Above(#[source] io::Error);
+
+        let alert = Error::AlertReceived(AlertDescription::CertificateRevoked);
+        let heard = io::Error::new(io::ErrorKind::InvalidData, alert);
+        assert!(is_refusal(&Above(heard)));
+        for kind in [
+            io::ErrorKind::ConnectionRefused,
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::UnexpectedEof,
+        ] {
+            assert!(!is_refusal(&Above(kind.into())), "{kind}");
         }
     }
 
