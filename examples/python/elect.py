@@ -50,7 +50,7 @@ class Cluster:
         self.session = self.ask("Sessions", "Open", v1.OpenSessionRequest(ttl_millis=ttl * 1000)).session
 
     def ask(self, service, call, request, within=10):
-        """Asks whoever leads; goes on asking, unchanged, while that is safe."""
+        """Asks the leader; goes on asking, unchanged, while that is safe."""
         end = boot() + within
         while True:
             try:
@@ -163,7 +163,7 @@ class Candidate:
                     "lease_ns": int(self.lease * 1e9),
                     "acquired_at_ms": now,
                     "renewed_at_ms": now,
-                    # Another for every reign: nothing is adopted.
+                    # Another for every leadership: nothing is adopted.
                     "leader": secrets.token_hex(16),
                     "name": self.name,
                 }
@@ -173,7 +173,7 @@ class Candidate:
             time.sleep(self.lease / 20)
 
     def renew(self):
-        """Goes on for another lease. False if the office is lost, or asked for."""
+        """Goes on for another lease. False if the election is lost, or asked for."""
         held, version, _ = self.read()
         if held is None or held.get("leader") != self.record["leader"] or "request" in held:
             self.version, self.asked = version, held is not None and "request" in held
@@ -184,7 +184,7 @@ class Candidate:
         return self.write(fields, version)
 
     def resign(self):
-        """Vacates the office, after its work has ended. The term stays."""
+        """Vacates the election, after its work has ended. The term stays."""
         held, version, _ = self.read()
         if held and held.get("leader") == self.record["leader"]:
             gone = ("leader", "name", "address", "params", "request")

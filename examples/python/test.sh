@@ -69,7 +69,7 @@ id="$("$tenure" leader demo --json | python3 -c 'import json, sys; print(json.lo
 "$tenure" resign demo --leader-id "$id" >/dev/null
 within 60 grep -q 'two leads no more' "$place/two.out"
 code=0; "$tenure" leader demo >/dev/null || code=$?
-[ "$code" = 3 ] || fail "expected a vacant office (3), found $code"
+[ "$code" = 3 ] || fail "expected a vacant election (3), found $code"
 log="$("$tenure" log read)"
 [ "$log" = $'one leads in term 1\ntwo leads in term 2' ] || fail "expected two entries, found: $log"
 # And the other way round: what tenure's candidates left is understood.

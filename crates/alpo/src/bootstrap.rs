@@ -16,8 +16,8 @@
 //!   cluster's id, goes to disk before the first vote;
 //! * somebody has founded already, with this very storage in its table: this
 //!   server was asked, answered that it was blank, and has voted for nobody
-//!   since, because it could not. Its storage was drawn at random, so whoever
-//!   names it means it, one of `--peers` or not;
+//!   since, because it could not. Its storage was drawn at random, so a server
+//!   that names it means it, one of `--peers` or not;
 //! * a leader has admitted it (see [`membership`](super::Membership)).
 //!
 //! If anybody knows its number under another storage it founds nothing, waits,
@@ -55,7 +55,7 @@ use super::ids::{ClusterId, ServerId, StorageId};
 use super::membership::Membership;
 
 /// The servers of a cluster and their data directories.
-pub type Table = BTreeMap<ServerId, StorageId>;
+pub type MemberDisks = BTreeMap<ServerId, StorageId>;
 
 /// What a server says of itself when it meets another.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,7 +68,7 @@ pub struct Hello {
     pub cluster: Option<ClusterId>,
     /// The members it knows, with their storages; if it is blank, with whom
     /// it has promised to found a cluster, or nobody yet.
-    pub known: Table,
+    pub known: MemberDisks,
     /// With whom it would found a cluster, itself among them; empty if it is
     /// part of one.
     pub founders: BTreeSet<ServerId>,
@@ -233,9 +233,9 @@ pub struct Bootstrap {
     /// Every peer, itself among them, and the storage it is blank with.
     blank: BTreeMap<ServerId, Option<StorageId>>,
     /// With whom this server will found a cluster, and with no others.
-    promised: Option<Table>,
+    promised: Option<MemberDisks>,
     /// What others that are blank have promised.
-    others: BTreeMap<ServerId, Table>,
+    others: BTreeMap<ServerId, MemberDisks>,
     planted: Plant<Bug>,
 }
 
@@ -262,7 +262,7 @@ impl Bootstrap {
     /// The same server as it goes on with what its disk has kept. If there is
     /// a promise, it says who the founders are, whatever flags say by now.
     #[must_use]
-    pub fn resumed(self, promised: Option<Table>) -> Self {
+    pub fn resumed(self, promised: Option<MemberDisks>) -> Self {
         let Some(table) = promised else {
             return self;
         };
@@ -356,7 +356,7 @@ impl Bootstrap {
     }
 
     /// Everybody, if all others are known to be blank.
-    fn everybody(&self) -> Option<Table> {
+    fn everybody(&self) -> Option<MemberDisks> {
         let heard = |(server, storage): (&ServerId, &Option<StorageId>)| {
             storage.map(|storage| (*server, storage))
         };
@@ -370,7 +370,7 @@ impl Bootstrap {
     /// With whom this server could found a cluster, if it has promised itself
     /// to none. The caller makes that durable, says [`promise`](Self::promise),
     /// and greets all others again.
-    pub fn due(&self) -> Option<Table> {
+    pub fn due(&self) -> Option<MemberDisks> {
         match self.promised {
             Some(_) => None,
             None => self.everybody(),
@@ -379,31 +379,35 @@ impl Bootstrap {
 
     /// The promise is durable. The same as [`heard`](Self::heard), should all
     /// others have made it before.
-    pub fn promise(&mut self, table: Table) -> Option<(Identity, Membership)> {
+    pub fn promise(&mut self, table: MemberDisks) -> Option<(Identity, Membership)> {
         self.promised = Some(table);
         self.complete()
     }
 
     /// Who this server is and who belongs to its cluster, if all others have
-    /// promised the same. To be asked once before anybody is heard: whoever
-    /// founds a cluster alone waits for nobody.
+    /// promised the same. To be asked once before any server is heard: one that
+    /// bootstraps a cluster alone waits for no other.
     pub fn complete(&self) -> Option<(Identity, Membership)> {
         let hasty = self.planted.is(Bug::FoundByMajority) || self.planted.is(Bug::FoundUnpromised);
         if hasty || self.blank.len() == 1 {
-            return self.everybody().map(|table| self.founded(&table));
+            return self.everybody().map(|table| self.bootstrapped(&table));
         }
         let table = self.promised.as_ref()?;
         let mut others = table.keys().filter(|server| **server != self.server);
         let agreed = others.all(|server| self.others.get(server) == Some(table));
-        agreed.then(|| self.founded(table))
+        agreed.then(|| self.bootstrapped(table))
     }
 
-    fn founded(&self, table: &Table) -> (Identity, Membership) {
+    fn bootstrapped(&self, table: &MemberDisks) -> (Identity, Membership) {
         self.found(digest(table), table)
     }
 
     /// A peer has a cluster already.
-    fn join(&self, cluster: ClusterId, known: &Table) -> Result<(Identity, Membership), JoinError> {
+    fn join(
+        &self,
+        cluster: ClusterId,
+        known: &MemberDisks,
+    ) -> Result<(Identity, Membership), JoinError> {
         let (server, found) = (self.server, self.storage);
         match known.get(&server) {
             // As if it were the one that they know.
@@ -413,12 +417,12 @@ impl Bootstrap {
                 Ok(self.found(cluster, &table))
             }
             Some(storage) if *storage == found && digest(known) == cluster => {
-                self.keeps(known)?;
+                self.check_promise(known)?;
                 Ok(self.found(cluster, known))
             }
             // It belongs to them, but the members have changed since the
             // bootstrap: it learns of that, and that it may vote, by the log.
-            Some(storage) if *storage == found => Ok(self.found(cluster, &Table::new())),
+            Some(storage) if *storage == found => Ok(self.found(cluster, &MemberDisks::new())),
             Some(storage) => Err(JoinError::Replaced {
                 server,
                 known: *storage,
@@ -430,7 +434,7 @@ impl Bootstrap {
 
     /// Whether a cluster that these have founded is the one that was promised,
     /// if any was.
-    fn keeps(&self, table: &Table) -> Result<(), JoinError> {
+    fn check_promise(&self, table: &MemberDisks) -> Result<(), JoinError> {
         let promised = self.promised.as_ref().filter(|promised| *promised != table);
         let mut differs = promised.into_iter().flatten();
         let differs = differs.find(|(server, storage)| table.get(server) != Some(storage));
@@ -444,14 +448,14 @@ impl Bootstrap {
         }
     }
 
-    fn found(&self, cluster: ClusterId, table: &Table) -> (Identity, Membership) {
+    fn found(&self, cluster: ClusterId, table: &MemberDisks) -> (Identity, Membership) {
         let identity = Identity {
             cluster,
             server: self.server,
             storage: self.storage,
         };
         let members = table.iter().map(|(server, storage)| (*server, *storage));
-        (identity, Membership::founded(members))
+        (identity, Membership::bootstrapped(members))
     }
 }
 
@@ -459,16 +463,16 @@ impl Identity {
     /// Whether this server may talk to the one that says `hello`.
     ///
     /// What the other says is judged by its cluster, its term and its log, and
-    /// never by whether this server's own members have it, with that disk or
-    /// at all: those members may be out of date, and if the only server that
-    /// has everything were refused by one that lags, a majority could be up
-    /// and nobody be elected for ever. That is safe. A vote for a server that
-    /// is no member any more elects nobody: such a server counts the votes of
-    /// *its* members, and a majority of these shares a disk with every
-    /// majority of the members that follow, whose log is better; and it asks
-    /// first whether it would win, so that nobody is disturbed who hears a
-    /// leader. What *adds* to a majority is counted by number and disk, by
-    /// whoever counts (`node/candidate.rs`, `node/leader.rs`).
+    /// never by whether this server's own members have it, with that disk or at
+    /// all: those members may be out of date, and if the only server that has
+    /// everything were refused by one that lags, a majority could be up and
+    /// nobody be elected for ever. That is safe. A vote for a server that is no
+    /// member any more elects nobody: such a server counts the votes of *its*
+    /// members, and a majority of these shares a disk with every majority of
+    /// the members that follow, whose log is better; and it asks first whether
+    /// it would win, so that nobody is disturbed who hears a leader. What
+    /// *adds* to a majority is counted by number and disk, where it is counted
+    /// (`node/candidate.rs`, `node/leader.rs`).
     ///
     /// # Errors
     /// If it is a stranger: of another cluster, or under this server's own
@@ -493,7 +497,7 @@ impl Identity {
 
 /// The id of the cluster that is founded by these (FNV-1a, 128 bits). The
 /// storages are random, so no two clusters have the same by chance.
-pub fn digest(table: &Table) -> ClusterId {
+pub fn digest(table: &MemberDisks) -> ClusterId {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     let bytes = table.iter().flat_map(|(server, storage)| {

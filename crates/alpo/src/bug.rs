@@ -38,21 +38,21 @@ bugs! {
     AnyoneCalms,
     /// H9: a server that hears a leader takes over a candidate's term.
     NotSticky,
-    /// H9: nobody is polled before the term is raised.
+    /// H9: the term is raised without a pre-vote.
     NoPoll,
-    /// H10: whoever deferred stands again at once.
+    /// H10: a server that deferred stands again at once.
     DeferImpatient,
     /// H11: votes of an earlier cycle are counted.
     StaleVotes,
-    /// H11: replies of an earlier reign are counted.
+    /// H11: replies of an earlier term are counted.
     StaleMatches,
     /// H12: a leader counts itself before its disk has the entry.
     CountedUnsynced,
-    /// H13: a passive server takes the leader's commit for its own log.
+    /// H13: a follower takes the leader's commit for its own log.
     CommitUnverified,
     /// H14: a damaged log is cut where the damage begins, whatever follows.
     DamageCut,
-    /// H15: a passive server reports its own last id as matched.
+    /// H15: a follower reports its own last id as matched.
     LastIdMatches,
     /// H16: a retry is not looked for in the uncommitted tail.
     TailUnsearched,
@@ -60,7 +60,7 @@ bugs! {
     AnswerLost,
     /// H16: each server ends sessions by its own clock.
     LocalExpiry,
-    /// A passive server acknowledges entries before its disk has them.
+    /// A follower acknowledges entries before its disk has them.
     AckUnsynced,
     /// A duplicate append truncates what came after it.
     DuplicateTruncates,
@@ -90,7 +90,7 @@ bugs! {
     FoundUnpromised,
     /// A session ends, and its registers keep what they hold.
     WillForgotten,
-    /// Whoever knows its version writes a register, bound or not.
+    /// A client that knows its version writes a register, bound or not.
     BoundWritable,
     /// The end of a session is carried out as it was proposed, whatever was
     /// heard of it since.
@@ -98,7 +98,7 @@ bugs! {
     /// A new leader gives no session a new time to live.
     ReignRenewsNobody,
     /// The log's time goes on from the newest that was heard, by the whole
-    /// reign: it runs ahead of every clock.
+    /// leadership: it runs ahead of every clock.
     TimeCountedTwice,
     /// A server that starts again owes only the silence of the settings that
     /// it has now.
@@ -129,7 +129,7 @@ bugs! {
     NewerRefused,
     /// A serial that comes again is answered as done, whatever it asks for.
     SerialWithoutDigest,
-    /// Whoever knows a session's number may use it.
+    /// A client that knows a session's number may use it.
     SessionWithoutOwner,
     /// A disk that was set back to an earlier state of itself is let in, and
     /// counts.

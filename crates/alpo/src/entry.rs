@@ -16,7 +16,7 @@ use tenure_core::ids::{Key, Term, Version};
 
 use super::ids::{LogId, Position};
 use super::membership::Membership;
-use super::owner::Owner;
+use super::session_owner::SessionOwner;
 
 /// The log's own time, in nanoseconds since the log began. It runs only
 /// while somebody leads.
@@ -28,11 +28,11 @@ pub type SessionId = LogId;
 /// The number a client gives a request; the first of a session is 1.
 pub type Serial = u64;
 
-/// Which kinds of entries may be in the log, as one number: the least that
-/// all members of the cluster speak. It rises by an entry of its own
+/// Which kinds of entries may be in the log, as one number: the least that all
+/// members of the cluster speak. It rises by an entry of its own
 /// ([`Payload::Version`]) once the last server of an earlier release is gone,
-/// and never falls: what is in the log must be understood by whoever comes
-/// after.
+/// and never falls: what is in the log must be understood by every server that
+/// reads it later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClusterVersion(u64);
 
@@ -144,7 +144,7 @@ pub enum Payload {
         /// As above.
         ttl: LogTime,
         /// Whose it is.
-        owner: Owner,
+        owner: SessionOwner,
     },
     /// A client's request.
     Command(Command),
@@ -158,8 +158,8 @@ pub enum Payload {
     /// it.
     Version(ClusterVersion),
     /// A kind of entry that only the release after this one knows; it stands
-    /// for all that are to come, so that upgrades can be tried before there
-    /// is anything to upgrade to. A leader notes its reign with it.
+    /// for all that are to come, so that upgrades can be tried before there is
+    /// anything to upgrade to. A leader notes its term with it.
     #[cfg(feature = "next-version")]
     Note(u64),
 }
@@ -211,7 +211,7 @@ pub enum Operation {
     Delete(Arc<Deletion>),
     /// Compare and swap a register, and bind it to the command's session.
     Bind(Arc<Binding>),
-    /// Nothing but a sign of life.
+    /// Nothing but a keep-alive.
     KeepAlive,
     /// End the session now.
     Close,

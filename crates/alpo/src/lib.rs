@@ -37,17 +37,17 @@ mod durable;
 mod entry;
 mod ids;
 pub mod invariants;
+mod known_starts;
 mod log;
 mod membership;
 mod message;
 mod node;
-mod owner;
 pub mod quorum;
-mod starts;
+mod session_owner;
 mod state;
 pub mod wal;
 
-pub use bootstrap::{Bootstrap, Hello, JoinError, Table, digest};
+pub use bootstrap::{Bootstrap, Hello, JoinError, MemberDisks, digest};
 pub use bug::Bug;
 pub use config::{Config, ConfigError};
 pub use durable::{Batch, HardState, Identity, Recovered, Snapshot, Vote};
@@ -56,6 +56,7 @@ pub use entry::{
     Operation, Outcome, Payload, Serial, SessionId,
 };
 pub use ids::{ClusterId, LogId, MAX_NUMBER, MAX_TERM_LEAP, Position, Rank, ServerId, StorageId};
+pub use known_starts::{CopyEvidence, DiskProgress, KnownStarts, Start, StartVerdict};
 pub use log::Log;
 pub use membership::{Change, ChangeError, MAX_MEMBERS, Member, Membership, VotingStatus};
 pub use message::{Body, CompareChecksums, Envelope, Reply, Request, SenderRole};
@@ -63,8 +64,7 @@ pub use node::{
     Answer, ClientRequest, Event, Fault, Input, MAX_SESSION_ENDS, MAX_SNAPSHOT_BYTES, MessageError,
     Node, Output, Query, QueryResult, QuotaExceeded, Refusal, ServerList, Status, StepDownReason,
 };
-pub use owner::{Fingerprint, OpenSession, Owner, OwnershipProof, SessionOpener};
-pub use starts::{CopyEvidence, DiskProgress, KnownStarts, Start, StartVerdict};
+pub use session_owner::{Fingerprint, OpenSession, OwnershipProof, SessionOpener, SessionOwner};
 pub use state::{
     Bound, Gap, Gaps, JUMP, Limits, MAX_BOUND, MAX_WINDOW, NotRestorable, Restored, Restoring,
     SerialStatus, Session, Sessions, SnapshotError, State, StateChecksum, TERM_STEP, TooOld,

@@ -139,7 +139,7 @@ impl Log {
     /// Appends an entry.
     ///
     /// # Panics
-    /// If it does not fit: a broken invariant, whoever broke it.
+    /// If it does not fit: an invariant is broken.
     pub fn append(&mut self, entry: Entry) {
         let (last, next) = (self.last, entry.position());
         assert!(self.fits(&entry), "{next} does not follow {last}");

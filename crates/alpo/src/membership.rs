@@ -73,7 +73,7 @@ pub enum ChangeError {
 
 impl Membership {
     /// The members a cluster is founded with: all of them vote.
-    pub fn founded(servers: impl IntoIterator<Item = (ServerId, StorageId)>) -> Self {
+    pub fn bootstrapped(servers: impl IntoIterator<Item = (ServerId, StorageId)>) -> Self {
         let voter = |storage| Member {
             voting_status: VotingStatus::Voter,
             storage,

@@ -1,10 +1,10 @@
 //! What servers say to each other.
 //!
-//! Only candidates and leaders ask ([`Request`]); followers only
-//! answer ([`Reply`]). Every message carries its sender's term, and every
-//! reply carries the number of the request it answers and the term it was
-//! asked in, so that an answer to an older cycle or an older reign is known
-//! for what it is (`docs/design/alpo.md`, H11).
+//! Only candidates and leaders ask ([`Request`]); followers only answer
+//! ([`Reply`]). Every message carries its sender's term, and every reply
+//! carries the number of the request it answers and the term it was asked in,
+//! so that an answer to an older cycle or an older term is known for what it is
+//! (`docs/design/alpo.md`, H11).
 
 use alloc::sync::Arc;
 
@@ -61,7 +61,7 @@ pub enum SenderRole {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     /// Pre-vote: would you vote for me in the next term? Changes nothing
-    /// anywhere, so that a server that comes back cannot disturb a reign.
+    /// anywhere, so that a server that comes back cannot disturb a leadership.
     PreVote {
         /// The last entry of the candidate's log; zero if it has none.
         last: Position,

@@ -102,8 +102,8 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::from_seed(seed);
         let members = (0..SERVERS).map(|i| (server(i), StorageId::from_u128(i as u128)));
-        let members = Membership::founded(members);
-        let state = State::founded(Limits::default(), ClockId::default(), members);
+        let members = Membership::bootstrapped(members);
+        let state = State::bootstrapped(Limits::default(), ClockId::default(), members);
         // A vote on disk names its disk from the beginning.
         let state = state.with_version(ClusterVersion::SECOND);
         let held = Recovered {
@@ -148,7 +148,7 @@ impl World {
                 };
                 for token in 0..self.rng.between(1, 8) {
                     let ask = ClientRequest::Command(command.clone(), OwnershipProof::NONE);
-                    node.handle(now, Input::Asked { token, ask });
+                    node.handle(now, Input::ClientRequest { token, ask });
                 }
             }
             0 | 1 => {

@@ -160,7 +160,7 @@ fn at_the_end_of_a_session_its_registers_get_their_last_wills_at_once() {
         assert_ne!(log.version("a"), before);
         assert_eq!(log.value("b").as_deref(), Some("b"));
         assert_eq!(log.holder("b"), Some(other));
-        // Whoever watches is told, in the order of the keys.
+        // A watch is told, in the order of the keys.
         let changes = log.state.registers().changes_after(revision).expect("kept");
         let keys: Vec<_> = changes.map(|it| it.key.as_str().to_owned()).collect();
         assert_eq!(keys, ["a", "c"]);
@@ -192,7 +192,7 @@ fn a_keep_alive_renews_all_that_a_session_holds() {
         let bound = log.state.bound(&key(name)).expect("it is bound");
         assert_eq!((bound.session, bound.heard, bound.ends), (holder, 90, 190));
     }
-    // A new reign gives everybody a new lease, and so all that is held.
+    // A new leader gives everybody a new lease, and so all that is held.
     log.apply(Payload::NoOp);
     assert_eq!(log.state.bound(&key("a")).map(|it| it.ends), Some(250));
 }
@@ -318,8 +318,8 @@ fn whatever_happens_a_register_is_bound_as_long_as_its_session_lives() {
     }
 }
 
-/// The room that registers take is what they and their last wills hold, and
-/// what all changes up to `counted` and since add up to.
+/// The room that registers take is what they and their on-expiry values hold,
+/// and what all changes up to `counted` and since add up to.
 fn count(log: &Log, model: &Model, counted: &mut (u64, i64)) {
     let registers = log.state.registers();
     let news = registers.changes_after(counted.0).expect("few changes");

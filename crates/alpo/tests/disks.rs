@@ -31,7 +31,7 @@ fn term(number: u64) -> Term {
 
 /// Voters by number and disk.
 fn members(of: &[(u64, u128)]) -> Membership {
-    Membership::founded(
+    Membership::bootstrapped(
         of.iter()
             .map(|(number, storage)| (id(*number), disk(*storage))),
     )
@@ -47,7 +47,7 @@ fn with_learner(storage: u128) -> Membership {
     voters.iter().chain([(id(3), learner)]).collect()
 }
 
-fn founded() -> Membership {
+fn bootstrapped() -> Membership {
     members(&[(1, 11), (2, 12), (3, 13)])
 }
 
@@ -61,7 +61,7 @@ struct Server {
 
 impl Server {
     fn start(storage: u128, version: ClusterVersion, hard: HardState) -> Self {
-        let state = State::founded(Limits::default(), ClockId::default(), founded());
+        let state = State::bootstrapped(Limits::default(), ClockId::default(), bootstrapped());
         let recovered = Recovered {
             hard,
             snapshot: Some(Snapshot {
@@ -238,7 +238,7 @@ fn a_change_that_is_taken_back_makes_it_the_member_that_it_was() {
         matches!(replies[..], [Reply::Appended { matched: 2, .. }]),
         "{replies:?}"
     );
-    assert_eq!(*server.node.members(), founded());
+    assert_eq!(*server.node.members(), bootstrapped());
     assert_eq!(server.node.fault(), None);
 }
 
@@ -271,7 +271,7 @@ fn a_new_disk_reads_on_through_the_time_of_the_old_one() {
 
 #[test]
 fn a_snapshot_that_gives_its_number_away_is_not_taken_over() {
-    let mut state = State::founded(Limits::default(), ClockId::default(), founded());
+    let mut state = State::bootstrapped(Limits::default(), ClockId::default(), bootstrapped());
     for (id, payload) in (1..).zip(replaced()) {
         state.apply(&Entry {
             id,
@@ -300,7 +300,7 @@ fn a_snapshot_that_gives_its_number_away_is_not_taken_over() {
     );
     assert_eq!(new.node.fault(), None);
 }
-/// Neither in a poll nor in an election: a wiped disk has forgotten what it
+/// Neither in a pre-vote nor in an election: a wiped disk has forgotten what it
 /// voted, and one that was not admitted yet has never had a vote.
 #[test]
 fn a_disk_that_its_own_log_does_not_name_has_no_vote() {

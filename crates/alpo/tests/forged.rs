@@ -33,11 +33,11 @@ fn entry(id: u64, number: u64, time: u64) -> Entry {
     }
 }
 
-/// A passive server that has a snapshot up to 2@3, and 3@3 after it.
-fn passive() -> Node {
+/// A follower that has a snapshot up to 2@3, and 3@3 after it.
+fn follower() -> Node {
     let storage = |n: u64| StorageId::from_u128(n.into());
-    let members = Membership::founded((1..=3).map(|n| (server(n), storage(n))));
-    let mut state = State::founded(Limits::default(), ClockId::default(), members);
+    let members = Membership::bootstrapped((1..=3).map(|n| (server(n), storage(n))));
+    let mut state = State::bootstrapped(Limits::default(), ClockId::default(), members);
     state.apply(&entry(1, 1, 10));
     state.apply(&entry(2, 3, 20));
     let recovered = Recovered {
@@ -110,13 +110,13 @@ fn entries_that_cannot_follow_are_not_answered() {
         (at(3, u64::MAX), vec![entry(1, 4, 40)]),
     ];
     for (prev, entries) in forged {
-        let mut node = passive();
+        let mut node = follower();
         let what = format!("after {prev}: {entries:?}");
         let told = told(&mut node, prev, entries);
         let promised = told.iter().any(|r| matches!(r, Reply::Appended { .. }));
         assert!(!promised, "{what}: {told:?}");
     }
-    let mut node = passive();
+    let mut node = follower();
     let told = told(&mut node, at(3, 3), vec![entry(4, 4, 30)]);
     assert_eq!(
         told,
@@ -167,12 +167,12 @@ fn no_message_leads_to_a_term_that_no_election_leads_to() {
         asked(2, number, Request::Vote { last, transfer })
     };
     for number in [3 + MAX_TERM_LEAP + 1, MAX_NUMBER] {
-        let mut node = passive();
+        let mut node = follower();
         let before = node.term();
         assert_eq!(handle(&mut node, vote(number), 2), None);
         assert_eq!(node.term(), before, "{number}");
     }
-    let mut node = passive();
+    let mut node = follower();
     handle(&mut node, vote(3 + MAX_TERM_LEAP), 2);
     assert_eq!(node.term(), term(3 + MAX_TERM_LEAP));
 }
@@ -196,7 +196,7 @@ fn nobody_has_an_entry_of_a_term_that_it_has_not_reached() {
         },
     ];
     for request in forged {
-        let mut node = passive();
+        let mut node = follower();
         let before = (node.term(), node.leader());
         assert_eq!(handle(&mut node, asked(2, 8, request), 2), None);
         assert_eq!((node.term(), node.leader()), before);
@@ -224,7 +224,7 @@ fn a_contradiction_is_believed_of_members_alone() {
     };
     let requests = [(heartbeat(end, None), 4), (conflict, 5), (unknown, 5)];
     for (request, term_of_it) in requests {
-        let mut node = passive();
+        let mut node = follower();
         // Server 2 leads term 4, and entry 3 is committed.
         let mut led = asked(2, 4, heartbeat(end, None));
         if let Body::Request {
@@ -254,7 +254,7 @@ fn a_contradiction_is_believed_of_members_alone() {
 
 #[test]
 fn a_mark_of_somebody_who_is_no_member_is_not_kept() {
-    let node = passive();
+    let node = follower();
     let agreed = Some(StateChecksum { id: 256, hash: 1 });
     let end = Position::new(term(3), 3);
     let marked = |envelope: &Envelope| match &envelope.body {
@@ -278,8 +278,8 @@ fn a_mark_of_somebody_who_is_no_member_is_not_kept() {
 #[test]
 fn after_the_last_term_nobody_stands() {
     let storage = StorageId::from_u128(1);
-    let members = Membership::founded([(server(1), storage)]);
-    let state = State::founded(Limits::default(), ClockId::default(), members);
+    let members = Membership::bootstrapped([(server(1), storage)]);
+    let state = State::bootstrapped(Limits::default(), ClockId::default(), members);
     for number in [MAX_NUMBER, Term::MAX.get()] {
         let recovered = Recovered {
             hard: HardState {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_alpo::{
-    Bootstrap, ClusterId, Hello, Identity, JoinError, Membership, ServerId, StorageId, Table,
+    Bootstrap, ClusterId, Hello, Identity, JoinError, MemberDisks, Membership, ServerId, StorageId,
     digest,
 };
 use tenure_core::rng::Rng;
@@ -22,7 +22,7 @@ fn three(server: u64, disk: u128) -> Bootstrap {
 
 /// What a server of the cluster founded by these says of itself.
 fn member(server: u64, disks: [u128; 3]) -> Hello {
-    let known: Table = (1..=3).map(id).zip(disks.map(storage)).collect();
+    let known: MemberDisks = (1..=3).map(id).zip(disks.map(storage)).collect();
     Hello {
         server: id(server),
         storage: known[&id(server)],
@@ -36,11 +36,11 @@ fn member(server: u64, disks: [u128; 3]) -> Hello {
 fn round(founding: &mut Bootstrap, hellos: &[Hello]) -> Option<ClusterId> {
     let own = founding.hello().server;
     for hello in hellos.iter().filter(|it| it.server != own) {
-        let mut founded = founding.heard(hello).expect("a peer");
+        let mut bootstrapped = founding.heard(hello).expect("a peer");
         if let Some(table) = founding.due() {
-            founded = founding.promise(table);
+            bootstrapped = founding.promise(table);
         }
-        if let Some((identity, members)) = founded {
+        if let Some((identity, members)) = bootstrapped {
             assert_eq!(identity.server, own);
             assert!((1..=3).all(|peer| members.is_voter(id(peer))));
             return Some(identity.cluster);
@@ -99,10 +99,10 @@ fn clusters(seed: u64, patient: bool) -> usize {
     let mut disks = [11, 12, 13, 14];
     let number = |at: usize| [1, 2, 3, 3][at];
     let mut founding: Vec<_> = (0..4).map(|at| three(number(at), disks[at])).collect();
-    let mut founded: [Option<(ClusterId, Table)>; 4] = [const { None }; 4];
+    let mut bootstrapped: [Option<(ClusterId, MemberDisks)>; 4] = [const { None }; 4];
     let mut on_their_way: Vec<(usize, Hello)> = Vec::new();
     for step in 0..400 {
-        let hello = |at: usize| match &founded[at] {
+        let hello = |at: usize| match &bootstrapped[at] {
             None => founding[at].hello(),
             Some((cluster, known)) => Hello {
                 cluster: Some(*cluster),
@@ -112,18 +112,18 @@ fn clusters(seed: u64, patient: bool) -> usize {
         };
         let at = rng.below(4) as usize;
         on_their_way.push((rng.below(4) as usize, hello(at)));
-        if rng.below(60) == 0 && founded[at].is_none() {
+        if rng.below(60) == 0 && bootstrapped[at].is_none() {
             let promised = founding[at].hello().known;
             let promised = (!promised.is_empty()).then_some(promised);
             founding[at] = three(number(at), disks[at]).resumed(promised);
         }
-        if rng.below(200) == 0 && founded[at].is_none() {
+        if rng.below(200) == 0 && bootstrapped[at].is_none() {
             disks[at] = 100 + step;
             founding[at] = three(number(at), disks[at]);
         }
         let next = rng.below(on_their_way.len() as u64) as usize;
         let (to, hello) = on_their_way.swap_remove(next);
-        if founded[to].is_some() {
+        if bootstrapped[to].is_some() {
             continue;
         }
         let mut done = founding[to].heard(&hello).unwrap_or(None);
@@ -134,16 +134,16 @@ fn clusters(seed: u64, patient: bool) -> usize {
                     server: id(number(to)),
                     storage: storage(disks[to]),
                 };
-                (!patient).then(|| (identity, Membership::founded(table)))
+                (!patient).then(|| (identity, Membership::bootstrapped(table)))
             });
         }
-        founded[to] = done.map(|(identity, members)| {
+        bootstrapped[to] = done.map(|(identity, members)| {
             let known = members.iter().map(|(id, member)| (id, member.storage));
             (identity.cluster, known.collect())
         });
     }
     let mut parts: BTreeMap<ClusterId, BTreeSet<u64>> = BTreeMap::new();
-    for (at, (cluster, _)) in founded
+    for (at, (cluster, _)) in bootstrapped
         .iter()
         .enumerate()
         .filter_map(|(at, it)| Some((at, it.as_ref()?)))
@@ -313,8 +313,8 @@ fn who_is_told_of_another_disk_under_its_number_founds_nothing() {
     assert!(members.is_empty());
 }
 
-/// Whether its own members are out of date nobody can know of itself: whoever
-/// is of the cluster is heard, and counted where something is counted.
+/// No server can know whether its own members are out of date: every server of
+/// the cluster is heard, and counted where something is counted.
 #[test]
 fn servers_meet_everybody_of_their_own_cluster() {
     let (ours, _) = three(3, 13)

@@ -294,7 +294,7 @@ fn members_change_one_at_a_time_and_majorities_overlap() {
     for seed in 0..100 {
         let rng = &mut Rng::from_seed(seed);
         let founders = rng.between(1, 5);
-        let mut members = Membership::founded((1..=founders).map(|n| (server(n), storage(n))));
+        let mut members = Membership::bootstrapped((1..=founders).map(|n| (server(n), storage(n))));
         assert_eq!(members.voters().count() as u64, founders);
         for _ in 0..60 {
             let change = any_change(rng);
@@ -348,7 +348,7 @@ fn assert_overlap(before: &Membership, after: &Membership) {
 
 #[test]
 fn changes_that_make_no_sense_are_refused() {
-    let one = Membership::founded([(server(1), storage(1))]);
+    let one = Membership::bootstrapped([(server(1), storage(1))]);
     let admit = |number| Change::AddLearner {
         server: server(number),
         storage: storage(number),
@@ -381,7 +381,7 @@ fn changes_that_make_no_sense_are_refused() {
     assert_eq!(two.peers(server(3)), [server(1), server(2)]);
 
     let most = MAX_MEMBERS as u64;
-    let full = Membership::founded((1..=most).map(|n| (server(n), storage(n))));
+    let full = Membership::bootstrapped((1..=most).map(|n| (server(n), storage(n))));
     assert_eq!(full.after(admit(most + 1)), Err(ChangeError::Full));
 }
 
@@ -389,7 +389,7 @@ fn changes_that_make_no_sense_are_refused() {
 fn two_steps_at_once_are_not_next_to_each_other() {
     let of = |numbers: &[u64]| {
         let members = numbers.iter().map(|n| (server(*n), storage(*n)));
-        Membership::founded(members)
+        Membership::bootstrapped(members)
     };
     assert!(of(&[1, 2, 3]).is_next_to(&of(&[1, 2, 3])));
     assert!(of(&[1, 2, 3]).is_next_to(&of(&[1, 2])));

@@ -61,8 +61,8 @@ impl Cluster {
     /// Blank servers, one for each of these times that a sync takes.
     fn start(seed: u64, syncs: &[Duration]) -> Self {
         let founders = (0..syncs.len()).map(|index| (id_of(index), storage(id_of(index))));
-        let members = Membership::founded(founders);
-        let blank = State::founded(Limits::default(), ClockId::default(), members);
+        let members = Membership::bootstrapped(founders);
+        let blank = State::bootstrapped(Limits::default(), ClockId::default(), members);
         let durable = Recovered {
             snapshot: Some(Snapshot {
                 last: Position::ZERO,
@@ -238,7 +238,7 @@ impl Cluster {
     }
 
     /// Nobody else takes the lead for so long.
-    fn reigns(&mut self, leader: usize, span: Duration) -> bool {
+    fn keeps_leading(&mut self, leader: usize, span: Duration) -> bool {
         let end = self.now + span;
         while self.advance(end) {
             let node = self.servers[leader].node.as_ref();
@@ -273,7 +273,10 @@ fn all_elect(quarters: &[u32], most: u32, cases: &[Before]) {
             if !matches!(before, Before::Nothing) {
                 let first = cluster.elect(unit * most);
                 let (leader, _) = first.unwrap_or_else(|| panic!("nobody leads: {case}"));
-                assert!(cluster.reigns(leader, unit * 3), "no reign: {case}");
+                assert!(
+                    cluster.keeps_leading(leader, unit * 3),
+                    "it does not lead: {case}"
+                );
                 match before {
                     Before::Death => cluster.stop(leader),
                     _ => (0..syncs.len()).for_each(|index| cluster.restart(index)),
@@ -281,7 +284,10 @@ fn all_elect(quarters: &[u32], most: u32, cases: &[Before]) {
             }
             let elected = cluster.elect(unit * most);
             let (leader, _) = elected.unwrap_or_else(|| panic!("nobody leads: {case}"));
-            assert!(cluster.reigns(leader, unit * 10), "no reign: {case}");
+            assert!(
+                cluster.keeps_leading(leader, unit * 10),
+                "it does not lead: {case}"
+            );
         }
     }
 }
@@ -322,7 +328,7 @@ fn where_disks_are_fast_nobody_waits_longer_than_its_patience() {
         let mut cluster = Cluster::start(seed, &fast);
         let (leader, took) = cluster.elect(TIMEOUT * 3).expect("elected");
         assert!(took < TIMEOUT * 21 / 10, "{took:?}, seed {seed}");
-        assert!(cluster.reigns(leader, TIMEOUT * 10), "seed {seed}");
+        assert!(cluster.keeps_leading(leader, TIMEOUT * 10), "seed {seed}");
         cluster.stop(leader);
         let (_, took) = cluster.elect(TIMEOUT * 3).expect("elected");
         assert!(took < TIMEOUT * 22 / 10, "{took:?}, seed {seed}");
@@ -340,8 +346,8 @@ fn a_stall_that_is_over_is_not_waited_for_again() {
         cluster.leases = true;
         cluster.restart(0);
         cluster.elect(TIMEOUT * 3).expect("elected");
-        let ask = ClientRequest::Open(OpenSession::of_nobody(1_000_000_000));
-        cluster.step(0, Some(Input::Asked { token: 1, ask }));
+        let ask = ClientRequest::Open(OpenSession::unowned(1_000_000_000));
+        cluster.step(0, Some(Input::ClientRequest { token: 1, ask }));
         cluster.now += TIMEOUT * 60;
         // It looks at the clock before it hears of its disk.
         cluster.step(0, None);

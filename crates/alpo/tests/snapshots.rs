@@ -27,8 +27,8 @@ fn alone(config: Config) -> Node {
 fn alone_as(number: u64, config: Config) -> Node {
     let server = ServerId::new(number).expect("not zero");
     let storage = StorageId::from_u128(1);
-    let members = Membership::founded([(server, storage)]);
-    let blank = State::founded(Limits::default(), ClockId::default(), members);
+    let members = Membership::bootstrapped([(server, storage)]);
+    let blank = State::bootstrapped(Limits::default(), ClockId::default(), members);
     let recovered = Recovered {
         snapshot: Some(Snapshot {
             last: Position::ZERO,
@@ -88,7 +88,7 @@ fn what_is_kept_behind_a_snapshot_makes_no_other_one_due() {
     let mut snapshots = 0;
     for token in 0..400 {
         let ask = command(1_000);
-        node.handle(at(5), Input::Asked { token, ask });
+        node.handle(at(5), Input::ClientRequest { token, ask });
         snapshots += drain(&mut node);
         let bytes = node.log().bytes();
         assert!(bytes < 2 * log_bytes, "{bytes} bytes of log in memory");
@@ -104,7 +104,7 @@ fn a_snapshot_that_is_asked_for_is_taken_once() {
         ..Config::default()
     });
     let ask = command(1_000);
-    node.handle(at(5), Input::Asked { token: 1, ask });
+    node.handle(at(5), Input::ClientRequest { token: 1, ask });
     assert_eq!(drain(&mut node), 0, "none was due");
     let applied = node.state().applied();
     node.handle(at(5), Input::Compact);
@@ -141,7 +141,7 @@ fn a_long_tail_that_waits_makes_no_snapshot_due() {
     let mut snapshots = 0;
     for token in 0..100 {
         let ask = command(1_000);
-        node.handle(at(5), Input::Asked { token, ask });
+        node.handle(at(5), Input::ClientRequest { token, ask });
         while let Some(output) = node.poll() {
             if let Output::Persist(batch) = output {
                 batches.push(batch.number);
@@ -173,8 +173,9 @@ struct Far {
 impl Far {
     fn new(config: &Config) -> Self {
         let id = |n: u64| ServerId::new(n).expect("not zero");
-        let members = Membership::founded((1..=3).map(|n| (id(n), StorageId::from_u128(n.into()))));
-        let blank = State::founded(Limits::default(), ClockId::default(), members);
+        let members =
+            Membership::bootstrapped((1..=3).map(|n| (id(n), StorageId::from_u128(n.into()))));
+        let blank = State::bootstrapped(Limits::default(), ClockId::default(), members);
         let node = |n: u64| {
             let identity = Identity {
                 cluster: ClusterId::from_u128(1),
@@ -259,9 +260,9 @@ fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
     let leader = far.nodes.iter().position(Node::is_ready).expect("a leader");
     let late = (leader + 1) % 3;
     far.cut = Some(late);
-    let open = |token| Input::Asked {
+    let open = |token| Input::ClientRequest {
         token,
-        ask: ClientRequest::Open(OpenSession::of_nobody(u64::MAX)),
+        ask: ClientRequest::Open(OpenSession::unowned(u64::MAX)),
     };
     // Sessions make the snapshot large: 40 bytes each.
     for token in 0..2_000 {
@@ -298,7 +299,7 @@ fn servers_take_their_snapshots_one_after_the_other() {
             loop {
                 token += 1;
                 let ask = command(1_000);
-                node.handle(at(5), Input::Asked { token, ask });
+                node.handle(at(5), Input::ClientRequest { token, ask });
                 if drain(&mut node) > 0 {
                     return token;
                 }
@@ -323,8 +324,8 @@ fn a_server_whose_newest_snapshot_is_lost_takes_none_below_it() {
     let storage = StorageId::from_u128(1);
     // There is another voter, so nothing is committed before it is heard.
     let other = (ServerId::new(2).expect("not zero"), StorageId::from_u128(2));
-    let members = Membership::founded([(server, storage), other]);
-    let blank = State::founded(Limits::default(), ClockId::default(), members);
+    let members = Membership::bootstrapped([(server, storage), other]);
+    let blank = State::bootstrapped(Limits::default(), ClockId::default(), members);
     let first = Term::new(1).expect("in range");
     let entries: Vec<_> = (1..=24)
         .map(|id| Entry {

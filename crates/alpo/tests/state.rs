@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use tenure_alpo::codec::{crc32c, put_u64};
 use tenure_alpo::{
     ClusterVersion, Command, Entry, Limits, MAX_WINDOW, Member, Membership, Operation, Outcome,
-    Owner, Payload, Position, SerialStatus, ServerId, SessionOpener, State, StorageId, TooOld,
-    VotingStatus,
+    Payload, Position, SerialStatus, ServerId, SessionOpener, SessionOwner, State, StorageId,
+    TooOld, VotingStatus,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Term, Version};
@@ -257,7 +257,7 @@ fn who_holds_most_sessions_is_known() {
     for (opener, count) in [(3, 1), (4, 5), (5, 2)] {
         for _ in 0..count {
             let opener = SessionOpener::Address([opener; 16]);
-            let owner = Owner {
+            let owner = SessionOwner {
                 secret: None,
                 opener,
             };
@@ -272,7 +272,7 @@ fn who_holds_most_sessions_is_known() {
 #[test]
 fn the_plain_log_forgets_the_oldest_and_says_so() {
     let limits = Limits {
-        journal_bytes: 100,
+        user_log_bytes: 100,
         ..Limits::default()
     };
     let mut log = Log::new(limits);

@@ -537,7 +537,8 @@ mod tests {
 
     use super::Cli;
 
-    /// All names by which an argument is known, to clap and to whoever types.
+    /// All names by which an argument is known, to clap and to the user who
+    /// types.
     fn names(arg: &Arg) -> BTreeSet<String> {
         let long = arg.get_long_and_visible_aliases().unwrap_or_default();
         let short = arg.get_short_and_visible_aliases().unwrap_or_default();

@@ -93,8 +93,8 @@ pub(crate) fn start(common: &Common, format: LogFormat) {
         LogFormat::Json => missing_in_json,
     });
     std::panic::set_hook(Box::new(|panic| {
-        // The usual one would wait for the reader, and with it whoever is to
-        // be told that this thread has gone.
+        // The usual one would wait for the reader, and with it the thread that
+        // is to be told that this one has gone.
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed");
         let trace = std::backtrace::Backtrace::capture();

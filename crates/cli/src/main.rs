@@ -52,7 +52,7 @@ impl Context {
 
     /// How long to wait for a leader to do what it was asked: it may have to
     /// stop its work first.
-    fn patience(&self) -> Duration {
+    fn max_wait(&self) -> Duration {
         self.timeout.max(Duration::from_secs(60))
     }
 
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     match typed.and(file).and_then(|file| run(cli, file, output)) {
         Ok(code) => code,
         Err(failure) => {
-            // Whoever closed our stdout does not want to hear about it.
+            // A reader that closed our stdout does not want to hear about it.
             if let Failure::Other(error) = &failure
                 && let Some(error) = error.downcast_ref::<std::io::Error>()
                 && error.kind() == std::io::ErrorKind::BrokenPipe

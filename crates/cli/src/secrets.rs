@@ -3,7 +3,7 @@
 //! Every user of a machine reads the command lines of all processes there
 //! (`ps`), and a process cannot take back what was typed: to change its own
 //! takes `unsafe`, and starting itself again without the secret comes too late
-//! for whoever looks at that moment. So a password on a command line is
+//! if another user looks at that moment. So a password on a command line is
 //! refused, and the refusal says where it belongs.
 //!
 //! What a workload is given by `--env` lies in the store, where everybody who

@@ -1,9 +1,9 @@
 //! What is said on stderr, by a thread that may wait for its reader.
 //!
 //! A log collector that hangs, a terminal after Ctrl-S, a pipe that is full:
-//! then a write to stderr waits, for ever perhaps. Whoever waits with it must
-//! not be the thread that renews a leadership or tells a guardian to end its
-//! command. So lines are put into a queue, and one thread writes them.
+//! then a write to stderr waits, for ever perhaps. The thread that waits with
+//! it must not be the one that renews a leadership or tells a guardian to end
+//! its command. So lines are put into a queue, and one thread writes them.
 //!
 //! * Nothing waits here but the main thread, and that only for a reader that
 //!   goes on reading: what is merely slow loses nothing until [`QUEUE_MAX`]
@@ -19,7 +19,7 @@
 //! pipe counts, too.
 //!
 //! Left out: making the descriptor non-blocking. It is shared with the command
-//! and with whoever started us, who expect it as it was.
+//! and with the process that started us, and both expect it as it was.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -211,7 +211,7 @@ impl Queue {
             };
             state.writing = true;
             drop(state);
-            // Whoever has closed it does not want to hear about it.
+            // A reader that has closed it does not want to hear about it.
             let _ = io::stderr().lock().write_all(&line);
             state = self.lock();
             state.writing = false;

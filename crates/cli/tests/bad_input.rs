@@ -540,7 +540,7 @@ fn outage(reason: &str, strike: impl FnOnce(&mut common::postgres::Postgres)) {
     let before = ledger.await_term_above(0, SOON);
     strike(&mut server);
     let struck = ledger.runs().last().map_or(0.0, |run| run.last);
-    // Whoever it is, somebody leads afterwards, and never two at once.
+    // One candidate leads afterwards, no matter which, and never two at once.
     let leads = || {
         let last = ledger.runs().pop()?;
         (last.last > struck + 3.0).then_some(last.term)

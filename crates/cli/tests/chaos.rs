@@ -1,8 +1,8 @@
 //! Chaos: eight real processes stand in one election while one of them, drawn
-//! at random, is killed, stopped or asked to end every second, and the
-//! store's servers are restarted under them. What their commands wrote down must not
-//! overlap, terms must grow, and nobody may lose the office while it, the store
-//! and the machine are healthy.
+//! at random, is killed, stopped or asked to end every second, and the store's
+//! servers are restarted under them. What their commands wrote down must not
+//! overlap, terms must grow, and nobody may lose its leadership while it, the
+//! store and the machine are healthy.
 //!
 //! The short form runs for 20 s on all stores at once. The long form, and that
 //! of one store:
@@ -41,7 +41,7 @@ fn number(name: &str) -> Option<u64> {
 
 /// Somebody who does what a leader does to stay one, a write and a sync every
 /// few milliseconds, and takes note of when that took too long: then the
-/// machine was not healthy, and no reign need outlive that.
+/// machine was not healthy, and no leadership need outlive that.
 struct Witness {
     ended: Arc<AtomicBool>,
     slow: Arc<Mutex<Slow>>,
@@ -268,7 +268,7 @@ fn report(name: &str, arena: &Arena<'_>, (began, ended): (f64, f64), runs: &[Run
         .iter()
         .filter(|run| run.first > began && run.first < ended)
         .count();
-    // The end of a reign is explained by a fault on its holder or on the
+    // The end of a leadership is explained by a fault on its holder or on the
     // store from a lease before to the end itself.
     let explains = |run: &Run, (from, to, whom): &(f64, f64, Option<String>)| {
         let concerned = whom.as_ref().is_none_or(|whom| *whom == run.candidate);
@@ -280,14 +280,17 @@ fn report(name: &str, arena: &Arena<'_>, (began, ended): (f64, f64), runs: &[Run
     let [kills, stops, terms, restarts] = arena.counts;
     println!(
         "{name}: {kills} KILL, {stops} STOP, {terms} TERM, {restarts} restarts of the store; \
-         {} reigns, {take_overs} take-overs, held {share:.1} % of the time, {} false oustings, \
+         {} leaderships, {take_overs} take-overs, held {share:.1} % of the time, {} false oustings, \
          no overlap, terms 1 to {}",
         runs.len(),
         falsely.len(),
         runs.last().map_or(0, |run| run.term)
     );
     assert!(falsely.is_empty(), "lost without cause: {falsely:?}");
-    assert!(share > 20.0, "the office was held {share:.1} % of the time");
+    assert!(
+        share > 20.0,
+        "the election was held {share:.1} % of the time"
+    );
 }
 
 /// The stores that this build has, by the scheme of their URLs.

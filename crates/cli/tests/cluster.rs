@@ -227,7 +227,7 @@ fn leads(url: &str) -> Option<(Vec<Value>, usize)> {
     Some((seen, leader + 1))
 }
 
-/// The row of the leader of a table: it reigns in its term, has its own vote,
+/// The row of the leader of a table: it leads in its term, has its own vote,
 /// and its rank ends with its number.
 fn shows_where_it_stands(lines: &[&str], leader: usize) {
     let cells = |line: &str| {

@@ -155,7 +155,7 @@ impl Far {
         command
     }
 
-    /// Where the commands of reigns say that they run.
+    /// Where the commands of leaderships say that they run.
     fn told(&self, election: &str) -> String {
         self.directory.path().join(election).display().to_string()
     }
@@ -165,13 +165,13 @@ impl Far {
         told.lines().count()
     }
 
-    /// Waits for the `nth` reign, and says how long that took.
-    fn reigns(&self, election: &str, nth: usize, within: Duration) -> Duration {
+    /// Waits for the `nth` leadership, and says how long that took.
+    fn await_leader(&self, election: &str, nth: usize, within: Duration) -> Duration {
         let begun = Instant::now();
         let reached = poll_until(within, || (self.terms(election) >= nth).then_some(()));
         assert!(
             reached.is_some(),
-            "{}, {election}: no reign {nth}",
+            "{}, {election}: no leadership {nth}",
             self.url
         );
         begun.elapsed()
@@ -181,7 +181,7 @@ impl Far {
     /// taken over from it after it was killed.
     fn elects(&self, election: &str, lease: Duration) -> (Duration, Duration) {
         let mut first = Candidate(self.candidate(election, lease).spawn().expect("it starts"));
-        let elected = self.reigns(election, 1, SOON);
+        let elected = self.await_leader(election, 1, SOON);
         let second = Heard::start(self.candidate(election, lease));
         second.says(1, &["leads in term 1"]);
         if is_long() {
@@ -190,7 +190,7 @@ impl Far {
         let terms = self.terms(election);
         assert_eq!(terms, 1, "the first leads on and was never deposed");
         first.kill();
-        (elected, self.reigns(election, 2, lease * 2 + SOON))
+        (elected, self.await_leader(election, 2, lease * 2 + SOON))
     }
 
     fn refused(&self, lease: Duration) -> Output {
@@ -283,7 +283,7 @@ fn requests_are_written_between_renewals(store: &str) {
     let lease = ms(6_000);
     let named = |name: &str| far.candidate_with("asked", lease, &["--name", name]);
     let _first = Candidate(named("first").spawn().expect("it starts"));
-    far.reigns("asked", 1, SOON);
+    far.await_leader("asked", 1, SOON);
     let second = Heard::start(named("second"));
     second.says(1, &["leads in term 1"]);
     let does = |args: &[&str]| {

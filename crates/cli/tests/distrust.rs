@@ -145,7 +145,7 @@ fn both_sides_say_why_they_do_not_believe_each_other_until_it_is_mended() {
     for server in &servers {
         server.says(1, &["not connected", BELIEVED, expired, "renew it"]);
         server.says(1, &["not let in as a server", expired]);
-        // It comes again and again, which is told to whoever wants to know.
+        // It comes again and again, which the log tells at its debug level.
         server.says(3, &["a connection is closed", expired]);
         assert_eq!(server.count(&["not let in as a server", expired]), 1);
         assert_eq!(server.count(&["not connected", expired]), 1);

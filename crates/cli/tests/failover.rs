@@ -99,7 +99,7 @@ fn state(pid: Pid) -> Option<char> {
     rest.trim_start().chars().next()
 }
 
-/// Gone, or a zombie that waits for whoever adopted it.
+/// Gone, or a zombie that waits for the process that adopted it.
 fn is_gone(pid: Pid) -> Option<()> {
     state(pid).is_none_or(|state| state == 'Z').then_some(())
 }
@@ -115,7 +115,7 @@ fn a_clean_stop_hands_over_at_once() {
     });
 }
 
-/// Asks whoever leads to resign, and waits until it has.
+/// Asks the leader to resign, and waits until it has.
 fn resign(url: &str) {
     let seen = Command::new(TENURE)
         .args(["leader", "payroll", "--json", "--store", url])

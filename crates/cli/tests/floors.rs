@@ -175,8 +175,8 @@ fn a_hidden_time_namespace_stamps_and_dates_nothing() {
     assert_eq!(seen["certainty"], "assumed", "{seen}");
 }
 
-/// The rightful case: whoever wrote the stamp was on another boot and is dead.
-/// The next one waits a lease, and leads.
+/// The rightful case: the process that wrote the stamp was on another boot and
+/// is dead. The next one waits a lease, and leads.
 #[test]
 fn after_a_reboot_a_candidate_waits_out_one_lease() {
     let (shared, ledger) = (Shared::sqlite(), Ledger::new());

@@ -161,7 +161,7 @@ fn a_password_comes_by_the_environment_or_a_file_and_never_by_the_command_line()
     }
     assert!(!said(&typed).contains("sesame"), "{}", said(&typed));
 
-    // Without a table: whoever has got that far has been let in.
+    // Without a table: a call that has got that far has been let in.
     let inside = |output: &Output, why: &str| {
         let said = said(output);
         assert!(said.contains("no store there"), "{why}: {said}");
@@ -552,7 +552,7 @@ impl Noting {
         format!("tenure://{}?token_file={token}", self.place.clients[0])
     }
 
-    /// The exit code of a command by whoever has this token, and what it says.
+    /// The exit code of a command with this token, and what it says.
     fn ask(&self, args: &[&str], token: &str) -> (Option<i32>, String) {
         let asked = tenure(&[args, &["--store", &self.url(token)]].concat());
         (asked.status.code(), said(&asked))

@@ -36,7 +36,7 @@ fn await_in(candidate: &Candidate, words: &str) {
     poll_until(SOON, said).unwrap_or_else(|| panic!("{words:?} in:\n{}", candidate.log()));
 }
 
-/// Ends the leader, and waits until the office is vacant.
+/// Ends the leader, and waits until the election is vacant.
 fn end(shared: &Shared, mut leader: Candidate) {
     leader.signal(Signal::TERM);
     leader.process.wait().expect("it ends");
@@ -157,7 +157,8 @@ fn is_repaired_and_forgotten(shared: &Shared) {
     // One more, if the store answered the first attempt too late.
     let first = ledger.await_term_above(0, SOON).term;
     assert!((43..50).contains(&first), "{first}");
-    // Whoever leads below is asked to hand over, and its work to stop.
+    // The candidate that leads below is asked to hand over, and its work to
+    // stop.
     assert_eq!(repair("100")["term"], 101);
     let above = ledger.await_term_above(first, SOON).term;
     assert!((102..110).contains(&above), "{above}");
@@ -166,7 +167,7 @@ fn is_repaired_and_forgotten(shared: &Shared) {
     let refused = forget();
     assert_eq!(refused.status.code(), Some(1));
     let why = said(&refused);
-    let held = "expected an office that nobody holds";
+    let held = "expected an election without a leader";
     assert!(why.contains(held), "{why}");
     end(shared, a);
     let forgotten = forget();
@@ -473,9 +474,9 @@ mod cluster {
     }
 }
 
-/// A term that high would leave too few above it.
-/// A register that says that the office is held, by a process that does not
-/// exist and for days, as a person may have written it.
+/// A term that high would leave too few above it. A register that says that the
+/// election is held, by a process that does not exist and for days, as a person
+/// may have written it.
 fn is_forgotten_when_its_holder_is_gone(shared: &Shared) {
     let url = shared.url();
     let forget = || {

@@ -292,6 +292,14 @@ fn a_file_of_tokens_is_its_owners_to_write() {
         "--out",
         out_named,
     ];
+    // A star stands for the rest of a name, and for nothing else.
+    for star in ["we*b", "*b", "**"] {
+        let made = tenure(&["token", "x", "--operate", star, "--tokens", tokens_named]);
+        let said = String::from_utf8_lossy(&made.stderr);
+        assert_eq!(made.status.code(), Some(2), "{star}: {said}");
+        assert!(said.contains("a star at the end"), "{said}");
+        assert!(!tokens.exists());
+    }
     let made = under("000", &made);
     assert!(made.status.success(), "{made:?}");
     assert_eq!((mode(&tokens), mode(&out)), (0o600, 0o600));
@@ -313,7 +321,7 @@ fn a_file_of_tokens_is_its_owners_to_write() {
 }
 
 /// Who writes a group's registers runs commands on its machines, and `write`
-/// stops to include that: whoever relies on it is told at each reading.
+/// stops to include that: an operator who relies on it is told at each reading.
 #[test]
 fn a_token_that_writes_groups_by_its_right_write_is_named() {
     let mut cluster = Cluster::start();

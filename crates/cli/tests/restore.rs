@@ -69,8 +69,9 @@ fn a_leader_of_the_lost_cluster_is_over_before_anybody_leads_in_the_restored_one
         found.into_iter().next()
     };
     let vacant = || leader().filter(|it| it["led"] == false);
-    poll_until(SOON, vacant).expect("a vacant office");
-    // In the backup nobody holds it, and whoever looks might race at once.
+    poll_until(SOON, vacant).expect("a vacant election");
+    // In the backup no candidate holds it, and one that looks might race at
+    // once.
     done(&["backup", &path("backup"), "--store", &url]);
 
     let second = Candidate::start(&url, "second", &ledger, &flags);

@@ -194,7 +194,7 @@ fn bind_payroll(address: &str, token: Option<&str>, session: u64) {
     assert!(said.contains("swapped"), "{said}");
 }
 
-/// An office that is vacant, and bound to a session of somebody else: nobody
+/// An election that is vacant, and bound to a session of somebody else: nobody
 /// can take it until that ends. A candidate says so, and does not fill the log.
 #[test]
 fn an_office_bound_to_another_session_is_told_and_does_not_fill_the_log() {
@@ -273,6 +273,21 @@ fn where_there_are_tokens_they_count_and_operators_alone_see_sessions() {
         &url("boss"),
     ]);
     open(&address, Some(&clerk)).expect("there is room again");
+
+    // What has no session of its own is done by one of the server's.
+    let append = r#"{"entries": ["QQ=="]}"#;
+    body(&ask(&address, "/v1/log/append", append, Some(&boss)));
+    let list = objects(&["session", "list", "--json", "--store", &url("boss")]);
+    let is_servers = |it: &&Value| it["token"] == "" && it["address"] == "";
+    let servers = list.iter().find(is_servers).expect("it is open");
+    assert_eq!(servers["secret"], true);
+    let id = servers["session"].to_string();
+    let close = ["session", "close", &id, "--store", &url("boss")];
+    let (code, said) = fails(&close);
+    assert!(
+        code == Some(2) && said.contains("for itself"),
+        "{code:?}: {said}"
+    );
 }
 
 /// A token was stolen: the file knows it no more, and what it holds by a

@@ -251,8 +251,8 @@ fn compared(cluster: &Cluster) -> (u64, u64) {
     sum
 }
 
-/// The cluster as it is in the middle: what has to be true of it, whoever
-/// leads.
+/// The cluster as it is in the middle: what has to be true of it, whichever
+/// server leads.
 fn mixed_cluster_works(cluster: &mut Cluster, url: &str, order: &[usize]) {
     let long = std::env::var("TENURE_UPGRADE_SECONDS").ok();
     let long = long.map_or(0, |text| text.parse().expect("seconds"));
@@ -342,7 +342,7 @@ fn the_release_before_is_upgraded_one_server_at_a_time_and_refused_afterwards() 
             .then_some(())
     };
     poll_until(SOON, risen).expect("the cluster's version rises");
-    // The office changes hands once more, and nobody was elected twice.
+    // The election changes hands once more, and nobody was elected twice.
     drop(candidates);
     let last = candidate(TENURE, "last");
     ledger.await_term_above(first.term, SOON);

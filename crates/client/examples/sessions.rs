@@ -1,4 +1,4 @@
-//! Many offices, held by few sessions: what that costs a cluster.
+//! Many elections, held by few sessions: what that costs a cluster.
 //!
 //! `sessions SERVER,SERVER,… ELECTIONS SESSIONS SECONDS [PID…]` opens that
 //! many sessions of 10 s, binds the registers of as many elections to them,

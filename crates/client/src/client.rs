@@ -121,9 +121,9 @@ impl Client {
         }
     }
 
-    /// A session of its own, that lives for `ttl` after its last sign of life,
-    /// 1 s to a day: for registers that are to be bound to it. Opened by its
-    /// first command, over a connection of its own.
+    /// A session of its own, that lives for `ttl` after its last command, 1 s
+    /// to a day: for registers that are to be bound to it. Opened by its first
+    /// command, over a connection of its own.
     pub fn session(&self, ttl: Duration) -> Session {
         Session::new(Connection::once(
             ttl,
@@ -142,7 +142,10 @@ impl Client {
     /// far away for that.
     #[doc(hidden)]
     pub fn excuses(&self, within: Duration) -> Option<String> {
-        self.shared.leader_discovery.distance().excuses(within)
+        self.shared
+            .leader_discovery
+            .round_trips()
+            .explain_timeout(within)
     }
 
     pub(super) const fn time(&self) -> Duration {
@@ -229,7 +232,8 @@ impl Client {
             }
             match self.append_chunk(chunk).await {
                 Ok(more) => numbers.extend(more),
-                // Some are in the log: whoever hears "no" would append all again.
+                // Some are in the log: a caller that hears "no" would append
+                // all again.
                 Err(error) if !numbers.is_empty() => {
                     return Err(Error::Unknown(format!(
                         "the first {} entries were appended; of the others: {error}",

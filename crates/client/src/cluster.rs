@@ -301,7 +301,7 @@ impl Client {
         })
     }
 
-    /// Calls whoever leads, and another if it does not.
+    /// Calls the leader, and another server if it leads no more.
     async fn on_leader<T: Send + 'static>(
         &self,
         meaning: fn(&tonic::Status) -> Error,

@@ -195,8 +195,8 @@ impl Drop for Connection {
     }
 }
 
-/// Draws 128 bits. A system that gives none leaves its sessions to whoever
-/// has its token, as they were before there were secrets.
+/// Draws 128 bits. A system that gives none leaves its sessions to any client
+/// that has its token, as they were before there were secrets.
 fn draw_secret() -> Bytes {
     let mut secret = [0; 16];
     match getrandom::fill(&mut secret) {
@@ -323,12 +323,10 @@ impl Shared {
             let mut state = self.lock();
             state.stream += 1;
             state.pipeline.connected(clock::boot());
-            state
-                .pipeline
-                .is_as_far_as(self.leader_discovery.distance());
+            state.pipeline.adapt_to(self.leader_discovery.round_trips());
             state.stream
         };
-        let within = self.leader_discovery.distance().patience(ACCEPT_WITHIN);
+        let within = self.leader_discovery.round_trips().timeout(ACCEPT_WITHIN);
         let outgoing = Outgoing {
             shared: Arc::clone(self),
             stream,

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
-use tenure_runtime::distance::Distance;
-use tenure_runtime::own::is_near;
-use tenure_runtime::tls::{ClientLine, ClientTls};
+use tenure_runtime::own_token::is_loopback;
+use tenure_runtime::round_trip::RoundTripTimes;
+use tenure_runtime::tls::{ClientStream, ClientTls};
 use tokio::net::TcpStream;
 use tonic::transport::{Endpoint, Uri};
 use tower::{Service, ServiceExt as _};
@@ -36,7 +36,7 @@ const WINDOW_BYTES: [u32; 2] = [1024 * 1024, 4 * 1024 * 1024];
 pub(super) struct Dialer {
     tls: Option<Arc<ClientTls>>,
     bearer: Bearer,
-    distance: Distance,
+    round_trips: RoundTripTimes,
 }
 
 impl Dialer {
@@ -46,13 +46,13 @@ impl Dialer {
         Ok(Self {
             tls: tls?.map(Arc::new),
             bearer: Bearer::new(config.token.as_ref())?,
-            distance: Distance::default(),
+            round_trips: RoundTripTimes::default(),
         })
     }
 
     /// How far away the servers are.
-    pub(super) const fn distance(&self) -> &Distance {
-        &self.distance
+    pub(super) const fn round_trips(&self) -> &RoundTripTimes {
+        &self.round_trips
     }
 
     /// Whether this is an address at all.
@@ -62,7 +62,7 @@ impl Dialer {
 
     /// A connection that is made at its first use.
     pub(super) fn lazy(&self, address: &str) -> Result<Channel, String> {
-        self.lazy_within(address, self.distance.patience(CONNECT_WITHIN))
+        self.lazy_within(address, self.round_trips.timeout(CONNECT_WITHIN))
     }
 
     /// The same, which may take so long.
@@ -108,7 +108,7 @@ impl Dialer {
     /// dialled.
     fn may_need_own_token(&self, address: &str) -> bool {
         let number = address.parse::<SocketAddr>();
-        !self.bearer.is_given() && number.map_or(true, is_near)
+        !self.bearer.is_given() && number.map_or(true, is_loopback)
     }
 
     fn endpoint(&self, address: &str) -> Result<Endpoint, String> {
@@ -116,7 +116,7 @@ impl Dialer {
         // requests are told to be for has that of the whole.
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|error| format!("{address}: {error}"))?
-            .connect_timeout(self.distance.patience(CONNECT_WITHIN))
+            .connect_timeout(self.round_trips.timeout(CONNECT_WITHIN))
             .tcp_nodelay(true)
             .tcp_keepalive(Some(ALIVE_AFTER))
             .initial_stream_window_size(WINDOW_BYTES[0])
@@ -131,14 +131,14 @@ impl Dialer {
     }
 }
 
-type Dialled = Result<TokioIo<ClientLine>, Failure>;
+type Dialled = Result<TokioIo<ClientStream>, Failure>;
 pub(super) type Failure = Box<dyn StdError + Send + Sync>;
 
 fn connector(
     tls: Arc<ClientTls>,
 ) -> impl Service<
     Uri,
-    Response = TokioIo<ClientLine>,
+    Response = TokioIo<ClientStream>,
     Error = Failure,
     Future = impl Future<Output = Dialled> + Send,
 > + Send {
@@ -164,7 +164,7 @@ pub(super) async fn over_tls(
     tls: &ClientTls,
     to: &Uri,
     stream: TcpStream,
-) -> Result<ClientLine, Failure> {
+) -> Result<ClientStream, Failure> {
     let address = to.authority().map(ToString::to_string).unwrap_or_default();
     Ok(tls.connect(stream, &address).await?)
 }

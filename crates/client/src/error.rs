@@ -7,7 +7,7 @@
 
 use tenure_api::v1;
 use tenure_runtime::error::{StoreError, plain};
-use tenure_runtime::tls::Unread;
+use tenure_runtime::tls::FilesError;
 
 /// How a call failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -101,11 +101,11 @@ impl Error {
     }
 }
 
-impl From<Unread> for Error {
-    fn from(unread: Unread) -> Self {
+impl From<FilesError> for Error {
+    fn from(unread: FilesError) -> Self {
         match unread {
-            Unread::Wrong(why) => Self::invalid(why),
-            Unread::Late(why) => Self::Unavailable(why),
+            FilesError::Wrong(why) => Self::invalid(why),
+            FilesError::Late(why) => Self::Unavailable(why),
         }
     }
 }
@@ -162,8 +162,8 @@ pub(super) fn of_changing(status: &tonic::Status) -> Error {
     }
 }
 
-/// The text of a status and of what lies behind it, in one line: whoever
-/// answers at the address of a server has written it.
+/// The text of a status and of what lies behind it, in one line: it was written
+/// by the program that answers at the address of a server.
 pub(super) fn sentence(status: &tonic::Status) -> String {
     let mut text = status.message().to_owned();
     if text.is_empty() {

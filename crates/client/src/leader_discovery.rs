@@ -1,10 +1,10 @@
 //! Who leads?
 //!
 //! All servers are asked at once what they are, and the first that leads is
-//! taken; a follower says whom it follows, which teaches addresses that
-//! nobody configured. A claim is believed only if no later term was seen in
-//! the same cluster: a deposed leader that does not know it yet claims too.
-//! Whoever believes wrongly learns it from the answer to the first command.
+//! taken; a follower says whom it follows, which teaches addresses that nobody
+//! configured. A claim is believed only if no later term was seen in the same
+//! cluster: a deposed leader that does not know it yet claims too. A client
+//! that believes wrongly learns it from the answer to the first command.
 //!
 //! All servers of a client are one cluster's. One that lost its disk and was
 //! started with itself alone in `--peers` founds another, at an address that
@@ -14,12 +14,17 @@
 //! from a backup). One that is new hears everybody before it believes a
 //! leader, and believes none as long as servers of two clusters answer.
 //!
-//! Servers may be far away. Whoever has not answered in the time that near
-//! ones take is asked once more over another connection, with more patience,
-//! while it goes on being asked as if it were near: what does not answer may
-//! as well have been cut off, and be back a moment later, which the patient
-//! question would learn of last. What answers take is measured, and the next
-//! questions wait accordingly ([`Distance`]).
+//! A server that refuses this client is alive too, and may be of the other
+//! cluster. So neither client goes to a cluster that has too few members for
+//! those of it that answer and all that refuse ([`RecentAnswers`]). A cluster
+//! of three of which one server does not know a new token yet has enough.
+//!
+//! Servers may be far away. A server that has not answered in the time that
+//! near ones take is asked once more over another connection, with more
+//! patience, while it goes on being asked as if it were near: what does not
+//! answer may as well have been cut off, and be back a moment later, which the
+//! patient question would learn of last. What answers take is measured, and the
+//! next questions wait accordingly ([`RoundTripTimes`]).
 //!
 //! After a leader's death this asks again and again, every few milliseconds
 //! at first, so that a write succeeds soon after another is elected; what
@@ -30,8 +35,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_api::v1::{self, cluster_client::ClusterClient};
-use tenure_runtime::distance::{Distance, PATIENCE_MAX};
+use tenure_core::time::Instant;
 use tenure_runtime::error::about;
+use tenure_runtime::round_trip::{RoundTripTimes, TIMEOUT_MAX};
 use tenure_runtime::{clock, drive};
 use tokio::task::JoinSet;
 use tokio::time::error::Elapsed;
@@ -40,6 +46,7 @@ use tokio::time::timeout;
 use super::Error;
 use super::dialer::Dialer;
 use super::error::{carried, sentence};
+use super::recent_answers::{KEPT, RecentAnswers};
 use super::token::Channel;
 
 /// How long one server that is near may take to say what it is.
@@ -128,8 +135,8 @@ impl LeaderDiscovery {
     }
 
     /// How far away they are.
-    pub(super) const fn distance(&self) -> &Distance {
-        self.dialer.distance()
+    pub(super) const fn round_trips(&self) -> &RoundTripTimes {
+        self.dialer.round_trips()
     }
 
     fn servers(&self) -> MutexGuard<'_, Servers> {
@@ -139,6 +146,12 @@ impl LeaderDiscovery {
     /// The servers that were named, and those that were learnt of.
     pub(super) fn addresses(&self) -> Vec<Arc<str>> {
         self.servers().list.clone()
+    }
+
+    /// The servers that were named.
+    fn configured(&self) -> Vec<Arc<str>> {
+        let servers = self.servers();
+        servers.list[..servers.configured].to_vec()
     }
 
     /// Takes note of a server that another one has named.
@@ -252,7 +265,7 @@ impl LeaderDiscovery {
         }
         let past = self.discovered.lock().await.searches;
         // Nothing else waits for this search.
-        let _ = timeout(PATIENCE_MAX, self.leader(past)).await;
+        let _ = timeout(TIMEOUT_MAX, self.leader(past)).await;
         is_ours(&lock(&self.cluster))
     }
 
@@ -297,7 +310,8 @@ impl LeaderDiscovery {
                 AskOutcome::Nothing => continue,
             };
             answered = true;
-            if self.is_foreign(discovered, rounds, questions, &status) {
+            if let Some(why) = self.foreign(discovered, rounds, questions, (&address, &status)) {
+                self.doubt(questions, why);
                 continue;
             }
             // After a while a lower term is no straggler's: the cluster was
@@ -315,9 +329,10 @@ impl LeaderDiscovery {
             }
         }
         if let Some((address, status)) = claim {
-            if self.is_one_cluster(discovered, questions) {
+            let Some(why) = self.another(discovered, questions, (&address, &status)) else {
                 return Round::Led(address, status);
-            }
+            };
+            self.doubt(questions, why);
             tokio::time::sleep(pause(rounds)).await;
             return Round::Nobody;
         }
@@ -335,32 +350,30 @@ impl LeaderDiscovery {
             within,
             answer,
         } = answered;
-        questions.clusters.remove(&address);
-        questions.refusing.remove(&address);
+        let now = clock::boot();
+        questions.recent_answers.forget(now);
         match answer {
             Ok(Ok(status)) => {
-                if !status.cluster.is_empty() {
-                    let cluster = status.cluster.clone();
-                    questions.clusters.insert(Arc::clone(&address), cluster);
-                }
+                questions.recent_answers.heard(now, &address, &status);
                 AskOutcome::Status(address, Box::new(status))
             }
             Ok(Err(status)) => {
+                questions.recent_answers.failed(now, &address, &status);
                 let message = format!("{address}: {}", sentence(&status));
-                self.note(message.clone());
+                self.note_of_one(questions, message.clone());
                 let error = carried(&status);
                 let cause = error.is_some_and(|it| it.cause() == v1::Cause::Unauthenticated);
                 if !cause {
                     return AskOutcome::Nothing;
                 }
-                questions.refusing.insert(address);
                 AskOutcome::Refused(Error::Refused {
                     cause: v1::Cause::Unauthenticated,
                     message,
                 })
             }
             Err(_) => {
-                self.note(format!("{address}: no answer within {}", about(within)));
+                let why = format!("{address}: no answer within {}", about(within));
+                self.note_of_one(questions, why);
                 AskOutcome::Nothing
             }
         }
@@ -383,7 +396,7 @@ impl LeaderDiscovery {
             }
             let silent = questions.silent.contains(&address);
             if silent && questions.patient.insert(Arc::clone(&address)) {
-                match self.dialer.lazy_within(&address, PATIENCE_MAX) {
+                match self.dialer.lazy_within(&address, TIMEOUT_MAX) {
                     Ok(channel) => {
                         let asked = Patience::Long(channel.clone());
                         questions.spawn(self, address, channel, asked);
@@ -397,47 +410,45 @@ impl LeaderDiscovery {
         }
     }
 
-    /// Whether a server is of another cluster than this client's, which still
-    /// answers.
-    fn is_foreign(
+    /// Why a server that has answered is not listened to: it is of another
+    /// cluster than this client's, which is, or may be, alive.
+    fn foreign(
         &self,
         discovered: &Discovered,
         rounds: u32,
         questions: &OpenQuestions,
-        status: &v1::StatusResponse,
-    ) -> bool {
+        (address, status): (&Arc<str>, &v1::StatusResponse),
+    ) -> Option<String> {
         let (ours, theirs) = (&discovered.cluster, &status.cluster);
         if ours.is_empty() || theirs.is_empty() || ours == theirs {
-            return false;
+            return None;
         }
-        let ours_is_there = questions.clusters.values().any(|it| it == ours);
-        let foreign = ours_is_there || rounds < ROUNDS_EARLY;
-        if foreign {
-            self.note(format!(
-                "server {} is of another cluster, {theirs}, than this client's, {ours}",
-                status.id
-            ));
+        let answers = &questions.recent_answers;
+        let refused = answers.too_many_refuse(address, status, &self.configured());
+        let ours_is_there = answers.has_cluster(ours) || refused.is_some();
+        if !ours_is_there && rounds >= ROUNDS_EARLY {
+            return None;
         }
-        foreign
+        let id = status.id;
+        Some(refused.unwrap_or_else(|| {
+            format!("server {id} is of another cluster, {theirs}, than this client's, {ours}")
+        }))
     }
 
-    /// Whether all that answered a new client are of one cluster.
-    fn is_one_cluster(&self, discovered: &Discovered, questions: &OpenQuestions) -> bool {
-        let mut clusters = questions.clusters.iter();
-        let Some((one, first)) = clusters.next() else {
-            return true;
-        };
-        match clusters.find(|(_, cluster)| *cluster != first) {
-            Some((two, second)) if discovered.cluster.is_empty() => {
-                self.note(format!(
-                    "expected servers of one cluster, found {one} of cluster {first} and {two} of \
-                     cluster {second}: stop the servers of the one that should not be, or take \
-                     them out of the URL"
-                ));
-                false
-            }
-            _ => true,
+    /// Why a new client does not believe the leader that it has found: servers
+    /// of another cluster are alive.
+    fn another(
+        &self,
+        discovered: &Discovered,
+        questions: &OpenQuestions,
+        (address, status): (&Arc<str>, &v1::StatusResponse),
+    ) -> Option<String> {
+        if !discovered.cluster.is_empty() {
+            return None;
         }
+        let answers = &questions.recent_answers;
+        let two = answers.two_clusters();
+        two.or_else(|| answers.too_many_refuse(address, status, &self.configured()))
     }
 
     fn learn_from(
@@ -455,16 +466,32 @@ impl LeaderDiscovery {
             (Some(leader), Some(member)) => {
                 self.learn(&member.client_address);
                 // One that does not know the token has said why it does not.
-                if !questions.refusing.is_empty() {
+                if questions.recent_answers.has_refusals() {
                     return;
                 }
-                self.note(format!(
-                    "server {leader} is said to lead, and does not say so"
-                ));
+                let why = format!("server {leader} is said to lead, and does not say so");
+                self.note_of_one(questions, why);
             }
-            _ if status.waiting.is_empty() => self.note(format!("{address}: nobody leads")),
-            _ => self.note(format!("{address}: {}", status.waiting)),
+            _ if status.waiting.is_empty() => {
+                self.note_of_one(questions, format!("{address}: nobody leads"));
+            }
+            _ => self.note_of_one(questions, format!("{address}: {}", status.waiting)),
         }
+    }
+
+    /// Takes note of what is known of one server.
+    fn note_of_one(&self, questions: &OpenQuestions, why: String) {
+        let doubt = questions.doubted_at;
+        if doubt.is_none_or(|at| clock::boot().since(at) >= KEPT) {
+            self.note(why);
+        }
+    }
+
+    /// Takes note of why servers that answer are not believed. It says more
+    /// than what is known of one server, and stays.
+    fn doubt(&self, questions: &mut OpenQuestions, why: String) {
+        questions.doubted_at = Some(clock::boot());
+        self.note(why);
     }
 
     fn note(&self, why: String) {
@@ -486,10 +513,9 @@ struct OpenQuestions {
     patient: BTreeSet<Arc<str>>,
     /// Who has let the time for one pass in this search.
     silent: BTreeSet<Arc<str>>,
-    /// Of which cluster those are who answered last.
-    clusters: BTreeMap<Arc<str>, String>,
-    /// Who answered last that it does not know this client.
-    refusing: BTreeSet<Arc<str>>,
+    recent_answers: RecentAnswers,
+    /// When servers that answered were last not believed.
+    doubted_at: Option<Instant>,
 }
 
 /// What came of a question.
@@ -518,13 +544,13 @@ impl OpenQuestions {
         channel: Channel,
         asked: Patience,
     ) {
-        let distance = leader_discovery.distance().clone();
+        let round_trips = leader_discovery.round_trips().clone();
         let within = match asked {
-            Patience::Short => distance.patience(ASK_WITHIN),
-            Patience::Long(_) => PATIENCE_MAX,
+            Patience::Short => round_trips.timeout(ASK_WITHIN),
+            Patience::Long(_) => TIMEOUT_MAX,
         };
         self.calls.spawn(async move {
-            let answer = timeout(within, timed(channel, distance)).await;
+            let answer = timeout(within, timed(channel, round_trips)).await;
             let answered = AnswerOf {
                 address,
                 within,
@@ -567,11 +593,11 @@ impl OpenQuestions {
 }
 
 /// What a server says of itself, and how long that took.
-async fn timed(channel: Channel, distance: Distance) -> Status {
+async fn timed(channel: Channel, round_trips: RoundTripTimes) -> Status {
     let asked = clock::boot();
     let answer = status(channel).await;
     if answer.is_ok() {
-        distance.took(clock::boot().since(asked));
+        round_trips.record(clock::boot().since(asked));
     }
     answer
 }

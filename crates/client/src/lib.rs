@@ -29,6 +29,7 @@
 //! | `pipeline/` | numbering, sending again, running out of time: a value without a socket |
 //! | `connection.rs` | one connection, fed from a pipeline |
 //! | `leader_discovery.rs` | who leads |
+//! | `recent_answers.rs` | whether the servers that are alive can be of one cluster |
 //! | `dialer.rs` | connections, with TLS or without |
 //! | `token.rs` | by what the client is known |
 //! | `own_token_channel.rs` | the same where it was given no token, and the servers are on this machine |
@@ -49,6 +50,7 @@ mod error;
 mod leader_discovery;
 mod own_token_channel;
 mod pipeline;
+mod recent_answers;
 mod session;
 mod sessions;
 mod token;
@@ -79,8 +81,8 @@ pub struct Config {
     /// Connections to the leader, each with a session of its own, 1 to 16.
     /// Calls are spread over them; clones of a client take turns.
     pub connections: usize,
-    /// How long a session outlives its client's last sign of life, 1 s to a
-    /// day. Within it, an interruption costs nothing but time.
+    /// How long a session outlives its client's last command, 1 s to a day.
+    /// Within it, an interruption costs nothing but time.
     pub ttl: Duration,
     /// How long a call may take unless [`Client::within`] says otherwise.
     pub within: Duration,
@@ -89,7 +91,7 @@ pub struct Config {
     pub tls: Option<ClientTlsFiles>,
     /// By what the client is known, for servers that want a token. Without
     /// one, servers on this machine are shown that the client can read the
-    /// token of its user ([`OwnToken`](tenure_runtime::own::OwnToken)).
+    /// token of its user ([`OwnToken`](tenure_runtime::own_token::OwnToken)).
     pub token: Option<Token>,
     /// Whether elections on the store that is made of this client are held by
     /// sessions rather than renewed one by one (`?hold=session`).

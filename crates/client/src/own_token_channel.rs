@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use tenure_core::time::Instant;
-use tenure_runtime::own::{OwnToken, is_near};
+use tenure_runtime::own_token::{OwnToken, is_loopback};
 use tenure_runtime::tls::ClientTls;
 use tenure_runtime::{clock, drive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -98,8 +98,8 @@ impl OwnTokenChannel {
         Ok(answer)
     }
 
-    /// The connection. It is made though whoever waits for it stops to wait:
-    /// else one that takes long would never be made.
+    /// The connection. It is made although the caller that waits for it stops
+    /// to wait: else one that takes long would never be made.
     async fn authenticated(&self) -> Result<Authenticated, Failure> {
         let shared = Arc::clone(&self.0);
         let making = drive::background().spawn(async move {
@@ -153,11 +153,12 @@ async fn dialled(
     if over.load(Ordering::Acquire) {
         return Err("the connection has ended".into());
     }
-    // Before anything is sent: whoever listens there later cannot use it.
+    // Before anything is sent: a program that listens there later cannot use
+    // it.
     let began = clock::boot();
     let stream = plain(to.clone()).await?;
     let address = stream.peer_addr()?;
-    if is_near(address)
+    if is_loopback(address)
         && let Some(token) = own_token().await
     {
         let said = token.prove(address, began);

@@ -1,8 +1,8 @@
 //! A session of its own, for registers that are to be bound to it.
 //!
-//! The sessions of a [`Client`](super::Client)'s calls come and go unseen:
-//! when one is over, what was not done goes on under another. What is *bound*
-//! to a session ends with it, so whoever binds has to know which one it is,
+//! The sessions of a [`Client`](super::Client)'s calls come and go unseen: when
+//! one is over, what was not done goes on under another. What is *bound* to a
+//! session ends with it, so a caller that binds has to know which one it is,
 //! and is told when it is over. It is never replaced: take another.
 
 use std::fmt;
@@ -21,8 +21,8 @@ use super::{Error, Swapped, wire};
 
 /// A session of a cluster that is never replaced by another. What is asked of
 /// it takes effect in the order of the calls, each once. Dropping it ends it,
-/// and what is bound to it gets its last wills; so does its time to live
-/// without a sign of life.
+/// and what is bound to it gets its on-expiry values; so does its time to live
+/// without a command.
 pub struct Session {
     connection: Connection,
 }
@@ -89,8 +89,8 @@ impl Session {
         async { swapped(asked?.await?) }
     }
 
-    /// Gives a sign of life, and has it confirmed: the session lived at some
-    /// time after this call, and lives for its time to live from then.
+    /// Gives a keep-alive, and has it confirmed: the session lived at some time
+    /// after this call, and lives for its time to live from then.
     ///
     /// # Errors
     /// Nothing is confirmed. Whether the session is known to be over says

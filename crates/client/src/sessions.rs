@@ -29,8 +29,8 @@ impl Client {
     }
 
     /// Ends a session in place of its owner: what it has not done is not done,
-    /// and what it holds gets its last wills. Takes the right admin where the
-    /// cluster has tokens.
+    /// and what it holds gets its on-expiry values. Takes the right admin where
+    /// the cluster has tokens.
     ///
     /// `holder_is_gone`: the process that holds registers by this session has
     /// ended. Without that a session that holds some is refused: its holder may

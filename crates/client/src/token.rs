@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tenure_runtime::tls::Renewed;
+use tenure_runtime::tls::Reloaded;
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderValue, Request, Response, header::AUTHORIZATION};
 use tonic::codegen::{BoxFuture, Service, StdError};
@@ -89,7 +89,7 @@ pub(super) struct Bearer(Option<Source>);
 #[derive(Clone)]
 enum Source {
     Text(Header),
-    File(Arc<Renewed<Header>>),
+    File(Arc<Reloaded<Header>>),
 }
 
 impl Bearer {
@@ -103,7 +103,7 @@ impl Bearer {
             }
             Some(Token::File(path)) => {
                 let file = path.clone();
-                let renewed = Renewed::open(
+                let renewed = Reloaded::open(
                     "contents of the token's file",
                     vec![file.clone()],
                     move || read(&file),

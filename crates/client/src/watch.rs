@@ -133,7 +133,7 @@ impl Client {
                     }
                 };
             }
-            // Whoever does not read must hold up nobody else: a connection of
+            // A watch that is not read must hold up no other: a connection of
             // its own.
             let leader_discovery = &client.shared.leader_discovery;
             let connect = |address: &Arc<str>| leader_discovery.dialer().lazy(address);
@@ -210,7 +210,8 @@ trait Subscription: Send {
     /// Takes a message. Breaks if this server cannot serve it any more.
     fn take(&mut self, message: Self::Message) -> impl Future<Output = ControlFlow<String>> + Send;
 
-    /// A server has refused. Breaks if all would.
+    /// A server has refused to begin, or what it has begun can go on nowhere.
+    /// Breaks if all would.
     fn refused(&mut self, error: Error) -> impl Future<Output = ControlFlow<()>> + Send;
 
     /// Of which cluster a message says that it is; empty if it does not say.
@@ -267,7 +268,7 @@ async fn serve_by_one<F: Subscription>(
     subscription: &mut F,
     useful: &mut bool,
 ) -> ControlFlow<(), String> {
-    let within = leader_discovery.distance().patience(WITHIN);
+    let within = leader_discovery.round_trips().timeout(WITHIN);
     let mut messages = match timeout(within, subscription.begin(channel.clone())).await {
         Ok(Ok(messages)) => messages,
         Ok(Err(status)) => return turned_away(subscription, &status).await,
@@ -278,6 +279,13 @@ async fn serve_by_one<F: Subscription>(
         let message = match timeout(SILENCE, messages.message()).await {
             Ok(Ok(Some(message))) => message,
             Ok(Ok(None)) => return ControlFlow::Continue("the server has ended it".into()),
+            Ok(Err(status)) if is_unknown(&status) => {
+                // The token with which it began is gone. There may be a new
+                // one by now, with which it begins again; the answer to that
+                // tells.
+                *useful = true;
+                return ControlFlow::Continue(sentence(&status));
+            }
             Ok(Err(status)) => return turned_away(subscription, &status).await,
             Err(_) => match timeout(within, status(channel.clone())).await {
                 Ok(Ok(status)) if status.ready => continue,
@@ -294,6 +302,11 @@ async fn serve_by_one<F: Subscription>(
             return ControlFlow::Continue(why);
         }
     }
+}
+
+/// Whether a server does not know this client.
+fn is_unknown(status: &tonic::Status) -> bool {
+    carried(status).is_some_and(|error| error.cause() == v1::Cause::Unauthenticated)
 }
 
 async fn turned_away<F: Subscription>(

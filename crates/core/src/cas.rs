@@ -27,6 +27,7 @@ use alloc::sync::Arc;
 use core::ops::Bound;
 
 use crate::ids::{Key, Version};
+use crate::shared_map::SharedMap;
 use crate::time::StoreTime;
 
 /// The value of a register: bytes that the store does not look into.
@@ -64,7 +65,7 @@ pub struct Reading {
     pub now: Option<StoreTime>,
     /// The number of the session that the register is bound to, if it is bound
     /// to one that lives: the store lets nobody else write it, and writes its
-    /// last will when the session ends.
+    /// on-expiry value when the session ends.
     pub bound: Option<u64>,
 }
 
@@ -157,10 +158,11 @@ pub struct Change {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooOld;
 
-/// The registers and their recent changes.
+/// The registers and their recent changes. A copy shares the registers that
+/// neither has changed ([`SharedMap`]).
 #[derive(Clone, Debug)]
 pub struct Registers {
-    registers: BTreeMap<Key, Register>,
+    registers: SharedMap<Key, Register>,
     revision: u64,
     changes: VecDeque<Change>,
     changes_max: usize,
@@ -186,7 +188,7 @@ impl Registers {
     /// 32 MiB of values, the oldest of which are forgotten when others come.
     pub fn new(changes_max: usize) -> Self {
         Self {
-            registers: BTreeMap::new(),
+            registers: SharedMap::new(),
             revision: 0,
             changes: VecDeque::new(),
             changes_max,
@@ -199,6 +201,7 @@ impl Registers {
     /// there: earlier changes are [`TooOld`].
     pub fn restored(registers: BTreeMap<Key, Register>, revision: u64, changes_max: usize) -> Self {
         let weight = |(key, register): (&Key, &Register)| register.weight(key) as u64;
+        let registers: SharedMap<_, _> = registers.into_iter().collect();
         Self {
             bytes: registers.iter().map(weight).sum(),
             registers,
@@ -316,7 +319,7 @@ impl Registers {
             Some(_) | None => Bound::Included(prefix),
         };
         self.registers
-            .range::<str, _>((from, Bound::Unbounded))
+            .range_from::<str>(from)
             .take_while(move |(key, _)| key.as_str().starts_with(prefix))
     }
 

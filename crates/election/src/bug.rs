@@ -48,8 +48,8 @@ pub enum Bug {
     /// The session by which an election is held lives no longer than its lease,
     /// though the store's clock may be fast while the holder's is slow.
     SessionUnstretched,
-    /// Whoever holds by a session never looks at the register, and trusts a
-    /// watch that may have died.
+    /// A leader that holds by a session never looks at the register, and trusts
+    /// a watch that may have died.
     NeverLooks,
     /// What an abandoned id may have bound is not released: whatever keeps
     /// the session alive keeps nobody leading.

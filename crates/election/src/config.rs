@@ -101,8 +101,8 @@ pub struct Config {
     /// same name.
     pub affinity: Option<Name>,
     /// Hold the election by a session of the store (§4.12) instead of renewing
-    /// it: the store binds the register to a session that lives for at least
-    /// a lease after each sign of life, and empties it when that ends.
+    /// it: the store binds the register to a session that lives for at least a
+    /// lease after each keep-alive, and empties it when that ends.
     pub by_session: bool,
     /// Renew only grants of which the application has said that its work goes
     /// by them ([`Input::WorkConfirmed`](super::Input::WorkConfirmed), §4.13):

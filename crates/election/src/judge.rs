@@ -1,7 +1,7 @@
 //! What one process has seen of an election's register, and what follows.
 //!
-//! Whoever stands or observes keeps a [`LeaseJudge`] of the register and asks it
-//! one question: *is the grant over?* (§3). The rules differ by what clock
+//! A candidate or an observer keeps a [`LeaseJudge`] of the register and asks
+//! it one question: *is the grant over?* (§3). The rules differ by what clock
 //! there is to judge by, but two things hold for all of them:
 //!
 //! * silence restarts only when the *holder* wrote (its `renewal` moved), so

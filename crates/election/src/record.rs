@@ -134,6 +134,19 @@ impl Record {
         (self.sequence < Self::SEQUENCE_MAX).then(|| self.sequence + 1)
     }
 
+    /// The sequence with which a candidate stands above this record; `None` if
+    /// none does, for too few would be left for its leadership.
+    pub fn sequence_to_stand(&self) -> Option<u64> {
+        (self.sequence <= Self::STAND_MAX).then(|| self.sequence + 1)
+    }
+
+    /// Whether no candidate will ever stand above this record: there is no term
+    /// or too few sequences after it. It was written by hand, and only a person
+    /// who deletes it makes room for another leader.
+    pub fn is_last(&self) -> bool {
+        self.term.next().is_none() || self.sequence_to_stand().is_none()
+    }
+
     /// The holder, if there is one.
     pub const fn holder(&self) -> Option<&Holder> {
         match &self.occupancy {
@@ -267,7 +280,7 @@ impl fmt::Display for RecordError {
             Self::NotARecord => write!(
                 f,
                 "expected an election's register, beginning with \"{MAGIC} {FORMAT}\", found \
-                 something else; whoever wrote it should use another prefix or table"
+                 something else; the program that wrote it should use another prefix or table"
             ),
             Self::Newer { format } => write!(
                 f,

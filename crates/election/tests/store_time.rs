@@ -1,11 +1,11 @@
 //! A store's time may go back, and no verdict comes too early.
 //!
-//! A cluster tells the log's time in its answers. A new leader goes on from
-//! the newest that it has heard of, which may be before what the one before
-//! has told: by milliseconds after a change of leader, by seconds after a
-//! restart of all, since nothing was written meanwhile. Whoever judges a grant
-//! by it compares the time of an answer with the stamp *in the same answer*,
-//! so a time that went back makes a grant look younger, never older.
+//! A cluster tells the log's time in its answers. A new leader goes on from the
+//! newest that it has heard of, which may be before what the one before has
+//! told: by milliseconds after a change of leader, by seconds after a restart
+//! of all, since nothing was written meanwhile. A judge that judges a grant by
+//! it compares the time of an answer with the stamp *in the same answer*, so a
+//! time that went back makes a grant look younger, never older.
 
 use std::time::Duration;
 

@@ -6,19 +6,19 @@
 //! | [`drive`] | the background thread, the loop that runs any machine, streams of events |
 //! | [`error`] | errors by what the caller does next |
 //! | [`small`] | the reader of small files |
-//! | [`distance`] | how far away a store is, and which lease that allows |
+//! | [`round_trip`] | how far away a store is, and which lease that allows |
 //! | `failure` | how a command fails (feature `failure`) |
 //! | `tls` | certificates and their renewal, for servers and clients (feature `tls`) |
-//! | `own` | the token that servers and clients of one user share (feature `tls`) |
+//! | `own_token` | the token that servers and clients of one user share (feature `tls`) |
 
 pub mod clock;
-pub mod distance;
 pub mod drive;
 pub mod error;
 #[cfg(feature = "failure")]
 pub mod failure;
 #[cfg(feature = "tls")]
-pub mod own;
+pub mod own_token;
+pub mod round_trip;
 pub mod small;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -194,7 +194,7 @@ impl Audit {
     /// that. Renewals do neither.
     pub(super) fn begin_swap(&self, caller: &Caller, swap: &v1::Swap) -> Option<Entry> {
         self.0.as_ref()?;
-        let (event, about) = office(swap)?;
+        let (event, about) = election_event(swap)?;
         self.begin(event, caller, || about)
     }
 
@@ -224,7 +224,7 @@ impl Audit {
 }
 
 /// What a write to the register of an election does to its leadership.
-fn office(swap: &v1::Swap) -> Option<(&'static str, Value)> {
+fn election_event(swap: &v1::Swap) -> Option<(&'static str, Value)> {
     let election = swap.key.strip_prefix(Key::ELECTIONS)?;
     let Ok(record) = Record::decode(&swap.value) else {
         return Some(("election_overwritten", json!({ "election": election })));
@@ -282,7 +282,7 @@ impl Entry {
             Ok(true) => "done",
             Ok(false) => "conflict",
             Err(why) => match why.cause() {
-                // Whoever asked goes there.
+                // The caller goes there.
                 Cause::NotLeader | Cause::NotReady => return,
                 Cause::Interrupted => "unknown",
                 _ => "refused",

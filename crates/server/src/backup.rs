@@ -11,8 +11,8 @@
 //! others then join as usual. Everything that was in the backup is there; what
 //! the old cluster may have given out since (ids, terms, epochs) is jumped
 //! over, and who led there is waited for (`State::restored` in the core says
-//! how, and why). Whoever may still run in the old cluster is not part of the
-//! new one.
+//! how, and why). A server that may still run in the old cluster is not part of
+//! the new one.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,8 +20,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tenure_alpo::codec::crc32c;
 use tenure_alpo::{
-    Batch, ClusterId, HardState, Identity, Membership, NotRestorable, Position, Restored,
-    Restoring, ServerId, Snapshot, State, StorageId, TERM_STEP, Table, digest,
+    Batch, ClusterId, HardState, Identity, MemberDisks, Membership, NotRestorable, Position,
+    Restored, Restoring, ServerId, Snapshot, State, StorageId, TERM_STEP, digest,
 };
 use tenure_core::ids::Key;
 use tenure_runtime::clock;
@@ -253,11 +253,11 @@ fn anew(
     holder: u128,
     options: RestoreOptions,
 ) -> Result<(Identity, Restored), NotRestorable> {
-    let table = Table::from([(server, storage)]);
+    let table = MemberDisks::from([(server, storage)]);
     let cluster = digest(&table);
     let restored = state.restored(&Restoring {
         clock: data::clock(cluster),
-        members: Membership::founded(table),
+        members: Membership::bootstrapped(table),
         times: options.times,
         term_step: options.term_step,
         longest_lease: options.longest_lease,
@@ -283,8 +283,8 @@ mod tests {
     #[test]
     fn what_other_servers_would_refuse_is_not_restored() {
         let backup = |time| {
-            let members = Membership::founded([(ServerId::new(1)?, StorageId::from_u128(1))]);
-            let mut state = State::founded(Limits::default(), ClockId::default(), members);
+            let members = Membership::bootstrapped([(ServerId::new(1)?, StorageId::from_u128(1))]);
+            let mut state = State::bootstrapped(Limits::default(), ClockId::default(), members);
             let (id, term, payload) = (1, Term::new(1)?, Payload::NoOp);
             state.apply(&Entry {
                 id,

@@ -1,12 +1,12 @@
 //! What has come of the bodies of requests.
 //!
-//! A message is collected until its last byte is there. Whoever sends all of
-//! it but that would make the server keep it, in each of a thousand calls of
+//! A message is collected until its last byte is there. A client that sends all
+//! of it but that would make the server keep it, in each of a thousand calls of
 //! a connection, and in as many connections as it likes. So what comes is
-//! counted ([`RequestCharge`]); what goes beyond the bounds is refused, and so is a
-//! message that takes too long. The beginning of a message has bounds of its
-//! own above those of what follows ([`FREE_BYTES`]): small calls get through
-//! while large ones fill theirs.
+//! counted ([`RequestCharge`]); what goes beyond the bounds is refused, and so
+//! is a message that takes too long. The beginning of a message has bounds of
+//! its own above those of what follows ([`FREE_BYTES`]): small calls get
+//! through while large ones fill theirs.
 //!
 //! A body of HTTP is one message, and one of gRPC a row of them, each behind
 //! five bytes that say how long it is. What a call has sent is held until it

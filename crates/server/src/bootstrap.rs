@@ -3,7 +3,7 @@
 //! It greets everybody it was told of and hears who they are, until all are
 //! blank too (then they found a cluster), or somebody has one that it belongs
 //! to. What it may conclude from which answer is judged by
-//! [`Bootstrap`](tenure_alpo::Founding).
+//! [`Bootstrap`](tenure_alpo::Bootstrap).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_alpo::{
-    Answer, Bootstrap, Hello, Identity, JoinError, LogId, Membership, Refusal, ServerId, Table,
+    Answer, Bootstrap, Hello, Identity, JoinError, LogId, MemberDisks, Membership, Refusal,
+    ServerId,
 };
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
@@ -36,17 +37,17 @@ const SLOW: Duration = Duration::from_secs(2);
 /// own writes them, and meanwhile this server answers, and stops when it is
 /// told to. Nobody hears what is not durable.
 pub(super) async fn found(
-    founding: Bootstrap,
+    bootstrap: Bootstrap,
     peers: &mut Peers,
     shared: &Shared,
     inbox: &Arc<Inbox>,
     blank_directory: BlankDirectory,
 ) -> Result<OpenLog, Ended> {
-    let wanted = founding.missing().into_iter();
-    let wanted = Membership::founded(wanted.map(|id| (id, founding.hello().storage)));
+    let wanted = bootstrap.missing().into_iter();
+    let wanted = Membership::bootstrapped(wanted.map(|id| (id, bootstrap.hello().storage)));
     peers.greeted(&wanted);
     let mut blank_server = BlankServer {
-        founding,
+        bootstrap,
         peers,
         shared,
         wanted,
@@ -56,10 +57,10 @@ pub(super) async fn found(
     // Nobody may come to be heard of it.
     blank_server
         .join_errors
-        .tell(&blank_server.founding, shared);
+        .tell(&blank_server.bootstrap, shared);
     // Alone it needs nobody else.
-    if let Some(founded) = blank_server.founding.complete() {
-        blank_server.fill(founded)?;
+    if let Some(bootstrapped) = blank_server.bootstrap.complete() {
+        blank_server.fill(bootstrapped)?;
     }
     let mut events = Vec::new();
     loop {
@@ -80,7 +81,7 @@ pub(super) async fn found(
 
 /// A blank server, and all that it needs to become part of a cluster.
 struct BlankServer<'a> {
-    founding: Bootstrap,
+    bootstrap: Bootstrap,
     peers: &'a mut Peers,
     shared: &'a Shared,
     /// Whom it looks for.
@@ -103,7 +104,7 @@ impl BlankServer<'_> {
             Event::Closed(peer_connection, _) => {
                 self.peers.closed(peer_connection);
             }
-            Event::Asked(_, _, reply) => {
+            Event::ClientRequest(_, _, reply) => {
                 let answer = Answer::Refused(Refusal::NotLeader { leader: None });
                 reply.send(TimedAnswer { answer, at: None });
             }
@@ -116,7 +117,7 @@ impl BlankServer<'_> {
             Event::SetBack(_) => {}
             Event::Refused { by, why } => {
                 if self.join_errors.refusals.hear(by, why) {
-                    self.join_errors.tell(&self.founding, self.shared);
+                    self.join_errors.tell(&self.bootstrap, self.shared);
                 }
             }
             // The one that asked sees that nobody will answer.
@@ -133,16 +134,16 @@ impl BlankServer<'_> {
         if !matches!(self.disk, Disk::Idle(_)) {
             return Ok(());
         }
-        let founded = hear(
-            &mut self.founding,
+        let bootstrapped = hear(
+            &mut self.bootstrap,
             hello,
             &mut self.join_errors,
             self.shared,
         )?;
-        if let Some(founded) = founded {
-            return self.fill(founded);
+        if let Some(bootstrapped) = bootstrapped {
+            return self.fill(bootstrapped);
         }
-        match self.founding.due() {
+        match self.bootstrap.due() {
             Some(table) => self.disk.begin(|blank_directory| {
                 blank_directory.promise(&table)?;
                 Ok(WriteDone::Promise(table, blank_directory))
@@ -152,17 +153,21 @@ impl BlankServer<'_> {
     }
 
     /// A promise is durable: others may hear of it.
-    fn promised(&mut self, table: Table, blank_directory: BlankDirectory) -> Result<(), Ended> {
+    fn promised(
+        &mut self,
+        table: MemberDisks,
+        blank_directory: BlankDirectory,
+    ) -> Result<(), Ended> {
         self.disk = Disk::Idle(blank_directory);
-        let founded = self.founding.promise(table);
-        self.shared.announce(self.founding.hello());
+        let bootstrapped = self.bootstrap.promise(table);
+        self.shared.announce(self.bootstrap.hello());
         self.peers.start_again(&self.wanted);
-        founded.map_or(Ok(()), |founded| self.fill(founded))
+        bootstrapped.map_or(Ok(()), |bootstrapped| self.fill(bootstrapped))
     }
 
     /// Makes the log of a server that is part of a cluster now.
     fn fill(&mut self, (identity, members): (Identity, Membership)) -> Result<(), Ended> {
-        let own = self.founding.hello().server;
+        let own = self.bootstrap.hello().server;
         if let Some(text) = differ(&self.wanted, own, &members) {
             tracing::warn!("{text}");
         }
@@ -175,7 +180,7 @@ impl BlankServer<'_> {
 
 /// What the disk has written.
 enum WriteDone {
-    Promise(Table, BlankDirectory),
+    Promise(MemberDisks, BlankDirectory),
     OpenLog(Box<OpenLog>),
 }
 
@@ -335,7 +340,7 @@ struct JoinErrors {
 
 impl JoinErrors {
     /// Says to people what this server waits for.
-    fn tell(&self, founding: &Bootstrap, shared: &Shared) {
+    fn tell(&self, bootstrap: &Bootstrap, shared: &Shared) {
         let strangers = self.strangers.values();
         let mut texts: Vec<_> = strangers.map(|(_, text)| text.clone()).collect();
         // Several members say the same of a server that is none.
@@ -345,12 +350,12 @@ impl JoinErrors {
         let excluded = is_twin || refusals.is_some();
         texts.extend(refusals);
         let waiting = if texts.is_empty() {
-            let missing = founding.missing();
+            let missing = bootstrap.missing();
             if missing.is_empty() {
                 "a new cluster waits until its servers have agreed on each other's disks".to_owned()
             } else {
                 let missing = names(missing.into_iter());
-                if founding.hello().known.is_empty() {
+                if bootstrap.hello().known.is_empty() {
                     format!("a new cluster waits for {missing}")
                 } else {
                     // Flags do not say any more who the founders are.
@@ -378,14 +383,14 @@ impl JoinErrors {
 }
 
 fn hear(
-    founding: &mut Bootstrap,
+    bootstrap: &mut Bootstrap,
     hello: &Hello,
     join_errors: &mut JoinErrors,
     shared: &Shared,
 ) -> Result<Option<(Identity, Membership)>, Ended> {
     let strangers = &mut join_errors.strangers;
-    match founding.heard(hello) {
-        Ok(Some(founded)) => return Ok(Some(founded)),
+    match bootstrap.heard(hello) {
+        Ok(Some(bootstrapped)) => return Ok(Some(bootstrapped)),
         Ok(None) => drop(strangers.remove(&hello.server)),
         // Somebody may correct that while this server waits.
         Err(
@@ -408,7 +413,7 @@ fn hear(
         }
         Err(stranger) => return Err(Ended::JoinError(stranger)),
     }
-    join_errors.tell(founding, shared);
+    join_errors.tell(bootstrap, shared);
     Ok(None)
 }
 
@@ -422,16 +427,16 @@ mod tests {
         ServerId::new(number).expect("a number")
     }
 
-    fn founded(numbers: &[u64]) -> Membership {
+    fn bootstrapped(numbers: &[u64]) -> Membership {
         let storage = StorageId::from_u128(7);
-        Membership::founded(numbers.iter().map(|number| (id(*number), storage)))
+        Membership::bootstrapped(numbers.iter().map(|number| (id(*number), storage)))
     }
 
     #[test]
     fn peers_that_are_no_members_are_named_with_what_takes_them_in() {
         let beyond = |peers: &[u64], members: &[u64]| {
             let peers = peers.iter().copied().map(id);
-            beyond(peers, &founded(members), (Path::new("/data"), 41))
+            beyond(peers, &bootstrapped(members), (Path::new("/data"), 41))
         };
         assert_eq!(beyond(&[1, 2, 3], &[1, 2, 3]), None);
         // Where to begin looking.
@@ -451,8 +456,9 @@ mod tests {
 
     #[test]
     fn other_founders_than_peers_are_named_with_what_to_do() {
-        let differ =
-            |others: &[u64], found: &[u64]| differ(&founded(others), id(2), &founded(found));
+        let differ = |others: &[u64], found: &[u64]| {
+            differ(&bootstrapped(others), id(2), &bootstrapped(found))
+        };
         assert_eq!(differ(&[1, 3], &[1, 2, 3]), None);
         // They will be learnt from the log.
         assert_eq!(differ(&[1, 3], &[]), None);

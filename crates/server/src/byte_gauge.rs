@@ -39,8 +39,9 @@ impl ByteGauge {
         self.wake_one();
     }
 
-    /// Wakes who has waited longest. Who is woken and has no use for it
-    /// wakes the next ([`Room`](super::account::Room)), so that none is forgotten.
+    /// Wakes who has waited longest. Who is woken and has no use for it wakes
+    /// the next ([`FlowControl`](super::account::FlowControl)), so that none is
+    /// forgotten.
     pub(super) fn wake_one(&self) {
         if self.waiters.load(Ordering::SeqCst) == 0 {
             return;

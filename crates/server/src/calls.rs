@@ -1,10 +1,10 @@
 //! The calls of one connection, which have their turns together.
 //!
 //! Over HTTP/2 a connection has up to a thousand calls under way. As tasks of
-//! the runtime each of them would have a turn of its own, and whoever sends
-//! the most calls would have nearly all turns: a probe, and the one call of
-//! another connection, would wait behind tens of thousands. So the calls of a
-//! connection run in the task of that connection, [`IN_A_ROW`] of them in one
+//! the runtime each of them would have a turn of its own, and the client that
+//! sends the most calls would have nearly all turns: a probe, and the one call
+//! of another connection, would wait behind tens of thousands. So the calls of
+//! a connection run in the task of that connection, [`IN_A_ROW`] of them in one
 //! turn, and each connection has the same turn, however much it asks for.
 //!
 //! A call that has begun and was not polled yet is counted nowhere else: it is

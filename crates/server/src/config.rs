@@ -50,7 +50,7 @@ pub struct Config {
     /// Lists of revoked certificates (CRLs) of servers and of clients, one of
     /// each authority; `None` if none is revoked.
     pub revoked: Option<PathBuf>,
-    /// What servers without TLS know each other by; `None` lets whoever
+    /// What servers without TLS know each other by; `None` lets a program that
     /// reaches their port and says that it is one of them be one.
     pub peer_secret: Option<PeerSecret>,
     /// Whether clients, too, must have a certificate of the authority.
@@ -92,8 +92,8 @@ pub struct Config {
     /// How long a message of a client may take from its first byte to its
     /// last; one that takes longer fails. 30 s if nothing else is said.
     pub message_within: Duration,
-    /// In which span its thread logs: for whoever runs several servers in one
-    /// process and wants to know which of them speaks.
+    /// In which span its thread logs: for a program that runs several servers
+    /// in one process, to tell which of them speaks.
     pub span: tracing::Span,
 }
 
@@ -186,7 +186,7 @@ impl Config {
                  flag out as soon as all servers have the secret",
             ),
             None => Some(
-                "servers prove nothing to each other: whoever reaches their ports, and knows the \
+                "servers prove nothing to each other: a program that reaches their ports, and knows the \
                  cluster's id, can pass for one of them. Give all of them certificates (--tls-cert \
                  and the like), or a secret that they share (--peer-secret-file)",
             ),

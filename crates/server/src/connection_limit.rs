@@ -12,8 +12,8 @@
 //! ([`CallerId`]: a token, or an address). Of these the one goes that has been
 //! without a call for longest. But nobody has to go, idle or not, for one who
 //! has more connections than it; and nobody with a call under way for one who
-//! has as many: then the newest goes. So whoever has few connections gets one
-//! more, however many others have, and keeps it.
+//! has as many: then the newest goes. So a client that has few connections gets
+//! one more, however many others have, and keeps it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};

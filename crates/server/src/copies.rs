@@ -79,12 +79,12 @@ impl Shared {
         let says = (details.start, details.reached);
         let at = (now, timeout);
         match copies.starts.greeted(who, says, &local_server.members, at) {
-            StartVerdict::Welcome => None,
+            StartVerdict::Accepted => None,
             StartVerdict::SetBack(trace) => {
                 let why = set_back(hello.server, trace);
                 Some(GreetingAnswer::SetBack(local_server.hello.storage, why))
             }
-            StartVerdict::Later(since) => {
+            StartVerdict::WaitFor(since) => {
                 let id = hello.server.get();
                 let mut reason = format!(
                     "expected one process with the disk of server {id}, found a second one: it is \

@@ -22,7 +22,7 @@ use rustix::process::geteuid;
 use sha2::{Digest as _, Sha256};
 use tenure_runtime::clock;
 
-use tenure_alpo::{ClusterId, MAX_NUMBER, ServerId, Start, StorageId, Table};
+use tenure_alpo::{ClusterId, MAX_NUMBER, MemberDisks, ServerId, Start, StorageId};
 use tenure_alpo::{Identity, Membership, Recovered, State};
 use tenure_core::time::ClockId;
 
@@ -81,7 +81,7 @@ impl BlankDirectory {
     }
 
     /// Makes a promise to found a cluster with these durable.
-    pub(super) fn promise(&self, table: &Table) -> Result<(), WalError> {
+    pub(super) fn promise(&self, table: &MemberDisks) -> Result<(), WalError> {
         let table = table.iter().map(|(id, storage)| (*id, *storage));
         write_table(&self.path, PROMISED, table)
     }
@@ -189,7 +189,7 @@ pub(super) fn open(
 
 /// With whom this directory has promised to found a cluster; nothing, if it
 /// has not.
-pub(super) fn read_promise(dir: &Path) -> Result<Option<Table>, WalError> {
+pub(super) fn read_promise(dir: &Path) -> Result<Option<MemberDisks>, WalError> {
     if !dir.join(PROMISED).exists() {
         return Ok(None);
     }
@@ -233,8 +233,8 @@ fn read_table(
 fn blank(dir: &Path, cluster: ClusterId) -> Result<State, WalError> {
     let expected = "the servers that founded the cluster; restore the file, or replace this \
                     server by an empty one";
-    let founded = Membership::founded(read_table(dir, FOUNDERS, expected)?);
-    Ok(State::founded(limits(), clock(cluster), founded))
+    let bootstrapped = Membership::bootstrapped(read_table(dir, FOUNDERS, expected)?);
+    Ok(State::bootstrapped(limits(), clock(cluster), bootstrapped))
 }
 
 pub(super) fn failed<'a>(

@@ -52,7 +52,7 @@ impl DialReporter {
         false
     }
 
-    /// Whoever is there has answered with a greeting of its own.
+    /// The server at the other end has answered with a greeting of its own.
     fn up(&mut self, address: &str, introduced: Introduced) -> bool {
         let server = self.server;
         let proven = match trust::proof(&self.shared, &introduced, Side::Acceptor) {

@@ -170,6 +170,12 @@ pub(super) fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
     match refusal {
         Refusal::NotLeader { leader } => not_leader(leader, shared),
         Refusal::Busy => busy(),
+        Refusal::Rising => error(
+            Cause::Busy,
+            "expected that all members of the cluster have told which version they speak, found \
+             that some have yet to; a session that was opened before would have no owner, so try \
+             again soon",
+        ),
         Refusal::TooLarge => error(Cause::TooLarge, "expected an entry of at most 1 MiB"),
         Refusal::OutOfOrder { expected } => out_of_order(expected),
         Refusal::OtherContent => other_content(),

@@ -75,7 +75,7 @@ pub(super) struct EventLoop {
     pub(super) removal: Removal,
     /// Why others do not let this server in.
     pub(super) refusals: Refusals,
-    /// What is wrong with the disk of a member, found in this reign.
+    /// What is wrong with the disk of a member, found in this term.
     pub(super) lost: String,
     /// Batches that are not known to be durable, and since when.
     syncing: VecDeque<(u64, Instant)>,
@@ -187,13 +187,13 @@ impl EventLoop {
         }
         if std::mem::take(&mut self.transfer_pending) && self.node.status() == Status::Leader {
             let (token, ask) = (STOP_TOKEN, ClientRequest::Transfer(None));
-            self.node.handle(now, Input::Asked { token, ask });
+            self.node.handle(now, Input::ClientRequest { token, ask });
         }
         if let Some(ended) = self.perform_outputs() {
             return Some(ended);
         }
-        // Until the next leader has spoken up: whoever still asks here is told
-        // where to go on.
+        // Until the next leader has spoken up: a client that still asks here is
+        // told where to go on.
         let led = self.node.status() != Status::Leader && self.node.leader().is_some();
         let over = |at| at <= now.boot || led;
         self.stopping.is_some_and(over).then_some(Ended::Stopped)
@@ -252,7 +252,7 @@ impl EventLoop {
                     self.update_health();
                 }
             }
-            Event::Asked(ask, quota, reply) => self.ask(ask, quota.as_deref(), reply),
+            Event::ClientRequest(ask, quota, reply) => self.ask(ask, quota.as_deref(), reply),
             Event::Inspection(inspect) => inspect(Some(&self.node)),
             Event::Snapshot(reply_to) => return self.snapshot(reply_to),
             Event::Stop => self.stop(),
@@ -260,8 +260,8 @@ impl EventLoop {
         None
     }
 
-    /// Takes a snapshot. If the newest covers everything already, it may
-    /// still be on its way: whoever asks waits for all that is.
+    /// Takes a snapshot. If the newest covers everything already, it may still
+    /// be on its way: the caller waits for all that is.
     fn snapshot(&mut self, reply_to: oneshot::Sender<LogId>) -> Option<Ended> {
         self.node.handle(clock::now(), Input::Compact);
         let ended = self.perform_outputs();
@@ -277,7 +277,7 @@ impl EventLoop {
     fn answer_snapshots(&mut self, durable: u64) {
         while let Some(told) = self.snapshots.pop_front_if(|(it, ..)| *it <= durable) {
             let (_, upto, reply_to) = told;
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let _ = reply_to.send(upto);
         }
     }
@@ -321,7 +321,8 @@ impl EventLoop {
             ask
         };
         self.propose_gathered();
-        self.node.handle(clock::now(), Input::Asked { token, ask });
+        self.node
+            .handle(clock::now(), Input::ClientRequest { token, ask });
     }
 
     fn count_refusal(&self, refusal: Refusal) {
@@ -332,7 +333,8 @@ impl EventLoop {
 
     fn propose_gathered(&mut self) {
         for (token, ask) in self.keep_alive_batch.take() {
-            self.node.handle(clock::now(), Input::Asked { token, ask });
+            self.node
+                .handle(clock::now(), Input::ClientRequest { token, ask });
         }
     }
 

@@ -313,8 +313,8 @@ impl Pipeline for ServerHandle {
         let body = body.ok_or_else(|| Status::internal("nobody noted what comes"))?;
         let requests = DecodedMessages::new(body, MESSAGE_BYTES);
         let (caller, _) = taken(request)?;
-        // Whoever is not known at all is turned away; what each request needs
-        // is asked when it comes.
+        // A caller that is not known at all is turned away; what each request
+        // needs is asked when it comes.
         caller.granted().map_err(status)?;
         let (sender, messages) = mpsc::channel(ANSWERS_MAX);
         let place = Self::place(&caller).map_err(status)?;
@@ -493,7 +493,7 @@ impl Exchange {
                     entry,
                 };
                 let reply = ReplyTo::Stream(Arc::clone(&self.sink), ticket);
-                Ok(Event::Asked(ask, quota, reply))
+                Ok(Event::ClientRequest(ask, quota, reply))
             }
             Err(error) => {
                 if let Some(entry) = entry {

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use tenure_alpo::{Answer, ClientRequest, Node, Refusal};
+use tenure_alpo::{Answer, ClientRequest, ClusterVersion, Node, OpenSession, Refusal};
 use tenure_api::v1;
+use tenure_runtime::clock;
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
 
 use super::account::{Account, CallerAccount};
 use super::config::Config;
@@ -70,6 +72,12 @@ impl Drop for Permit {
 /// How long a question may go unanswered: longer than any election, so that
 /// only a server that has come to a stop lets it pass.
 const WITHIN: Duration = Duration::from_secs(60);
+/// How long a call that opens a session waits for the cluster's version to
+/// rise. A leader lets it wait for less ([`Refusal::Rising`]), unless its entry
+/// finds no majority.
+const RISE_WITHIN: Duration = Duration::from_secs(5);
+/// How often it asks meanwhile.
+const RISE_AGAIN: Duration = Duration::from_millis(50);
 /// Pages of the log or of registers that are read at the same time: each is up
 /// to a megabyte, and what is asked for beyond that waits without it.
 const PAGES_MAX: usize = 16;
@@ -95,7 +103,7 @@ impl ServerHandle {
             tokens,
             session_rights: Arc::default(),
             pages: Pages::new(config).map(Arc::new),
-            started: tenure_runtime::clock::boot(),
+            started: clock::boot(),
             protection: config.protection(),
             account: Account::new(shared.metrics.full.clone(), config.asks_for_tokens()),
             reads: Arc::new([(); 2].map(|()| Semaphore::new(PAGES_MAX))),
@@ -173,14 +181,33 @@ impl ServerHandle {
             return TimedAnswer { answer, at: None };
         };
         let (sender, answer) = oneshot::channel();
-        let event = Event::Asked(ask, quota, ReplyTo::One(sender));
+        let event = Event::ClientRequest(ask, quota, ReplyTo::One(sender));
         self.inbox.put(event);
         Self::answer(answer).await
     }
 
+    /// Asks for a session. As long as the cluster's version may be about to
+    /// rise, it is asked for again when that has happened, and now and then: a
+    /// member may have told meanwhile that it speaks less. Between two of these
+    /// no request is under way.
+    pub(super) async fn ask_to_open(&self, opening: OpenSession) -> TimedAnswer {
+        let mut version = self.shared.version.subscribe();
+        let until = clock::boot().after(RISE_WITHIN);
+        loop {
+            let told = self.ask(ClientRequest::Open(opening)).await;
+            let rising = told.answer == Answer::Refused(Refusal::Rising);
+            if !rising || clock::boot() >= until {
+                return told;
+            }
+            let risen = version.wait_for(|version| *version >= ClusterVersion::SECOND);
+            // Asked again in any case.
+            let _ = timeout(RISE_AGAIN, risen).await;
+        }
+    }
+
     /// What came of something that was asked.
     pub(super) async fn answer(answer: oneshot::Receiver<TimedAnswer>) -> TimedAnswer {
-        let answer = tokio::time::timeout(WITHIN, answer).await;
+        let answer = timeout(WITHIN, answer).await;
         let interrupted = TimedAnswer {
             answer: Answer::Interrupted,
             at: None,

@@ -41,7 +41,7 @@ use tenure_alpo::Operation;
 /// The largest request that is read.
 pub(super) const BODY_MAX: usize = 4 * 1024 * 1024;
 
-/// What everybody may ask, whoever they are.
+/// What every client may ask, with a token or without.
 pub(super) const PROBES: [&str; 3] = ["/healthz", "/readyz", "/leader"];
 
 /// All paths.

@@ -51,7 +51,7 @@ pub(super) enum Event {
     Connected(PeerConnection),
     /// A client, or an operator, wants something; with the quota of its token,
     /// if that has one.
-    Asked(ClientRequest, Option<Arc<Quota>>, ReplyTo),
+    ClientRequest(ClientRequest, Option<Arc<Quota>>, ReplyTo),
     /// Somebody wants to look at the machine; there is none as long as the
     /// server is blank.
     Inspection(Inspection),
@@ -148,7 +148,7 @@ pub(super) enum ReplyTo {
 impl ReplyTo {
     pub(super) fn send(self, told: TimedAnswer) {
         match self {
-            // Whoever asked may have gone.
+            // The caller may have gone.
             Self::One(sender) | Self::InternalSession(sender) => drop(sender.send(told)),
             Self::Stream(sink, ticket) => sink.put(ticket, told),
         }
@@ -202,8 +202,9 @@ impl Inbox {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves word. What may come in any number is bounded by whoever sends
-    /// it: peers by their windows, clients by [`ServerHandle`](super::handle::ServerHandle).
+    /// Leaves word. What may come in any number is bounded by its senders:
+    /// peers by their windows, clients by
+    /// [`ServerHandle`](super::handle::ServerHandle).
     pub(super) fn put(&self, event: Event) {
         let mut waiting = self.lock();
         waiting.push(event);

@@ -92,12 +92,14 @@ impl InternalSession {
                     ClientRequest::Command(command, open.proof),
                     ReplyTo::InternalSession(sender),
                 );
-                handle.inbox.put(Event::Asked(ask, quota.cloned(), reply));
+                handle
+                    .inbox
+                    .put(Event::ClientRequest(ask, quota.cloned(), reply));
                 Some(Ok(open.session))
             });
             match sent {
                 Some(Ok(session)) => {
-                    // Whoever asked may give up while this waits.
+                    // The caller may give up while this waits.
                     let counted = UnderWay {
                         internal_session: self,
                         session,
@@ -169,9 +171,9 @@ impl InternalSession {
         if getrandom::fill(&mut drawn).is_err() {
             return Err(refused(Refusal::Busy));
         }
-        let mut opening = OpenSession::of_nobody(ttl);
+        let mut opening = OpenSession::unowned(ttl);
         opening.owner.secret = Some(drawn);
-        let told = handle.ask(ClientRequest::Open(opening)).await;
+        let told = handle.ask_to_open(opening).await;
         let Answer::Done(Outcome::Opened(session)) = told.answer else {
             return Err(told);
         };

@@ -115,7 +115,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_alpo::{Bootstrap, Hello, MAX_NUMBER, Membership, Node, Start, StorageId, Table};
+use tenure_alpo::{Bootstrap, Hello, MAX_NUMBER, MemberDisks, Membership, Node, Start, StorageId};
 use tenure_core::rng::Rng;
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
@@ -131,7 +131,7 @@ pub use ended::Ended;
 pub use shared::HealthStatus;
 pub use tokens::{check_tokens, draw_token, fingerprint};
 
-use crate::transport::{AddressBook, Contact, Details, Settings, Tasks, Tls, Unread};
+use crate::transport::{AddressBook, Contact, Details, FilesError, Settings, Tasks, Tls};
 use crate::wal::{WalError, Writer};
 use audit::Audit;
 use data::{BlankDirectory, DataDirectory, OpenLog};
@@ -163,7 +163,7 @@ pub enum StartError {
         /// The address.
         address: String,
         /// What the system said. Not called `source`: the message says it
-        /// already, and whoever prints the chain would print it twice.
+        /// already, and a program that prints the chain would print it twice.
         why: std::io::Error,
     },
     /// The system gave no thread, or no event queue.
@@ -174,11 +174,11 @@ pub enum StartError {
     State(String),
 }
 
-impl From<Unread> for StartError {
-    fn from(unread: Unread) -> Self {
+impl From<FilesError> for StartError {
+    fn from(unread: FilesError) -> Self {
         match unread {
-            Unread::Wrong(why) => Self::Config(why),
-            Unread::Late(why) => Self::Late(why),
+            FilesError::Wrong(why) => Self::Config(why),
+            FilesError::Late(why) => Self::Late(why),
         }
     }
 }
@@ -383,7 +383,7 @@ fn local_server(config: &Config, found: &DataDirectory, start: Start) -> LocalSe
             server: config.id,
             storage,
             cluster: identity.map(|identity| identity.cluster),
-            known: Table::new(),
+            known: MemberDisks::new(),
             founders: match identity {
                 Some(_) => BTreeSet::new(),
                 None => config.peers.keys().copied().chain([config.id]).collect(),

@@ -52,7 +52,7 @@ use super::protocol_detection::{ConnectionInfoService, begin};
 use super::stream_rights::StreamRights;
 use super::tokens::Caller;
 use super::{grpc, http};
-use crate::transport::{Arrival, Demand, Line, Tls};
+use crate::transport::{Arrival, Demand, MaybeTlsStream, Tls};
 
 /// How long the headers of a request may take.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
@@ -127,12 +127,16 @@ impl ListenerLimits {
 /// How long a client may take to prove itself.
 const SECURE_WITHIN: Duration = Duration::from_secs(5);
 
-async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>, demand: Demand) -> std::io::Result<Line> {
+async fn secure(
+    stream: TcpStream,
+    tls: Option<Arc<Tls>>,
+    demand: Demand,
+) -> std::io::Result<MaybeTlsStream> {
     stream.set_nodelay(true)?;
     SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
     match tls {
         Some(tls) => timeout(SECURE_WITHIN, tls.accept(stream, demand)).await?,
-        None => Ok(Line::Plain(stream)),
+        None => Ok(MaybeTlsStream::Plain(stream)),
     }
 }
 
@@ -239,7 +243,7 @@ impl ConnectionTask {
             Err(error) => {
                 tracing::debug!("a client was not let in: {error}");
                 let tls = self.tls.as_deref();
-                if tls.is_some_and(|tls| tls.distrust(&error).is_some()) {
+                if tls.is_some_and(|tls| tls.explain_tls_error(&error).is_some()) {
                     return Some(Closed::Untrusted);
                 }
                 return Some(blame(error.kind() == std::io::ErrorKind::TimedOut));
@@ -266,7 +270,7 @@ impl ConnectionTask {
             served = calls.beside(serving.as_mut()) => served,
             () = permit.is_idle(self.idle) => {
                 serving.as_mut().graceful_shutdown();
-                // Whoever does not heed it is cut off.
+                // A client that does not heed it is cut off.
                 let _ = timeout(PING[1], calls.beside(serving)).await;
                 return Some(Closed::Idle);
             }

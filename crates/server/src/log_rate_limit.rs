@@ -1,4 +1,4 @@
-//! Saying once what is wrong with whoever connects, or is connected to.
+//! Saying once what is wrong with a peer that connects, or is connected to.
 //!
 //! A server that is not let in comes again every half second, and so might a
 //! stranger. What is wrong with it is said to the log when it is new, and

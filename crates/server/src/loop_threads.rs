@@ -11,14 +11,14 @@
 //!
 //! Why no write overtakes another: the log is locked before the machine can be
 //! taken, and what is written later goes through the log's own thread, which
-//! waits for that lock ([`Here::write`]). Why no write is begun here beside
-//! another: as long as one is under way the disk counts as busy, and after one
-//! that took long it counts as slow ([`Writer::here`]).
+//! waits for that lock ([`InlineWrite::write`]). Why no write is begun here
+//! beside another: as long as one is under way the disk counts as busy, and
+//! after one that took long it counts as slow ([`Writer::here`]).
 //!
 //! The thread that stands by looks every [`CHECK_EVERY`] while batches are written
 //! here. When none was for a while it sleeps, until the next one wakes it.
 //!
-//! [`Here::write`]: crate::wal::Here::write
+//! [`InlineWrite::write`]: crate::wal::InlineWrite::write
 //! [`Writer::here`]: crate::wal::Writer::here
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -150,7 +150,8 @@ impl LoopThreads {
             .block_on(self.tasks.beside(future))
     }
 
-    /// Leaves the machine to whoever comes first, and gives the turn's number.
+    /// Leaves the machine to the thread that comes first, and gives the turn's
+    /// number.
     fn leave(&self, event_loop: Box<EventLoop>) -> u64 {
         let now = clock::boot();
         let mut state = self.lock();

@@ -1,8 +1,8 @@
 //! The other servers: a link to each, and the connections that come in.
 //!
-//! There is a link to every member, and to whoever is connected to this
-//! server and of the same cluster: one that has just been admitted must be
-//! able to answer a leader that its own log does not tell it of yet.
+//! There is a link to every member, and to every server of the same cluster
+//! that is connected to this one: one that has just been admitted must be able
+//! to answer a leader that its own log does not tell it of yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -32,8 +32,8 @@ use super::shared::Shared;
 use super::trust;
 use crate::transport::{
     AddressBook, CommittedMembers, Demand, Form, FrameReader, Greeting, GreetingAnswer,
-    GreetingError, Introduced, Line, Link, PeerKeepAlive, Prover, ReadError, Tasks, Tls,
-    accept_plain, distrust, introduced,
+    GreetingError, Introduced, Link, MaybeTlsStream, PeerKeepAlive, Prover, ReadError, Tasks, Tls,
+    accept_plain, explain_tls_error, introduced,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -44,7 +44,7 @@ const GREETED_MAX: usize = 256;
 const KEPT: usize = 128;
 const NEWCOMERS_MAX: usize = 256;
 
-/// How many signs of life a server gives in an election timeout.
+/// How many keep-alives a server gives in an election timeout.
 const KEEP_ALIVES: u32 = 4;
 
 /// The links, and who is connected.
@@ -86,7 +86,7 @@ impl Peers {
 
     /// Queues a message for the server it is for, if that is at the other end
     /// with the disk it is for. A link forgets what waits when its connection
-    /// ends, so that what is queued here reaches whoever is there now.
+    /// ends, so that what is queued here reaches the server that is there now.
     pub(super) fn send(&self, envelope: &Envelope, storage: Option<StorageId>) {
         let there = self
             .shared
@@ -190,8 +190,8 @@ impl Peers {
         let heard = self.incoming.keys().map(|(server, _)| *server);
         let mut wanted = others(members, heard, self.own);
         if members.is_empty() {
-            // Whoever leads must hear of this server before its log can tell
-            // it who that is: it goes to everybody it has heard of.
+            // The leader must hear of this server before this one's log can
+            // tell who leads: it connects to every server it has heard of.
             let known = self.shared.local_server().address_book.ids();
             wanted.extend(known.into_iter().filter(|id| *id != self.own));
         }
@@ -356,23 +356,23 @@ fn suspicion(error: &GreetingError, tls: Option<&Tls>) -> Option<String> {
         return None;
     };
     match tls {
-        Some(tls) => tls.distrust(error),
-        None => distrust(error, Path::new("")),
+        Some(tls) => tls.explain_tls_error(error),
+        None => explain_tls_error(error, Path::new("")),
     }
 }
 
-/// Whoever comes says who it is.
+/// A peer that connects says which server it is.
 async fn introduce(
     stream: TcpStream,
     tls: Option<Arc<Tls>>,
     own: ServerId,
-) -> Result<(Line, Introduced), GreetingError> {
+) -> Result<(MaybeTlsStream, Introduced), GreetingError> {
     let mut line = secure(stream, tls).await?;
     let introduced = introduced(&mut line, own).await?;
     Ok((line, introduced))
 }
 
-async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {
+async fn secure(stream: TcpStream, tls: Option<Arc<Tls>>) -> std::io::Result<MaybeTlsStream> {
     stream.set_nodelay(true)?;
     match tls {
         Some(tls) => tls.accept(stream, Demand::Server).await,
@@ -394,7 +394,7 @@ fn answer(
 }
 
 async fn serve(
-    mut stream: Line,
+    mut stream: MaybeTlsStream,
     mut introduced: Introduced,
     (number, permit): (u64, &ConnectionPermit),
     (answer, proven): (GreetingAnswer, Result<bool, String>),
@@ -465,7 +465,7 @@ async fn serve(
 
 /// Passes on what a server says, until its connection ends.
 async fn listen(
-    stream: Line,
+    stream: MaybeTlsStream,
     (peer_connection, start, proven): (PeerConnection, Option<Start>, bool),
     (mut edition, mut settled, told, permit): (
         watch::Receiver<u64>,
@@ -531,9 +531,9 @@ async fn listen(
     ending
 }
 
-/// Waits until the number of whoever is there is taken from its disk, or goes
-/// to another one. Nobody sends it the entry that says so, but it comes again,
-/// and the greeting tells it ([`super::removal`]).
+/// Waits until the number of the server that is connected is taken from its
+/// disk, or goes to another one. Nobody sends it the entry that says so, but it
+/// comes again, and the greeting tells it ([`super::removal`]).
 async fn dismissed(
     (settled, mut told): (&mut watch::Receiver<CommittedMembers>, Option<StorageId>),
     (server, storage): (ServerId, StorageId),

@@ -1,9 +1,9 @@
 //! What a client's connection begins with.
 //!
 //! HTTP/2 begins with 24 bytes that nothing else begins with, so a server that
-//! speaks both has to read that far before it knows. Whoever sends fewer and
-//! then nothing would be waited for, for ever; so the beginning is read here,
-//! where there is a clock, and then read again by whoever serves it.
+//! speaks both has to read that far before it knows. A client that sends fewer
+//! and then nothing would be waited for, for ever; so the beginning is read
+//! here, where there is a clock, and then read again by what serves it.
 
 use std::io;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use super::account::Connection;
 use super::calls::Waiting;
 use super::connection_limit::ConnectionPermit;
 use super::given_up::GivenUp;
-use crate::transport::{Arrival, Line};
+use crate::transport::{Arrival, MaybeTlsStream};
 
 const HTTP_2: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -27,7 +27,7 @@ pub(super) struct PeekedConnection {
     first: [u8; HTTP_2.len()],
     from: usize,
     to: usize,
-    line: Take<Line>,
+    line: Take<MaybeTlsStream>,
     /// How much more is read before others have their turn.
     left: usize,
     /// Its calls that wait for their first turn.
@@ -35,7 +35,10 @@ pub(super) struct PeekedConnection {
 }
 
 /// Reads until it is clear which of the two is spoken.
-pub(super) async fn begin(mut line: Line, waiting: Waiting) -> io::Result<PeekedConnection> {
+pub(super) async fn begin(
+    mut line: MaybeTlsStream,
+    waiting: Waiting,
+) -> io::Result<PeekedConnection> {
     let mut first = [0; HTTP_2.len()];
     let mut to = 0;
     loop {

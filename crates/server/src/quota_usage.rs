@@ -1,7 +1,7 @@
 //! Quotas of registers: how much room they take, and who may take more.
 //!
-//! A register stays until it is deleted, on every server, so whoever may write
-//! could fill the memory of all. A write that would take more room than a
+//! A register stays until it is deleted, on every server, so a client that may
+//! write could fill the memory of all. A write that would take more room than a
 //! quota has left is refused by the leader before it is proposed. It is never
 //! refused when entries are applied: there every server must do the same, and
 //! quotas are settings of each.
@@ -57,7 +57,7 @@ const RESERVED: u64 = 16;
 /// An amount of room.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Size {
-    /// Of keys, values and last wills.
+    /// Of keys, values and on-expiry values.
     pub(super) bytes: u64,
     pub(super) registers: u64,
 }
@@ -99,8 +99,8 @@ impl Size {
     }
 }
 
-/// How much the registers may take that one token may write, whoever wrote
-/// them.
+/// How much the registers may take that one token may write, no matter who
+/// wrote them.
 #[derive(Debug)]
 pub(super) struct Quota {
     /// The half of the token's hash that the log holds of it too.
@@ -162,7 +162,7 @@ impl RequestedSpace {
     fn of(state: &State, operation: &Operation) -> Option<Self> {
         let (write, last): (&Write, _) = match operation {
             Operation::Swap(write) if write.stamp == Stamp::Keep => {
-                let kept = state.last_will(&write.key);
+                let kept = state.on_expiry_value(&write.key);
                 (write, kept.map_or(0, |it| it.len()))
             }
             Operation::Swap(write) => (write, 0),

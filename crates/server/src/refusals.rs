@@ -77,7 +77,7 @@ mod tests {
     fn the_same_reason_is_said_once_and_goes_when_it_is_mended() {
         let storage = StorageId::from_u128(7);
         let members = [1, 2, 3].map(|number| (id(number), storage));
-        let members = Membership::founded(members);
+        let members = Membership::bootstrapped(members);
         let mut refusals = Refusals::default();
         assert_eq!(refusals.text(&members), None);
         let why = Some("expected a proof, found none".to_owned());

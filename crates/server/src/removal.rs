@@ -1,17 +1,17 @@
 //! How a server learns that it was removed from its cluster.
 //!
-//! Whoever is removed is sent nothing more, not even the entry that removes
-//! it: by its own log it is a member for ever, and asks for votes that nobody
-//! gives. But when servers greet each other each says which members it knows
-//! to be *committed*, and as of which entry ([`CommittedMembers`]). A committed log is
-//! one and the same everywhere, so if this server is a member by all of its own
-//! log, and another one knows the members without it as of the end of that
-//! or an entry beyond it, then it was removed by one of those that it never got. Nothing
-//! less counts: who lags, or knows a change that is not committed, may not know
-//! of this server *yet*.
+//! A server that is removed is sent nothing more, not even the entry that
+//! removes it: by its own log it is a member for ever, and asks for votes that
+//! nobody gives. But when servers greet each other each says which members it
+//! knows to be *committed*, and as of which entry ([`CommittedMembers`]). A
+//! committed log is one and the same everywhere, so if this server is a member
+//! by all of its own log, and another one knows the members without it as of
+//! the end of that or an entry beyond it, then it was removed by one of those
+//! that it never got. Nothing less counts: who lags, or knows a change that is
+//! not committed, may not know of this server *yet*.
 //!
-//! The verdict is for people and decides nothing. It falls when a leader
-//! sends entries or a sign of life, for then the server was added again.
+//! The verdict is for people and decides nothing. It falls when a leader sends
+//! entries or a keep-alive, for then the server was added again.
 //!
 //! Left out: a server that was added and removed again before it had the entry
 //! that added it, since nothing that it has says that it ever belonged; and one
@@ -140,7 +140,7 @@ mod tests {
         let members = members.iter().map(|number| (id(*number), storage));
         CommittedMembers {
             upto,
-            members: Membership::founded(members),
+            members: Membership::bootstrapped(members),
         }
     }
 
@@ -187,7 +187,7 @@ mod tests {
         let members = members.map(|(number, it)| (id(number), StorageId::from_u128(it)));
         let theirs = CommittedMembers {
             upto: 12,
-            members: Membership::founded(members),
+            members: Membership::bootstrapped(members),
         };
         let mut removal = Removal::default();
         // That comes after the word that it was removed.

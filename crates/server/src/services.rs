@@ -505,10 +505,15 @@ impl ServerHandle {
         // The leader's state after a confirmed round holds everything that
         // was acknowledged before the call.
         self.query(Query::Barrier).await?;
-        let (image, last) = self
-            .inspect(|node| (node.state().encode(), node.state().applied()))
-            .await?;
-        let image = bytes::Bytes::from(image);
+        // Registers are not copied there, and nothing is encoded: the thread
+        // that is asked keeps a leadership alive.
+        let state = self.inspect(|node| node.state().clone()).await?;
+        let last = state.applied();
+        let encoded = tokio::task::spawn_blocking(move || state.encode()).await;
+        let image = bytes::Bytes::from(encoded.map_err(|_| {
+            let text = "expected the copy to be written, found that the server ends";
+            error(Cause::NotReady, text)
+        })?);
         let identity = self.shared.local_server().identity;
         let cluster = identity.map_or(ClusterId::from_u128(0), |it| it.cluster);
         let header = super::backup::header(cluster, last, &image);

@@ -13,8 +13,8 @@ use std::ops::RangeInclusive;
 
 use sha2::{Digest as _, Sha256};
 use tenure_alpo::{
-    ClientRequest, Fingerprint, LogTime, Node, OpenSession, Operation, Outcome, Owner,
-    OwnershipProof, Query, Session, SessionId, SessionOpener,
+    ClientRequest, Fingerprint, LogTime, Node, OpenSession, Operation, Outcome, OwnershipProof,
+    Query, Session, SessionId, SessionOpener, SessionOwner,
 };
 use tenure_api::v1::{self, Cause, request};
 
@@ -50,7 +50,7 @@ impl CallerProof {
 
     /// Asks for a session that is this caller's.
     pub(super) const fn opening(&self, ttl: u64) -> OpenSession {
-        let owner = Owner {
+        let owner = SessionOwner {
             secret: self.claim.secret,
             opener: self.opener,
         };
@@ -168,14 +168,15 @@ impl ServerHandle {
     ) -> Result<v1::OpenSessionResponse, v1::Error> {
         caller.may(Need::Session)?;
         let proof = self.proof(caller).with(hashed(&request.secret)?);
-        let told = self.ask(translate::open(request.ttl_millis, &proof)?).await;
+        let opening = translate::open(request.ttl_millis, &proof)?;
+        let told = self.ask_to_open(opening).await;
         let session = match done(told, &self.shared)? {
             (Outcome::Opened(session), _) => session,
             (other, _) => return Err(error(Cause::Unspecified, format!("found {other:?}"))),
         };
         let owned = move |node: &Node| {
             let opened = node.state().sessions().get(session);
-            opened.is_some_and(|it| !it.owner().is_anybody())
+            opened.is_some_and(|it| !it.owner().is_unowned())
         };
         let owned = self.inspect(owned).await?;
         Ok(v1::OpenSessionResponse { session, owned })
@@ -296,6 +297,16 @@ impl ServerHandle {
     ) -> Result<v1::EndSessionResponse, v1::Error> {
         caller.may(Need::Admin)?;
         let session = request.session;
+        let is_servers = move |node: &Node| {
+            let open = node.state().sessions().get(session);
+            open.is_some_and(|it| it.owner().is_servers())
+        };
+        if self.inspect(is_servers).await? {
+            return Err(invalid(format!(
+                "expected a session of a client, found session {session}, which a server of the \
+                 cluster has opened for itself: leave it alone"
+            )));
+        }
         let end = ClientRequest::End {
             session,
             holder_is_gone: request.holder_is_gone,

@@ -1,7 +1,7 @@
 //! Who may do what: tokens, and the rights that belong to them.
 //!
 //! A token is a secret that a call carries (`authorization: Bearer …`). The
-//! server knows none of them: its file names the SHA-256 of each, so whoever
+//! server knows none of them: its file names the SHA-256 of each, so a user who
 //! reads the file can do nothing with it. That is enough, without salt and
 //! without a slow hash, because tokens are not passwords: they are drawn at
 //! random, 256 bits long, and cannot be guessed by trying.
@@ -63,7 +63,7 @@ use super::errors::error;
 use super::metrics::DeniedReason;
 use super::quota_usage::{QUOTA_PREFIXES_MAX, Quota};
 use super::shared::Shared;
-use crate::transport::{Arrival, Renewed, Unread};
+use crate::transport::{Arrival, FilesError, Reloaded};
 
 mod rights;
 
@@ -270,7 +270,7 @@ impl Tokens {
     /// Reads the file; without one, the user's own token is asked for, if
     /// there is one, and else everybody may do everything.
     /// Each change of the file is noted.
-    pub(super) fn open(config: &Config, audit: &Audit) -> Result<Self, Unread> {
+    pub(super) fn open(config: &Config, audit: &Audit) -> Result<Self, FilesError> {
         let Some(file) = config.tokens.clone() else {
             let own = config.own_token.as_ref().map(Own::new);
             return Ok(Self(own.map(|own| Source::Own(Arc::new(own)))));
@@ -290,7 +290,7 @@ impl Tokens {
             table.warn_of_uncounted(&file);
             Ok(table)
         };
-        let known = Renewed::open("tokens", files, make)?;
+        let known = Reloaded::open("tokens", files, make)?;
         // It has just answered.
         warn_if_others_may_write(&named);
         Ok(Self(Some(Source::File(Arc::new(known)))))

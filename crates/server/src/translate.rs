@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use tenure_alpo::{
-    Answer, ClientRequest, Command, LogTime, MAX_BOUND, MAX_NUMBER, Operation, Outcome,
-    OwnershipProof, Query, QueryResult,
+    Answer, ClientRequest, Command, LogTime, MAX_BOUND, MAX_NUMBER, OpenSession, Operation,
+    Outcome, OwnershipProof, Query, QueryResult,
 };
 use tenure_api::v1::{self, Cause, answer, command, request};
 use tenure_core::cas::{Expect, Register, Stamp, Write};
@@ -119,14 +119,14 @@ pub(super) fn numbered(
 }
 
 /// The time to live of a session.
-pub(super) fn open(ttl_millis: u64, proof: &CallerProof) -> Result<ClientRequest, v1::Error> {
+pub(super) fn open(ttl_millis: u64, proof: &CallerProof) -> Result<OpenSession, v1::Error> {
     if !(1_000..=86_400_000).contains(&ttl_millis) {
         return Err(invalid(format!(
             "expected a time to live of 1 s to 1 day, found {ttl_millis} ms"
         )));
     }
     let ttl = ttl_millis * 1_000_000;
-    Ok(ClientRequest::Open(proof.opening(ttl)))
+    Ok(proof.opening(ttl))
 }
 
 pub(super) fn read(name: &str) -> Result<Query, v1::Error> {
@@ -161,7 +161,7 @@ pub(super) fn pipelined(
     proof: &CallerProof,
 ) -> Result<ClientRequest, v1::Error> {
     match request {
-        request::What::Open(ttl) => open(ttl, proof),
+        request::What::Open(ttl) => open(ttl, proof).map(ClientRequest::Open),
         request::What::Command(command) => {
             let number = v1::Numbered {
                 session: command.session,

@@ -1,8 +1,8 @@
 //! Who is taken for a server of this cluster, and what it is told and asked.
 //!
-//! Whoever connects to the servers' port, and whoever is found at an address
-//! that was dialled, proves which server it is before anything that it says
-//! counts: by its certificate, or by the secret that the servers share
+//! A peer that connects to the servers' port, and one that is found at an
+//! address that was dialled, proves which server it is before anything that it
+//! says counts: by its certificate, or by the secret that the servers share
 //! ([`crate::transport::PeerSecret`]). Who does not is refused with what is
 //! missing; its greeting is forgotten, and no message of it is read.
 //!
@@ -34,7 +34,7 @@ use tenure_runtime::clock;
 use super::log_rate_limit::LogRateLimit;
 use super::shared::{LocalServer, Shared};
 use crate::transport::{
-    Contact, Greeting, GreetingReply, Introduced, Line, Proof, Side, Tls, Transcript,
+    Contact, Greeting, GreetingReply, Introduced, MaybeTlsStream, Proof, Side, Tls, Transcript,
 };
 
 /// Servers that are no members and have said where they are, at most.
@@ -94,11 +94,11 @@ fn proof_of(
     ))
 }
 
-/// Why whoever connected is not believed to be the server that it says it is,
-/// if so; else whether it has proven it. People are told once.
+/// Why a peer that connected is not believed to be the server that it says it
+/// is, if so; else whether it has proven it. People are told once.
 pub(super) fn doubt(
     (shared, tls, log_rate_limit): (&Shared, Option<&Tls>, &LogRateLimit),
-    (line, from): (&Line, IpAddr),
+    (line, from): (&MaybeTlsStream, IpAddr),
     introduced: &Introduced,
 ) -> Result<bool, String> {
     let server = introduced.greeting.hello.server;
@@ -195,9 +195,9 @@ impl LocalServer {
     }
 
     /// Another server, which was not refused, has introduced itself: takes the
-    /// addresses that it may tell. `dialled` at an address that this server
-    /// was told of, and not whoever came; `applied` is up to where this
-    /// server knows what is committed. Whether there is news to keep.
+    /// addresses that it may tell. `dialled` at an address that this server was
+    /// told of, and not one that connected by itself; `applied` is up to where
+    /// this server knows what is committed. Whether there is news to keep.
     pub(super) fn meet(&mut self, greeting: &Greeting, dialled: bool, applied: LogId) -> bool {
         let hello = &greeting.hello;
         let (server, own) = (hello.server, self.hello.server);
@@ -291,7 +291,7 @@ impl LocalServer {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use tenure_alpo::{ClusterId, Hello, Identity, MAX_NUMBER, Table};
+    use tenure_alpo::{ClusterId, Hello, Identity, MAX_NUMBER, MemberDisks};
 
     use super::*;
     use crate::transport::{AddressBook, CommittedMembers, Details, Form, PeerSecret, Settings};
@@ -317,7 +317,7 @@ mod tests {
             server: id(server),
             storage: disk(storage),
             cluster,
-            known: Table::new(),
+            known: MemberDisks::new(),
             founders: BTreeSet::new(),
         }
     }
@@ -339,7 +339,7 @@ mod tests {
                 server: id(1),
                 storage: disk(1),
             }),
-            members: Membership::founded(members),
+            members: Membership::bootstrapped(members),
             hello: hello(1, 1, Some(CLUSTER)),
             settings: SETTINGS,
             address_book: AddressBook::default(),
@@ -405,7 +405,7 @@ mod tests {
             let list = list
                 .iter()
                 .map(|(number, storage)| (id(*number), disk(*storage)));
-            Membership::founded(list)
+            Membership::bootstrapped(list)
         };
         let mut us = local_server(&[1, 2, 3]);
         us.meet(&greeting(hello(4, 4, None), "four:1"), false, 10);
@@ -431,7 +431,7 @@ mod tests {
         assert!(us.meet(&greeting(hello(3, 77, Some(CLUSTER)), "old:1"), true, 10));
         let members = [(1, 1), (2, 2), (3, 3)];
         let members = members.map(|(number, storage)| (id(number), disk(storage)));
-        us.admit(Membership::founded(members));
+        us.admit(Membership::bootstrapped(members));
         let edition = us.address_book.get(id(3)).map(|it| it.edition);
         assert_eq!((at(&us, 3), edition), (Some("old:1"), Some(0)));
         assert!(us.meet(&greeting(hello(3, 3, Some(CLUSTER)), "new:1"), false, 10));
@@ -448,7 +448,7 @@ mod tests {
             let known = known.iter();
             it.hello.known = known.map(|(number, it)| (id(*number), disk(*it))).collect();
             let members = members.iter().map(|number| (id(*number), disk(77)));
-            let members = Membership::founded(members);
+            let members = Membership::bootstrapped(members);
             it.settled = CommittedMembers { upto, members };
             it
         };
@@ -473,7 +473,7 @@ mod tests {
     fn what_was_told_of_a_number_before_it_went_to_its_disk_replaces_nothing() {
         let members = |third: u64| {
             let all = [(1, 1), (2, 2), (3, third)];
-            Membership::founded(all.map(|(number, it)| (id(number), disk(it))))
+            Membership::bootstrapped(all.map(|(number, it)| (id(number), disk(it))))
         };
         let mut us = local_server(&[]);
         us.admit(members(77));
@@ -521,7 +521,8 @@ mod tests {
         let mut us = blank();
         assert!(us.meet(&greeting(hello(7, 7, Some(CLUSTER)), "h:1"), true, 10));
         assert_eq!(at(&us, 3), Some("h:1"));
-        // Whoever comes tells its own, if it is one that is waited for.
+        // A server that connects tells its own, if it is one that is waited
+        // for.
         let mut us = blank();
         assert!(!us.meet(&greeting(hello(7, 7, Some(CLUSTER)), "h:1"), false, 10));
         assert!(us.meet(&greeting(hello(2, 2, None), "h:1"), false, 10));

@@ -1,4 +1,4 @@
-//! A server as its own machine sees it, for whoever asks how it stands.
+//! A server as its own machine sees it, for a caller that asks how it stands.
 //!
 //! None of this is agreed on with others: it is what this server knows, which
 //! may be old. So what it does not know is left out, or said to be of any

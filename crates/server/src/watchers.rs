@@ -146,7 +146,7 @@ impl Watchers {
     }
 
     /// Entries were applied: what has changed is told from here, by
-    /// [`dispatch`](Self::tell_all).
+    /// [`dispatch`](Self::dispatch).
     pub(super) fn applied(&self, registers: &Registers) {
         let mut inner = self.lock();
         let known = std::mem::replace(&mut inner.revision, registers.revision());

@@ -5,7 +5,7 @@
 //! `cargo run --release -p tenure-sim --example ha_scale`
 #![expect(clippy::print_stdout, reason = "an example prints")]
 
-use tenure_sim::ha::Scene;
+use tenure_sim::ha::Scenario;
 
 fn main() {
     println!(
@@ -20,25 +20,25 @@ fn main() {
 }
 
 fn measure(watch: bool, nodes: usize, each: usize) {
-    let mut scene = Scene::new(1, nodes, watch, |_, _| {});
-    scene.forget_trace();
-    scene.pass(20_000);
+    let mut scenario = Scenario::new(1, nodes, watch, |_, _| {});
+    scenario.forget_trace();
+    scenario.pass(20_000);
     for p in 0..nodes {
         for index in 0..each {
-            scene.deploy(p, &format!("w-{p:03}-{index:02}"), true);
+            scenario.deploy(p, &format!("w-{p:03}-{index:02}"), true);
         }
     }
     let all = nodes * each;
-    scene.until_coarse(120_000, |scene| scene.running().len() == all);
-    scene.pass(10_000);
-    let (before, seconds) = (scene.stats(), 60);
-    scene.pass(seconds * 1_000);
-    let after = scene.stats();
+    scenario.until_coarse(120_000, |scenario| scenario.running().len() == all);
+    scenario.pass(10_000);
+    let (before, seconds) = (scenario.stats(), 60);
+    scenario.pass(seconds * 1_000);
+    let after = scenario.stats();
     let per = |count: u64| count as f64 / nodes as f64 / seconds as f64;
-    let bytes = scene.view().encode().len();
+    let bytes = scenario.view().encode().len();
     let victim = nodes / 2;
-    scene.kill(victim);
-    let took = scene.until_coarse(60_000, |scene| scene.running().len() == all);
+    scenario.kill(victim);
+    let took = scenario.until_coarse(60_000, |scenario| scenario.running().len() == all);
     println!(
         "| {} | {nodes} | {all} | {bytes} | {:.2} | {:.2} | {took} |",
         if watch { "yes" } else { "no" },

@@ -35,11 +35,11 @@ fn storage(id: &ServerId) -> StorageId {
 impl Cluster {
     fn new() -> Self {
         let ids: Vec<_> = (1..=3).filter_map(ServerId::new).collect();
-        let members = Membership::founded(ids.iter().map(|id| (*id, storage(id))));
-        let founded = State::founded(limits(), ClockId::default(), members);
+        let members = Membership::bootstrapped(ids.iter().map(|id| (*id, storage(id))));
+        let bootstrapped = State::bootstrapped(limits(), ClockId::default(), members);
         let snapshot = Snapshot {
             last: Position::ZERO,
-            bytes: founded.encode().into(),
+            bytes: bootstrapped.encode().into(),
         };
         let nodes = ids.iter().map(|id| {
             let identity = Identity {
@@ -52,7 +52,7 @@ impl Cluster {
                 ..Recovered::default()
             };
             let rng = Rng::from_seed(id.get());
-            let blank = founded.clone();
+            let blank = bootstrapped.clone();
             let start = Instant::ZERO;
             Node::start(config(), identity, recovered, blank, rng, start).expect("a sound snapshot")
         });
@@ -108,8 +108,8 @@ impl Cluster {
             self.settle();
         }
         let ttl = u64::MAX / 2;
-        let ask = ClientRequest::Open(OpenSession::of_nobody(ttl));
-        self.nodes[0].handle(self.now, Input::Asked { token: 0, ask });
+        let ask = ClientRequest::Open(OpenSession::unowned(ttl));
+        self.nodes[0].handle(self.now, Input::ClientRequest { token: 0, ask });
         self.drain(0);
         self.settle();
     }
@@ -124,7 +124,7 @@ impl Cluster {
                 operation: Operation::Append(payload.into()),
             };
             let ask = ClientRequest::Command(command, OwnershipProof::NONE);
-            let input = Input::Asked { token: serial, ask };
+            let input = Input::ClientRequest { token: serial, ask };
             self.nodes[0].handle(self.now, input);
         }
         self.drain(0);
@@ -176,7 +176,7 @@ fn limits() -> Limits {
     let mebibytes: Option<u64> = std::env::args().nth(2).and_then(|arg| arg.parse().ok());
     let mut limits = Limits::default();
     if let Some(mebibytes) = mebibytes {
-        limits.journal_bytes = mebibytes << 20;
+        limits.user_log_bytes = mebibytes << 20;
     }
     limits
 }

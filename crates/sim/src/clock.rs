@@ -16,7 +16,7 @@ use tenure_core::rng::Rng;
 use tenure_core::time::{Instant, Now, WallTime};
 
 /// Nanoseconds of true time since the run began.
-pub(crate) type True = u64;
+pub(crate) type TrueTime = u64;
 
 pub(crate) const MICRO: u64 = 1_000;
 pub(crate) const MILLI: u64 = 1_000_000;
@@ -26,22 +26,22 @@ const MILLION: u128 = 1_000_000;
 
 /// A clock of varying rate: straight pieces, one after the other.
 #[derive(Clone, Debug)]
-pub(crate) struct Curve {
-    pieces: Vec<Piece>,
+pub(crate) struct DriftModel {
+    pieces: Vec<DriftSegment>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Piece {
-    from: True,
+struct DriftSegment {
+    from: TrueTime,
     local: u64,
     /// Local nanoseconds in a million true ones.
     rate: u64,
 }
 
-impl Curve {
+impl DriftModel {
     /// A clock that shows `start` at first and whose rate stays within
     /// `bound` parts per million of true, for `until` and beyond.
-    pub(crate) fn draw(rng: &mut Rng, start: u64, bound: u32, until: True) -> Self {
+    pub(crate) fn draw(rng: &mut Rng, start: u64, bound: u32, until: TrueTime) -> Self {
         let bound = u64::from(bound);
         let (fast, slow) = (1_000_000 + bound, 1_000_000 - bound);
         let mut pieces = Vec::new();
@@ -54,7 +54,7 @@ impl Curve {
                 2 => *pick(rng, &[fast, slow]),
                 _ => rng.between(slow, fast),
             };
-            pieces.push(Piece { from, local, rate });
+            pieces.push(DriftSegment { from, local, rate });
             // Steady extremes need no second piece.
             if habit < 2 || from >= until {
                 return Self { pieces };
@@ -66,14 +66,14 @@ impl Curve {
     }
 
     /// What it shows at `t`.
-    pub(crate) fn at(&self, t: True) -> u64 {
+    pub(crate) fn at(&self, t: TrueTime) -> u64 {
         let after = self.pieces.partition_point(|piece| piece.from <= t);
         let piece = self.pieces[after.saturating_sub(1)];
         piece.local + span(t - piece.from, piece.rate, MILLION)
     }
 
     /// The first moment at which it shows at least `local`.
-    pub(crate) fn when(&self, local: u64) -> True {
+    pub(crate) fn when(&self, local: u64) -> TrueTime {
         let after = self.pieces.partition_point(|piece| piece.local <= local);
         let Some(piece) = self.pieces[..after].last() else {
             return 0;
@@ -99,14 +99,14 @@ pub(crate) fn pick<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
 
 /// A calendar, in milliseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Wall {
+pub(crate) struct WallClockModel {
     /// How far it is ahead of the true calendar.
     offset_ms: i64,
     /// What it shows for as long as it stands still.
     frozen: Option<u64>,
 }
 
-impl Wall {
+impl WallClockModel {
     /// The true calendar when a run begins.
     const EPOCH_MS: i64 = 1_700_000_000_000;
 
@@ -117,7 +117,7 @@ impl Wall {
         }
     }
 
-    fn at(&self, t: True) -> u64 {
+    fn at(&self, t: TrueTime) -> u64 {
         let running = Self::EPOCH_MS + (t / MILLI) as i64 + self.offset_ms;
         self.frozen.unwrap_or_else(|| running.max(0) as u64)
     }
@@ -127,7 +127,7 @@ impl Wall {
         self.frozen = None;
     }
 
-    pub(crate) fn freeze(&mut self, t: True) {
+    pub(crate) fn freeze(&mut self, t: TrueTime) {
         self.frozen = Some(self.at(t));
     }
 }
@@ -135,19 +135,19 @@ impl Wall {
 /// A machine: its clocks, and whether it sleeps.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    curve: Curve,
+    drift_model: DriftModel,
     /// What the curve showed at the last boot.
     base: u64,
     /// Names the boot.
     pub(crate) boot_id: u64,
-    pub(crate) wall: Wall,
+    pub(crate) wall: WallClockModel,
     pub(crate) suspended: bool,
 }
 
 impl Node {
-    pub(crate) const fn new(curve: Curve, wall: Wall) -> Self {
+    pub(crate) const fn new(drift_model: DriftModel, wall: WallClockModel) -> Self {
         Self {
-            curve,
+            drift_model,
             base: 0,
             boot_id: 1,
             wall,
@@ -155,11 +155,11 @@ impl Node {
         }
     }
 
-    pub(crate) fn boot(&self, t: True) -> Instant {
-        Instant::from_nanos(self.curve.at(t) - self.base)
+    pub(crate) fn boot(&self, t: TrueTime) -> Instant {
+        Instant::from_nanos(self.drift_model.at(t) - self.base)
     }
 
-    pub(crate) fn now(&self, t: True) -> Now {
+    pub(crate) fn now(&self, t: TrueTime) -> Now {
         Now {
             boot: self.boot(t),
             wall: WallTime::from_millis(self.wall.at(t)),
@@ -167,13 +167,14 @@ impl Node {
     }
 
     /// The first moment at which the boot-time clock shows `local`.
-    pub(crate) fn when(&self, local: Instant) -> True {
-        self.curve.when(local.as_nanos().saturating_add(self.base))
+    pub(crate) fn when(&self, local: Instant) -> TrueTime {
+        self.drift_model
+            .when(local.as_nanos().saturating_add(self.base))
     }
 
     /// Everything on it has just ended, and its clock begins again.
-    pub(crate) fn reboot(&mut self, t: True) {
-        self.base = self.curve.at(t);
+    pub(crate) fn reboot(&mut self, t: TrueTime) {
+        self.base = self.drift_model.at(t);
         self.boot_id += 1;
     }
 }
@@ -187,13 +188,13 @@ mod tests {
         let mut rng = Rng::from_seed(7);
         for _ in 0..200 {
             let start = rng.below(1 << 50);
-            let curve = Curve::draw(&mut rng, start, 10_000, 300 * SECOND);
+            let drift_model = DriftModel::draw(&mut rng, start, 10_000, 300 * SECOND);
             for _ in 0..50 {
                 let t = rng.below(400 * SECOND);
-                let local = curve.at(t);
-                let back = curve.when(local);
-                assert!(back <= t && curve.at(back) >= local, "{back} {t}");
-                assert!(back == 0 || curve.at(back - 1) < local, "{back} {t}");
+                let local = drift_model.at(t);
+                let back = drift_model.when(local);
+                assert!(back <= t && drift_model.at(back) >= local, "{back} {t}");
+                assert!(back == 0 || drift_model.at(back - 1) < local, "{back} {t}");
             }
         }
     }

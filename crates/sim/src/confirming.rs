@@ -19,8 +19,8 @@ use tenure_election::{Grant, Input, Record};
 
 use crate::checkers::{Check, Confirmed};
 use crate::clock::MILLI;
-use crate::process::{Actor, Mail};
-use crate::world::{Happening, World};
+use crate::process::{Actor, ProcessInput};
+use crate::world::{SimEvent, World};
 
 /// The guardian of a candidate's work.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,7 +51,7 @@ impl Guardian {
 
 /// What reaches a guardian.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Tidings {
+pub(crate) enum GuardianMessage {
     /// The candidate has this grant.
     Granted(Term, Grant),
     /// It goes on, if it hangs as it did then.
@@ -72,9 +72,9 @@ impl World {
     }
 
     /// How long the go-ahead for work takes. Where work confirms, a slow one
-    /// costs the office, so it is prompt once all is well.
+    /// costs the leadership, so it is prompt once all is well.
     pub(crate) fn go_ahead(&self, p: usize, delay: u64) -> u64 {
-        if self.procs[p].config.work_confirms && !self.faulty() {
+        if self.processes[p].config.work_confirms && !self.faulty() {
             delay.min(MILLI)
         } else {
             delay
@@ -84,35 +84,35 @@ impl World {
     /// Tells the guardian of a grant.
     pub(crate) fn feed(&mut self, p: usize, term: Term, grant: Grant) {
         let at = self.now + self.word();
-        self.push_tidings(p, at, Tidings::Granted(term, grant));
+        self.send_to_guardian(p, at, GuardianMessage::Granted(term, grant));
     }
 
-    fn push_tidings(&mut self, p: usize, at: u64, what: Tidings) {
-        let life = self.procs[p].life;
-        self.queue.push(at, Happening::Guardian { p, life, what });
+    fn send_to_guardian(&mut self, p: usize, at: u64, what: GuardianMessage) {
+        let life = self.processes[p].life;
+        self.queue.push(at, SimEvent::Guardian { p, life, what });
     }
 
-    pub(crate) fn reaches_guardian(&mut self, p: usize, what: Tidings) {
-        let proc = &self.procs[p];
+    pub(crate) fn reaches_guardian(&mut self, p: usize, what: GuardianMessage) {
+        let proc = &self.processes[p];
         if self.nodes[proc.node].suspended {
-            return self.push_tidings(p, self.now + 10 * MILLI, what);
+            return self.send_to_guardian(p, self.now + 10 * MILLI, what);
         }
         let guardian = &proc.guardian;
         let hangs = |number| guardian.hung && guardian.number == number;
         match what {
-            Tidings::Granted(term, grant) => self.follow(p, term, grant),
-            Tidings::GoesOn(number) if hangs(number) => self.goes_on(p),
-            Tidings::Due(term, number) if hangs(number) => {
-                let finding = Confirmed::due(p, proc.election, term, self.now, &self.reigns);
+            GuardianMessage::Granted(term, grant) => self.follow(p, term, grant),
+            GuardianMessage::GoesOn(number) if hangs(number) => self.goes_on(p),
+            GuardianMessage::Due(term, number) if hangs(number) => {
+                let finding = Confirmed::due(p, proc.election, term, self.now, &self.leaderships);
                 self.judge(Check::Confirms, p, finding);
             }
-            Tidings::GoesOn(_) | Tidings::Due(..) => {}
+            GuardianMessage::GoesOn(_) | GuardianMessage::Due(..) => {}
         }
     }
 
     /// The guardian takes over the deadlines of a grant, and says so.
     fn follow(&mut self, p: usize, term: Term, grant: Grant) {
-        let proc = &mut self.procs[p];
+        let proc = &mut self.processes[p];
         if proc.guardian.hung {
             proc.guardian.grant = Some((term, grant));
             return;
@@ -126,18 +126,18 @@ impl World {
 
     /// Says that the work of `term` goes by the grant of `start`.
     pub(crate) fn say(&mut self, p: usize, term: Term, start: Instant) {
-        if !self.procs[p].config.work_confirms {
+        if !self.processes[p].config.work_confirms {
             return;
         }
         self.stats.words += 1;
-        self.procs[p].guardian.confirmed.says(term, start);
+        self.processes[p].guardian.confirmed.says(term, start);
         let at = self.now + self.word();
-        self.post(p, at, Mail::Word(start));
+        self.post(p, at, ProcessInput::Word(start));
     }
 
     /// The candidate hears it.
     pub(crate) fn heard(&mut self, p: usize, start: Instant) {
-        let proc = &mut self.procs[p];
+        let proc = &mut self.processes[p];
         proc.guardian.confirmed.hears(start);
         let took = self.nodes[proc.node].boot(self.now).since(start);
         if took > proc.config.interval * 3 / 2 {
@@ -150,7 +150,7 @@ impl World {
     /// The candidate is about to extend its grant: by this write, or by a sign
     /// of life of its session.
     pub(crate) fn extends(&mut self, p: usize, write: Option<&Write>) {
-        let proc = &self.procs[p];
+        let proc = &self.processes[p];
         let leadership = proc.leadership.filter(|o| !o.draining && !o.ousted);
         let Some(leadership) = leadership.filter(|_| proc.config.work_confirms) else {
             return;
@@ -174,13 +174,13 @@ impl World {
         if let Some(number) = self.hang_up(p)
             && !for_good
         {
-            self.push_tidings(p, self.now + span, Tidings::GoesOn(number));
+            self.send_to_guardian(p, self.now + span, GuardianMessage::GoesOn(number));
         }
     }
 
     /// The guardian of `p` hangs from now on.
     pub(crate) fn hang_up(&mut self, p: usize) -> Option<u64> {
-        let proc = &mut self.procs[p];
+        let proc = &mut self.processes[p];
         let stands = matches!(proc.actor, Actor::Candidate(_)) && proc.config.work_confirms;
         if !proc.up || !stands || proc.guardian.hung {
             return None;
@@ -195,14 +195,14 @@ impl World {
         self.note(p, || "its guardian hangs".into());
         if let Some(term) = term {
             let at = self.now + self.at_worst(2 * lease);
-            self.push_tidings(p, at, Tidings::Due(term, number));
+            self.send_to_guardian(p, at, GuardianMessage::Due(term, number));
         }
         Some(number)
     }
 
     /// The guardian of `p` goes on, and reads what it was told meanwhile.
     pub(crate) fn goes_on(&mut self, p: usize) {
-        let guardian = &mut self.procs[p].guardian;
+        let guardian = &mut self.processes[p].guardian;
         if !guardian.hung {
             return;
         }
@@ -216,7 +216,7 @@ impl World {
         if let Some((term, grant)) = grant {
             self.follow(p, term, grant);
         }
-        let proc = &self.procs[p];
+        let proc = &self.processes[p];
         let draining = proc
             .leadership
             .is_some_and(|leadership| leadership.draining);
@@ -225,13 +225,13 @@ impl World {
             let most = proc.config.grace.as_nanos() as u64 / 2;
             let at = self.now + self.words.between(0, most);
             let term = work.term;
-            self.queue.push(at, Happening::WorkEnds { p, term });
+            self.queue.push(at, SimEvent::WorkEnds { p, term });
         }
     }
 
     /// Whether the go-ahead waits for a guardian that hangs.
     pub(crate) fn begins_later(&mut self, p: usize, term: Term) -> bool {
-        let guardian = &mut self.procs[p].guardian;
+        let guardian = &mut self.processes[p].guardian;
         if guardian.hung {
             guardian.begin = Some(term);
         }
@@ -241,10 +241,10 @@ impl World {
     /// A deadline of the work has come: where the guardian hangs, the
     /// candidate's watchdog looks in its stead, and knows the latest grant.
     pub(crate) fn watchdog_looks(&mut self, p: usize, term: Term) {
-        if !self.procs[p].guardian.hung || !self.runs(p) {
+        if !self.processes[p].guardian.hung || !self.runs(p) {
             return;
         }
-        let proc = &mut self.procs[p];
+        let proc = &mut self.processes[p];
         let leadership = proc
             .leadership
             .filter(|leadership| leadership.fence.term == term);

@@ -8,13 +8,13 @@ use tenure_core::ids::Name;
 use tenure_election::{Command, Expiry, Input, Request};
 
 use crate::clock::{MILLI, SECOND, pick};
-use crate::process::{Actor, Mail};
-use crate::swarm::{Mishaps, StoreClock, candidate_name};
-use crate::world::{Happening, World};
+use crate::process::{Actor, ProcessInput};
+use crate::swarm::{FaultRates, StoreClock, candidate_name};
+use crate::world::{SimEvent, World};
 
 /// A kind of mishap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mishap {
+pub(crate) enum InjectedFault {
     Pause,
     Stall,
     Crash,
@@ -23,15 +23,15 @@ pub(crate) enum Mishap {
     Outage,
     Cut,
     Calendar,
-    Line,
+    StoreWatch,
     Command,
-    Petition,
+    LeaderRequest,
     Tear,
     Standstill,
     Hang,
 }
 
-impl Mishap {
+impl InjectedFault {
     const ALL: [Self; 14] = [
         Self::Pause,
         Self::Stall,
@@ -41,73 +41,73 @@ impl Mishap {
         Self::Outage,
         Self::Cut,
         Self::Calendar,
-        Self::Line,
+        Self::StoreWatch,
         Self::Command,
-        Self::Petition,
+        Self::LeaderRequest,
         Self::Tear,
         Self::Standstill,
         Self::Hang,
     ];
 
     /// The mean pause between two of them in thousandths of a lease.
-    const fn rarity(self, mishaps: &Mishaps) -> u64 {
+    const fn rarity(self, fault_rates: &FaultRates) -> u64 {
         match self {
-            Self::Pause => mishaps.pause,
-            Self::Stall => mishaps.stall,
-            Self::Crash => mishaps.crash,
-            Self::Suspend => mishaps.suspend,
-            Self::Reboot => mishaps.reboot,
-            Self::Outage => mishaps.outage,
-            Self::Cut => mishaps.cut,
-            Self::Calendar => mishaps.calendar,
-            Self::Line => mishaps.line,
-            Self::Command => mishaps.command,
-            Self::Petition => mishaps.petition,
-            Self::Tear => mishaps.tear,
-            Self::Standstill => mishaps.standstill,
-            Self::Hang => mishaps.hang,
+            Self::Pause => fault_rates.pause,
+            Self::Stall => fault_rates.stall,
+            Self::Crash => fault_rates.crash,
+            Self::Suspend => fault_rates.suspend,
+            Self::Reboot => fault_rates.reboot,
+            Self::Outage => fault_rates.outage,
+            Self::Cut => fault_rates.cut,
+            Self::Calendar => fault_rates.calendar,
+            Self::StoreWatch => fault_rates.line,
+            Self::Command => fault_rates.command,
+            Self::LeaderRequest => fault_rates.leader_request,
+            Self::Tear => fault_rates.tear,
+            Self::Standstill => fault_rates.standstill,
+            Self::Hang => fault_rates.hang,
         }
     }
 }
 
 impl World {
     pub(crate) fn schedule_mishaps(&mut self) {
-        for mishap in Mishap::ALL {
+        for mishap in InjectedFault::ALL {
             self.schedule(mishap);
         }
     }
 
-    fn schedule(&mut self, mishap: Mishap) {
-        let mean = mishap.rarity(&self.swarm.mishaps) * (self.swarm.lease / 1_000);
+    fn schedule(&mut self, mishap: InjectedFault) {
+        let mean = mishap.rarity(&self.swarm.fault_rates) * (self.swarm.lease / 1_000);
         if mean > 0 {
             let at = self.now + self.rng.between(MILLI, 2 * mean);
-            self.queue.push(at, Happening::Mishap(mishap));
+            self.queue.push(at, SimEvent::InjectedFault(mishap));
         }
     }
 
-    pub(crate) fn mishap(&mut self, mishap: Mishap) {
+    pub(crate) fn mishap(&mut self, mishap: InjectedFault) {
         if !self.faulty() {
             return;
         }
         self.schedule(mishap);
         let p = self.victim();
         match mishap {
-            Mishap::Pause => {
+            InjectedFault::Pause => {
                 let most = *pick(&mut self.rng, &[1, 2, 4]) * self.swarm.lease;
                 let span = self.rng.between(0, most);
                 self.pause(p, span);
             }
-            Mishap::Stall => {
+            InjectedFault::Stall => {
                 let span = self.rng.between(MILLI, 200 * MILLI);
                 self.pause(p, span);
             }
-            Mishap::Crash => {
+            InjectedFault::Crash => {
                 self.stats.crashes += 1;
                 self.crash(p);
             }
-            Mishap::Suspend => self.suspend(self.procs[p].node),
-            Mishap::Reboot => self.reboot(self.procs[p].node),
-            Mishap::Outage => {
+            InjectedFault::Suspend => self.suspend(self.processes[p].node),
+            InjectedFault::Reboot => self.reboot(self.processes[p].node),
+            InjectedFault::Outage => {
                 self.stats.outages += 1;
                 let until = self.now + self.rng.between(0, 2 * self.swarm.lease);
                 if self.rng.chance(30) {
@@ -116,18 +116,18 @@ impl World {
                     self.store.outage = Some((until, self.rng.chance(50)));
                 }
             }
-            Mishap::Cut => {
+            InjectedFault::Cut => {
                 self.stats.cuts += 1;
                 let until = self.now + self.rng.between(0, 3 * self.swarm.lease);
                 self.store.cuts[p] = Some((until, self.rng.chance(30)));
             }
-            Mishap::Calendar => self.upset_calendar(p),
-            Mishap::Line => self.upset_line(),
-            Mishap::Command => self.command(p),
-            Mishap::Petition => self.ask_leader(),
-            Mishap::Tear => self.tear(),
-            Mishap::Standstill => self.stand_still(p),
-            Mishap::Hang => self.hang(p),
+            InjectedFault::Calendar => self.upset_calendar(p),
+            InjectedFault::StoreWatch => self.upset_line(),
+            InjectedFault::Command => self.command(p),
+            InjectedFault::LeaderRequest => self.ask_leader(),
+            InjectedFault::Tear => self.tear(),
+            InjectedFault::Standstill => self.stand_still(p),
+            InjectedFault::Hang => self.hang(p),
         }
     }
 
@@ -146,7 +146,7 @@ impl World {
     fn victim(&mut self) -> usize {
         let leaders = |world: &Self, election| {
             world
-                .reigns
+                .leaderships
                 .valid(election, world.now)
                 .map(|(p, _)| p)
                 .next()
@@ -154,26 +154,26 @@ impl World {
         let election = self.rng.below(self.swarm.elections as u64) as usize;
         match leaders(self, election) {
             Some(leader) if self.rng.chance(60) => leader,
-            _ => self.rng.below(self.procs.len() as u64 - 1) as usize,
+            _ => self.rng.below(self.processes.len() as u64 - 1) as usize,
         }
     }
 
     fn pause(&mut self, p: usize, span: u64) {
-        if !self.procs[p].up || self.procs[p].paused {
+        if !self.processes[p].up || self.processes[p].paused {
             return;
         }
         self.stats.pauses += 1;
         self.note(p, || format!("is paused for {span} ns"));
-        self.procs[p].paused = true;
+        self.processes[p].paused = true;
         self.causes.disturb(p, self.now + span);
-        let life = self.procs[p].life;
+        let life = self.processes[p].life;
         self.queue
-            .push(self.now + span, Happening::Resume { p, life });
+            .push(self.now + span, SimEvent::Resume { p, life });
     }
 
     pub(crate) fn unpause(&mut self, p: usize) {
-        if self.procs[p].paused {
-            self.procs[p].paused = false;
+        if self.processes[p].paused {
+            self.processes[p].paused = false;
             self.causes.disturb(p, self.now);
             self.note(p, || "goes on".into());
             self.resume(p);
@@ -182,28 +182,28 @@ impl World {
 
     /// The process is gone; its guardian ends the work it left behind.
     pub(crate) fn crash(&mut self, p: usize) {
-        if !self.procs[p].up {
+        if !self.processes[p].up {
             return;
         }
         self.note(p, || "crashes".into());
-        let proc = &mut self.procs[p];
+        let proc = &mut self.processes[p];
         proc.up = false;
         proc.life += 1;
         proc.leadership = None;
         proc.inbox.clear();
         let (life, work, grace) = (proc.life, proc.work, proc.config.grace.as_nanos() as u64);
-        // No reign can be said to be valid that nobody holds.
-        let _ = self.reigns.note(p, self.now, None);
+        // No leadership can be said to be valid that nobody holds.
+        let _ = self.leaderships.note(p, self.now, None);
         if let Some(work) = work {
             let at = self.now + self.rng.between(0, grace);
             self.queue
-                .push(at, Happening::WorkEnds { p, term: work.term });
+                .push(at, SimEvent::WorkEnds { p, term: work.term });
         }
         for line in self.store.lines.iter_mut().filter(|line| line.p == p) {
             line.up = false;
         }
         let at = self.now + self.rng.between(MILLI, 2 * self.swarm.lease);
-        self.queue.push(at, Happening::Restart { p, life });
+        self.queue.push(at, SimEvent::Restart { p, life });
     }
 
     fn suspend(&mut self, node: usize) {
@@ -213,8 +213,8 @@ impl World {
         self.stats.suspends += 1;
         self.nodes[node].suspended = true;
         let span = self.rng.between(MILLI, 3 * self.swarm.lease);
-        for p in 0..self.procs.len() {
-            if self.procs[p].node == node {
+        for p in 0..self.processes.len() {
+            if self.processes[p].node == node {
                 self.works.rests(p);
                 self.causes.disturb(p, self.now + span);
                 self.note(p, || format!("is suspended for {span} ns"));
@@ -222,7 +222,7 @@ impl World {
         }
         let boot = self.nodes[node].boot_id;
         self.queue
-            .push(self.now + span, Happening::Wake { node, boot });
+            .push(self.now + span, SimEvent::Wake { node, boot });
     }
 
     /// Guardians look first, at the clock that went on.
@@ -233,24 +233,27 @@ impl World {
         self.nodes[node].suspended = false;
         self.waking = true;
         let local = self.nodes[node].boot(self.now);
-        for p in 0..self.procs.len() {
-            let Some(work) = self.procs[p].work.filter(|_| self.procs[p].node == node) else {
+        for p in 0..self.processes.len() {
+            let Some(work) = self.processes[p]
+                .work
+                .filter(|_| self.processes[p].node == node)
+            else {
                 continue;
             };
             if local >= work.kill_at {
                 self.stats.kills += 1;
                 self.end_work(p, false);
             } else {
-                let election = self.procs[p].election;
+                let election = self.processes[p].election;
                 let finding = self.works.runs(p, election, work.term);
                 self.judge(crate::Check::Work, p, finding);
                 let at = self.nodes[node].when(work.kill_at);
-                self.queue.push(at, Happening::Kill { p, term: work.term });
+                self.queue.push(at, SimEvent::Kill { p, term: work.term });
             }
         }
         self.waking = false;
-        for p in 0..self.procs.len() {
-            if self.procs[p].node == node {
+        for p in 0..self.processes.len() {
+            if self.processes[p].node == node {
                 self.causes.disturb(p, self.now);
                 self.note(p, || "wakes".into());
                 self.resume(p);
@@ -261,9 +264,9 @@ impl World {
     fn reboot(&mut self, node: usize) {
         self.stats.reboots += 1;
         self.nodes[node].suspended = false;
-        for p in 0..self.procs.len() {
-            if self.procs[p].node == node {
-                self.procs[p].work = None;
+        for p in 0..self.processes.len() {
+            if self.processes[p].node == node {
+                self.processes[p].work = None;
                 self.works.rests(p);
                 self.crash(p);
             }
@@ -277,7 +280,7 @@ impl World {
         let off = self.rng.between(0, 2 * most) as i64 - most as i64;
         let bounded = matches!(self.swarm.expiry, Expiry::BoundedSkew(_));
         let freeze = self.rng.chance(40);
-        let wall = &mut self.nodes[self.procs[p].node].wall;
+        let wall = &mut self.nodes[self.processes[p].node].wall;
         if freeze && !bounded {
             wall.freeze(self.now);
         } else {
@@ -300,10 +303,10 @@ impl World {
         let p = line.p;
         if self.rng.chance(50) {
             let at = self.now + self.rng.between(0, SECOND);
-            self.post(p, at, Mail::Input(Input::WatchUp(false)));
+            self.post(p, at, ProcessInput::Input(Input::WatchUp(false)));
         }
         let at = self.now + self.rng.between(MILLI, 4 * self.swarm.lease);
-        self.queue.push(at, Happening::LineUp { index });
+        self.queue.push(at, SimEvent::LineUp { index });
     }
 
     fn somebody(&mut self) -> Option<Name> {
@@ -312,7 +315,7 @@ impl World {
     }
 
     fn command(&mut self, p: usize) {
-        if !matches!(self.procs[p].actor, Actor::Candidate(_)) {
+        if !matches!(self.processes[p].actor, Actor::Candidate(_)) {
             return;
         }
         self.stats.commands += 1;
@@ -322,17 +325,17 @@ impl World {
             (1 | 2, Some(to)) => Command::Transfer(to),
             _ => Command::Resign,
         };
-        if self.procs[p].up {
-            self.post(p, self.now, Mail::Input(Input::Command(command)));
+        if self.processes[p].up {
+            self.post(p, self.now, ProcessInput::Input(Input::Command(command)));
         }
     }
 
     fn ask_leader(&mut self) {
-        let operator = self.procs.len() - 1;
+        let operator = self.processes.len() - 1;
         let to = self.somebody().filter(|_| self.rng.chance(50));
         let request = to.map_or(Request::Resign, Request::Transfer);
         if self.runs(operator) {
-            self.petition(operator, request);
+            self.leader_request(operator, request);
         }
     }
 }

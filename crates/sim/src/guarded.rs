@@ -1,9 +1,9 @@
-//! Work that is polled in the candidate's own process (`Reign::guard`).
+//! Work that is polled in the candidate's own process (`Leadership::guard`).
 //!
-//! Unlike the work of `app`, which a guardian ends, nothing outside can stop
-//! it: it takes steps whenever its task is woken. When a process goes on after
-//! a pause, its task may run before the thread that would pull the leash. So
-//! the clock is asked before each step ([`Grant::may_step`]), and whether a
+//! Unlike the work of `application`, which a guardian ends, nothing outside can
+//! stop it: it takes steps whenever its task is woken. When a process goes on
+//! after a pause, its task may run before the thread that would pull the leash.
+//! So the clock is asked before each step ([`Grant::may_step`]), and whether a
 //! step was taken too late is judged here on true grants and clocks.
 //!
 //! Left out: how long a step takes. A pause inside one is for the fence.
@@ -16,10 +16,10 @@ use tenure_election::Grant;
 
 use crate::checkers::{Check, step};
 use crate::clock::MILLI;
-use crate::process::Proc;
-use crate::world::{Happening, World};
+use crate::process::SimProcess;
+use crate::world::{SimEvent, World};
 
-/// Guarded work of a reign.
+/// Guarded work of a leadership.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guarded {
     term: Term,
@@ -31,21 +31,21 @@ impl World {
     /// The application of `p` begins guarded work.
     pub(crate) fn guarded(&mut self, p: usize, term: Term) {
         if self.swarm.guarded {
-            self.procs[p].guarded = Some(Guarded { term, woken: false });
+            self.processes[p].guarded = Some(Guarded { term, woken: false });
             self.wake_task(p, term);
         }
     }
 
     fn wake_task(&mut self, p: usize, term: Term) {
-        let life = self.procs[p].life;
+        let life = self.processes[p].life;
         let at = self.now + self.rng.between(MILLI, self.swarm.lease / 4);
-        self.queue.push(at, Happening::Step { p, life, term });
+        self.queue.push(at, SimEvent::Step { p, life, term });
     }
 
     /// The task is woken.
     pub(crate) fn woken(&mut self, p: usize, term: Term) {
         let runs = self.runs(p);
-        let Some(guarded) = self.procs[p].guarded.as_mut() else {
+        let Some(guarded) = self.processes[p].guarded.as_mut() else {
             return;
         };
         if guarded.term != term {
@@ -60,14 +60,17 @@ impl World {
 
     /// `p` runs again, and its executor has a thread.
     pub(crate) fn resume_task(&mut self, p: usize) {
-        if self.procs[p].guarded.is_some_and(|guarded| guarded.woken) {
+        if self.processes[p]
+            .guarded
+            .is_some_and(|guarded| guarded.woken)
+        {
             self.poll_work(p);
         }
     }
 
     /// What the guard does when its task runs.
     fn poll_work(&mut self, p: usize) {
-        let proc = &self.procs[p];
+        let proc = &self.processes[p];
         let Some(Guarded { term, .. }) = proc.guarded else {
             return;
         };
@@ -78,8 +81,8 @@ impl World {
         let pulled = leadership.is_none_or(|leadership| leadership.draining || leadership.ousted);
         let may = leadership.is_some_and(|leadership| may_step(proc, &leadership.grant, now));
         let Some(leadership) = leadership.filter(|_| !pulled && may) else {
-            // Dropped, and with it the reign.
-            self.procs[p].guarded = None;
+            // Dropped, and with it the leadership.
+            self.processes[p].guarded = None;
             return;
         };
         self.stats.guarded_steps += 1;
@@ -88,11 +91,11 @@ impl World {
             &leadership,
             now,
             self.now,
-            self.reigns.of(p),
-            &self.reigns,
+            self.leaderships.of(p),
+            &self.leaderships,
         );
         self.judge(Check::Guard, p, finding);
-        self.procs[p].guarded = Some(Guarded { term, woken: false });
+        self.processes[p].guarded = Some(Guarded { term, woken: false });
         self.wake_task(p, term);
     }
 }
@@ -102,7 +105,7 @@ impl World {
     not(feature = "planted-bugs"),
     expect(unused_variables, reason = "the mistake is in the process's config")
 )]
-fn may_step(proc: &Proc, grant: &Grant, now: Instant) -> bool {
+fn may_step(proc: &SimProcess, grant: &Grant, now: Instant) -> bool {
     #[cfg(feature = "planted-bugs")]
     if proc.config.planted == Some(crate::Bug::GuardByTimer) {
         return true;

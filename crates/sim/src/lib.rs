@@ -1,29 +1,29 @@
 //! A deterministic simulator of elections.
 //!
 //! It drives the very machines that run in production (`tenure_election`'s
-//! campaign and observer) through worlds in which messages are lost, late
-//! and damaged, processes pause, crash and sleep, clocks drift and step, and
-//! the store goes away; and it checks, in true time that no process can see,
-//! that at most one reign is valid at any instant, and a dozen things more.
-//! A run is a function of its seed: the same seed gives the same trace, byte
-//! for byte. `docs/evidence/simulation.md` tells the whole of it.
+//! campaign and observer) through worlds in which messages are lost, late and
+//! damaged, processes pause, crash and sleep, clocks drift and step, and the
+//! store goes away; and it checks, in true time that no process can see, that
+//! at most one leadership is valid at any instant, and a dozen things more. A
+//! run is a function of its seed: the same seed gives the same trace, byte for
+//! byte. `docs/evidence/simulation.md` tells the whole of it.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `world` | true time, the queue of what will happen, everybody in it |
 //! | `swarm` | what kind of world, drawn from the seed |
-//! | `process`, `app`, `guarded`, `confirming` | drivers, applications and guardians of their work |
+//! | `process`, `application`, `guarded`, `confirming` | drivers, applications and guardians of their work |
 //! | `store`, `clock` | the store behind its network; clocks |
-//! | `tears` | stores that forget, restore or fork |
-//! | `faults`, `healing` | what goes wrong, and what must be right after |
+//! | `lossy_store` | stores that forget, restore or fork |
+//! | `faults`, `recovery_checks` | what goes wrong, and what must be right after |
 //! | `checkers` | what must be true, a file each |
 //! | [`cluster`], [`ha`] | the same for replicated logs, and for HA groups |
 //! | [`linearize`] | what clients of a store may have been told |
 //!
-//! Left out: threads (a sweep is split by whoever calls it), real time, and
-//! printing (everything is handed back as a value).
+//! Left out: threads (a sweep is split by its caller), real time, and printing
+//! (everything is handed back as a value).
 
-mod app;
+mod application;
 mod checkers;
 mod clock;
 pub mod cluster;
@@ -31,14 +31,14 @@ mod confirming;
 mod faults;
 mod guarded;
 pub mod ha;
-mod healing;
 pub mod linearize;
+mod lossy_store;
 mod process;
+mod recovery_checks;
 mod sessions;
 mod stats;
 mod store;
 mod swarm;
-mod tears;
 mod trace;
 mod world;
 

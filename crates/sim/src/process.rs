@@ -17,22 +17,22 @@ use tenure_election::{
     Request,
 };
 
-use crate::app::{Leadership, Work};
+use crate::application::{Leadership, Work};
 use crate::checkers::{Check, Floors, Held, own_id, race, told};
-use crate::clock::{MICRO, True};
+use crate::clock::{MICRO, TrueTime};
 use crate::confirming::Guardian;
 use crate::guarded::Guarded;
-use crate::store::{Op, Question};
+use crate::store::{Op, StoreCall};
 use crate::swarm::BootId;
-use crate::world::{Happening, World};
+use crate::world::{SimEvent, World};
 
 /// What waits in an inbox.
 #[derive(Clone, Debug)]
-pub(crate) enum Mail {
+pub(crate) enum ProcessInput {
     Input(Input),
     /// A store's answer, and how many writes there had been by then.
     Answer(Input, Option<u64>),
-    /// A sign of life of this session that was sent at this time has been
+    /// A keep-alive of this session that was sent at this time has been
     /// confirmed, or not.
     Kept(usize, Option<Instant>),
     /// The go-ahead for work.
@@ -50,12 +50,12 @@ pub(crate) enum Mail {
 pub(crate) enum Actor {
     Candidate(Campaign),
     Observer(Observer),
-    Petitioner(Petitioner),
+    RequestSender(RequestSender),
 }
 
 /// A command that writes a request into the register, like an operator's.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Petitioner {
+pub(crate) struct RequestSender {
     pub(crate) request: Option<Request>,
     pub(crate) calls: u64,
     pub(crate) tries: u32,
@@ -63,7 +63,7 @@ pub(crate) struct Petitioner {
 
 /// A process, over all its lives.
 #[derive(Clone, Debug)]
-pub(crate) struct Proc {
+pub(crate) struct SimProcess {
     pub(crate) name: String,
     pub(crate) node: usize,
     pub(crate) election: usize,
@@ -72,11 +72,11 @@ pub(crate) struct Proc {
     pub(crate) life: u32,
     pub(crate) up: bool,
     pub(crate) paused: bool,
-    pub(crate) inbox: VecDeque<Mail>,
+    pub(crate) inbox: VecDeque<ProcessInput>,
     pub(crate) leadership: Option<Leadership>,
     pub(crate) work: Option<Work>,
     /// When the timer is set, and which one counts.
-    pub(crate) timer: (True, u64),
+    pub(crate) timer: (TrueTime, u64),
     /// Ticks in a row that moved no deadline.
     pub(crate) spins: u32,
     /// How many writes the last answer that counted had seen.
@@ -85,8 +85,7 @@ pub(crate) struct Proc {
     pub(crate) awaited: (Call, Instant),
     /// The session that it binds its register to, once it has one.
     pub(crate) session: Option<usize>,
-    /// The last sign of life that is known to be confirmed, and of which
-    /// session.
+    /// The last keep-alive that is known to be confirmed, and of which session.
     pub(crate) kept: Option<(usize, Instant)>,
     /// Whether it is told that a register is bound.
     pub(crate) knows_sessions: bool,
@@ -106,23 +105,24 @@ const INBOX_MAX: usize = 4_096;
 impl World {
     /// Whether `p` gets to do anything at present.
     pub(crate) fn runs(&self, p: usize) -> bool {
-        let proc = &self.procs[p];
+        let proc = &self.processes[p];
         proc.up && !proc.paused && !self.nodes[proc.node].suspended
     }
 
     /// Sends `mail` to `p`, to be there at `at`.
-    pub(crate) fn post(&mut self, p: usize, at: True, mail: Mail) {
-        let life = self.procs[p].life;
-        self.queue.push(at, Happening::Mail { p, life, mail });
+    pub(crate) fn post(&mut self, p: usize, at: TrueTime, mail: ProcessInput) {
+        let life = self.processes[p].life;
+        self.queue
+            .push(at, SimEvent::ProcessInput { p, life, mail });
     }
 
     /// Mail has arrived.
-    pub(crate) fn deliver(&mut self, p: usize, mail: Mail) {
+    pub(crate) fn deliver(&mut self, p: usize, mail: ProcessInput) {
         if self.runs(p) {
             self.open(p, mail);
             self.after_step(p);
-        } else if self.procs[p].inbox.len() < INBOX_MAX {
-            self.procs[p].inbox.push_back(mail);
+        } else if self.processes[p].inbox.len() < INBOX_MAX {
+            self.processes[p].inbox.push_back(mail);
         }
     }
 
@@ -134,14 +134,14 @@ impl World {
         }
         let timer_first = self.rng.chance(50);
         // The executor of its application may have a thread of its own.
-        let task_first = self.procs[p].guarded.is_some() && self.rng.chance(50);
+        let task_first = self.processes[p].guarded.is_some() && self.rng.chance(50);
         if task_first {
             self.resume_task(p);
         }
         if timer_first {
             self.tick(p);
         }
-        while let Some(mail) = self.procs[p].inbox.pop_front() {
+        while let Some(mail) = self.processes[p].inbox.pop_front() {
             self.open(p, mail);
         }
         self.tick(p);
@@ -150,36 +150,36 @@ impl World {
     }
 
     pub(crate) fn timer(&mut self, p: usize) {
-        self.procs[p].timer.0 = True::MAX;
+        self.processes[p].timer.0 = TrueTime::MAX;
         if self.runs(p) {
             self.tick(p);
             self.after_step(p);
         }
     }
 
-    fn open(&mut self, p: usize, mail: Mail) {
+    fn open(&mut self, p: usize, mail: ProcessInput) {
         match mail {
-            Mail::Input(input) => self.step(p, Some(input)),
-            Mail::Answer(input, writes) => {
+            ProcessInput::Input(input) => self.step(p, Some(input)),
+            ProcessInput::Answer(input, writes) => {
                 self.remember(p, &input, writes);
                 self.note_failure(p, &input);
                 self.step(p, Some(input));
             }
-            Mail::Kept(session, Some(start)) => {
-                let kept = &mut self.procs[p].kept;
+            ProcessInput::Kept(session, Some(start)) => {
+                let kept = &mut self.processes[p].kept;
                 if kept.is_none_or(|(known, best)| known != session || best < start) {
                     *kept = Some((session, start));
                 }
             }
-            Mail::Kept(_, None) => {}
-            Mail::Begin(term) => self.begin_work(p, term),
-            Mail::Word(start) => self.heard(p, start),
+            ProcessInput::Kept(_, None) => {}
+            ProcessInput::Begin(term) => self.begin_work(p, term),
+            ProcessInput::Word(start) => self.heard(p, start),
         }
     }
 
     /// What a candidate has been shown, if it takes this answer.
     fn remember(&mut self, p: usize, input: &Input, writes: Option<u64>) {
-        let proc = &mut self.procs[p];
+        let proc = &mut self.processes[p];
         let now = self.nodes[proc.node].boot(self.now);
         let call = match input {
             Input::Read { call, .. }
@@ -203,14 +203,14 @@ impl World {
         } = input
             && failure.class != FailureClass::Unknown
         {
-            self.procs[p].floors.failed(*call);
+            self.processes[p].floors.failed(*call);
         }
     }
 
     /// A candidate asks a leader to go, for the sake of a floor.
     fn note_petition(&mut self, p: usize, call: Call, now: Instant) {
         self.stats.floor_requests += 1;
-        let proc = &mut self.procs[p];
+        let proc = &mut self.processes[p];
         let finding = proc.floors.asks(call, now, proc.config.lease);
         self.judge(Check::Floors, p, finding);
     }
@@ -221,7 +221,7 @@ impl World {
 
     /// One step of the machine, and everything it asks for.
     pub(crate) fn step(&mut self, p: usize, input: Option<Input>) {
-        let now = self.nodes[self.procs[p].node].now(self.now);
+        let now = self.nodes[self.processes[p].node].now(self.now);
         self.stats.steps += 1;
         if let Some(input) = &input
             && self.trace.is_on()
@@ -229,26 +229,26 @@ impl World {
             let text = format!("<- {}", brief(input));
             self.note(p, || text);
         }
-        match (&mut self.procs[p].actor, input) {
+        match (&mut self.processes[p].actor, input) {
             (Actor::Candidate(campaign), Some(input)) => campaign.handle(now, input),
             (Actor::Candidate(campaign), None) => campaign.tick(now),
             (Actor::Observer(observer), Some(input)) => observer.handle(now, input),
             (Actor::Observer(observer), None) => observer.tick(now),
-            (Actor::Petitioner(_), Some(input)) => return self.petition_step(p, input),
-            (Actor::Petitioner(_), None) => return,
+            (Actor::RequestSender(_), Some(input)) => return self.petition_step(p, input),
+            (Actor::RequestSender(_), None) => return,
         }
         self.carry_out(p, now);
     }
 
     /// Carries out what the machine of `p` asks for.
     pub(crate) fn carry_out(&mut self, p: usize, now: Now) {
-        // The reign first: an event is told after the fact.
+        // The leadership first: an event is told after the fact.
         self.note_reign(p);
         loop {
-            let output = match &mut self.procs[p].actor {
+            let output = match &mut self.processes[p].actor {
                 Actor::Candidate(campaign) => campaign.poll(),
                 Actor::Observer(observer) => observer.poll(),
-                Actor::Petitioner(_) => None,
+                Actor::RequestSender(_) => None,
             };
             match output {
                 None => return,
@@ -258,7 +258,7 @@ impl World {
                 }
                 Some(Output::Read { call, key, within }) => {
                     self.note(p, || format!("-> read {key} (call {})", call.0));
-                    self.procs[p].awaited = (call, now.boot.after(within));
+                    self.processes[p].awaited = (call, now.boot.after(within));
                     self.ask(p, call, key, Op::Read, now.boot.after(within));
                 }
                 Some(Output::Confirm {
@@ -268,7 +268,7 @@ impl World {
                 }) => {
                     self.note(p, || format!("-> confirm (call {})", call.0));
                     self.extends(p, None);
-                    self.procs[p].awaited = (call, now.boot.after(within));
+                    self.processes[p].awaited = (call, now.boot.after(within));
                     self.have_confirmed(p, call, since, now.boot, now.boot.after(within));
                 }
                 Some(Output::Release) => {
@@ -284,10 +284,10 @@ impl World {
                     self.note(p, || {
                         format!("-> write {} (call {})", wording(&write), call.0)
                     });
-                    self.procs[p].awaited = (call, now.boot.after(within));
-                    let election = self.procs[p].election;
+                    self.processes[p].awaited = (call, now.boot.after(within));
+                    let election = self.processes[p].election;
                     let terms = &self.terms[election];
-                    let finding = race(&write, election, self.now, terms, &self.reigns);
+                    let finding = race(&write, election, self.now, terms, &self.leaderships);
                     self.judge(Check::Races, p, finding);
                     self.extends(p, Some(&write));
                     if write.stamp == Stamp::Keep {
@@ -300,15 +300,15 @@ impl World {
         }
     }
 
-    /// Takes note of the reign that `p` holds now, if it is another.
+    /// Takes note of the leadership that `p` holds now, if it is another.
     fn note_reign(&mut self, p: usize) {
-        let proc = &self.procs[p];
+        let proc = &self.processes[p];
         let Actor::Candidate(campaign) = &proc.actor else {
             return;
         };
-        let reign = campaign.leadership();
-        let known = self.reigns.of(p);
-        let same = match (&reign, &known) {
+        let leadership = campaign.leadership();
+        let known = self.leaderships.of(p);
+        let same = match (&leadership, &known) {
             (None, None) => true,
             (Some((fence, grant)), Some(held)) => {
                 fence.term == held.term && grant.valid_until == held.valid_until
@@ -318,13 +318,13 @@ impl World {
         if same {
             return;
         }
-        let held = reign.map(|(fence, grant)| Held {
+        let held = leadership.map(|(fence, grant)| Held {
             election: proc.election,
             term: fence.term,
             valid_until: grant.valid_until,
             until: self.nodes[proc.node].when(grant.valid_until),
         });
-        let finding = self.reigns.note(p, self.now, held);
+        let finding = self.leaderships.note(p, self.now, held);
         self.judge(Check::Exclusivity, p, finding);
     }
 
@@ -332,7 +332,7 @@ impl World {
     pub(crate) fn after_step(&mut self, p: usize) {
         self.note_reign(p);
         self.look(p);
-        let proc = &self.procs[p];
+        let proc = &self.processes[p];
         let deadline = match &proc.actor {
             Actor::Candidate(campaign) => {
                 let finding = own_id(campaign);
@@ -341,15 +341,15 @@ impl World {
                 deadline
             }
             Actor::Observer(observer) => observer.deadline(),
-            Actor::Petitioner(_) => None,
+            Actor::RequestSender(_) => None,
         };
-        let node = &self.nodes[self.procs[p].node];
+        let node = &self.nodes[self.processes[p].node];
         let at = deadline
             .filter(|deadline| *deadline < Instant::MAX)
             .map(|deadline| node.when(deadline));
-        let proc = &mut self.procs[p];
+        let proc = &mut self.processes[p];
         let at = match at {
-            None => return proc.timer = (True::MAX, proc.timer.1 + 1),
+            None => return proc.timer = (TrueTime::MAX, proc.timer.1 + 1),
             Some(at) if at > self.now => {
                 proc.spins = 0;
                 at
@@ -362,14 +362,14 @@ impl World {
         };
         if at != proc.timer.0 {
             proc.timer = (at, proc.timer.1 + 1);
-            let happening = Happening::Timer {
+            let happening = SimEvent::Timer {
                 p,
                 life: proc.life,
                 number: proc.timer.1,
             };
             self.queue.push(at, happening);
         }
-        if self.procs[p].spins > 100 {
+        if self.processes[p].spins > 100 {
             let finding = Err("asked a hundred times to be woken in the past".into());
             self.judge(Check::Spin, p, finding);
         }
@@ -380,7 +380,7 @@ impl World {
         if !self.runs(p) {
             return;
         }
-        let proc = &self.procs[p];
+        let proc = &self.processes[p];
         if let Some(leadership) = &proc.leadership {
             // As of a moment ago: its timer for this very moment may be next.
             let now = self.nodes[proc.node].boot(self.now.saturating_sub(1));
@@ -390,8 +390,8 @@ impl World {
     }
 
     /// An operator begins to write `request` into the register.
-    pub(crate) fn petition(&mut self, p: usize, request: Request) {
-        if let Actor::Petitioner(petitioner) = &mut self.procs[p].actor {
+    pub(crate) fn leader_request(&mut self, p: usize, request: Request) {
+        if let Actor::RequestSender(petitioner) = &mut self.processes[p].actor {
             petitioner.request = Some(request);
             petitioner.tries = 0;
         }
@@ -399,7 +399,7 @@ impl World {
     }
 
     fn petition_read(&mut self, p: usize) {
-        let Actor::Petitioner(petitioner) = &mut self.procs[p].actor else {
+        let Actor::RequestSender(petitioner) = &mut self.processes[p].actor else {
             return;
         };
         petitioner.tries += 1;
@@ -409,12 +409,12 @@ impl World {
             petitioner.request = None;
             return;
         }
-        let key = Key::of_election(&self.procs[p].config.election);
+        let key = Key::of_election(&self.processes[p].config.election);
         self.ask(p, call, key, Op::Read, Instant::MAX);
     }
 
     fn petition_step(&mut self, p: usize, input: Input) {
-        let Actor::Petitioner(petitioner) = &mut self.procs[p].actor else {
+        let Actor::RequestSender(petitioner) = &mut self.processes[p].actor else {
             return;
         };
         let (Input::Read { call, .. } | Input::Wrote { call, .. }) = &input else {
@@ -444,7 +444,7 @@ impl World {
         };
         petitioner.calls += 1;
         let call = Call(petitioner.calls);
-        let key = Key::of_election(&self.procs[p].config.election);
+        let key = Key::of_election(&self.processes[p].config.election);
         self.ask(
             p,
             call,
@@ -465,17 +465,21 @@ impl World {
     ) {
         if let Some(start) = self.known_alive(p, since) {
             let result = Ok(start);
-            return self.post(p, self.now, Mail::Input(Input::Confirmed { call, result }));
+            return self.post(
+                p,
+                self.now,
+                ProcessInput::Input(Input::Confirmed { call, result }),
+            );
         }
-        let key = Key::of_election(&self.procs[p].config.election);
+        let key = Key::of_election(&self.processes[p].config.election);
         self.ask(p, call, key, Op::Confirm(now), give_up);
     }
 
     /// Sends a question to the store.
     pub(crate) fn ask(&mut self, p: usize, call: Call, key: Key, op: Op, give_up: Instant) {
         let session = self.session_of(p, &op);
-        let proc = &self.procs[p];
-        let question = Question {
+        let proc = &self.processes[p];
+        let question = StoreCall {
             p,
             life: proc.life,
             call,

@@ -1,19 +1,19 @@
 //! Sessions of the simulated store, and the registers that are bound to them.
 //!
-//! They are what a cluster offers (`tenure_alpo`), seen from outside: a
-//! session lives for its time to live after each sign of life, on the store's
-//! clock, and when it ends its registers get their last wills at once. While
-//! the store is down nothing ends, and after that, as after every change of a
+//! They are what a cluster offers (`tenure_alpo`), seen from outside: a session
+//! lives for its time to live after each keep-alive, on the store's clock, and
+//! when it ends its registers get their on-expiry values at once. While the
+//! store is down nothing ends, and after that, as after every change of a
 //! cluster's leader, everybody has a full new time to live.
 //!
-//! A process has other offices than the one that is looked at, and keeps its
+//! A process has other elections than the one that is looked at, and keeps its
 //! session alive for those as well; so a campaign is often answered with a
-//! sign of life that was sent before it asked, and an office that nobody goes
+//! keep-alive that was sent before it asked, and an election that nobody goes
 //! by any more is not vacated by silence.
 //!
 //! Left out: that the commands of one session take effect in order (here they
-//! arrive as they like, which is worse), and how a register is released by
-//! whoever keeps the session: here the whole session ends.
+//! arrive as they like, which is worse), and how a register is released by the
+//! process that keeps the session: here the whole session ends.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +22,12 @@ use tenure_core::ids::Key;
 use tenure_core::time::Instant;
 use tenure_election::{Failure, FailureClass, Record};
 
-use crate::clock::{MILLI, True};
-use crate::store::{Op, Question};
-use crate::world::{Happening, World};
+use crate::clock::{MILLI, TrueTime};
+use crate::store::{Op, StoreCall};
+use crate::world::{SimEvent, World};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Life {
+enum SessionState {
     /// Nothing of it has reached the store yet.
     Unopened,
     /// Last heard of at this time of the store's clock.
@@ -40,7 +40,7 @@ enum Life {
 #[derive(Clone, Copy, Debug)]
 struct Session {
     ttl: u64,
-    life: Life,
+    life: SessionState,
 }
 
 /// All sessions there have been, and what is bound to those that live.
@@ -53,7 +53,7 @@ pub(crate) struct Sessions {
 impl Sessions {
     /// A new one, which nothing has been asked under yet.
     pub(crate) fn draft(&mut self, ttl: u64) -> usize {
-        let life = Life::Unopened;
+        let life = SessionState::Unopened;
         self.all.push(Session { ttl, life });
         self.all.len() - 1
     }
@@ -62,8 +62,8 @@ impl Sessions {
     pub(crate) fn heard(&self, key: &Key) -> Option<u64> {
         let (session, _) = self.bound.get(key)?;
         match self.all[*session].life {
-            Life::Open { heard } => Some(heard),
-            Life::Unopened | Life::Over => None,
+            SessionState::Open { heard } => Some(heard),
+            SessionState::Unopened | SessionState::Over => None,
         }
     }
 
@@ -100,25 +100,27 @@ impl World {
         self.store.curve.at(self.now) + self.store.stepped
     }
 
-    /// A command has arrived under `session`: a sign of life, unless it is
-    /// over.
+    /// A command has arrived under `session`: it counts as a keep-alive, unless
+    /// the session is over.
     pub(crate) fn hear(&mut self, session: usize, opens: bool) -> Result<(), Failure> {
         let over = |class| Failure::new(class, "the session is over");
         let now = self.store_clock();
         let known = &mut self.store.sessions.all[session];
         match known.life {
-            Life::Over if opens => return Err(over(FailureClass::Unavailable)),
-            Life::Over => return Err(over(FailureClass::Conflict)),
-            Life::Unopened if !opens => return Err(over(FailureClass::Conflict)),
-            Life::Unopened | Life::Open { .. } => known.life = Life::Open { heard: now },
+            SessionState::Over if opens => return Err(over(FailureClass::Unavailable)),
+            SessionState::Over => return Err(over(FailureClass::Conflict)),
+            SessionState::Unopened if !opens => return Err(over(FailureClass::Conflict)),
+            SessionState::Unopened | SessionState::Open { .. } => {
+                known.life = SessionState::Open { heard: now }
+            }
         }
         let at = self.store.curve.when(now + known.ttl);
         self.queue
-            .push(at.max(self.now), Happening::SessionDue { session });
+            .push(at.max(self.now), SimEvent::SessionDue { session });
         Ok(())
     }
 
-    /// A sign of life has arrived that was sent at `start`.
+    /// A keep-alive has arrived that was sent at `start`.
     pub(crate) fn confirm(&mut self, session: usize, start: Instant) -> Result<Instant, Failure> {
         self.hear(session, false)?;
         self.stats.confirmations += 1;
@@ -133,7 +135,7 @@ impl World {
     pub(crate) fn session_due(&mut self, session: usize) {
         let now = self.store_clock();
         let known = self.store.sessions.all[session];
-        let Life::Open { heard } = known.life else {
+        let SessionState::Open { heard } = known.life else {
             return;
         };
         if now < heard + known.ttl {
@@ -142,29 +144,33 @@ impl World {
         if let Some((until, _)) = self.store.outage
             && self.now < until
         {
-            // Whoever leads afterwards gives it a new time to live.
+            // The next leader of the cluster gives it a new time to live.
             let back = self.store.curve.at(until) + self.store.stepped;
-            self.store.sessions.all[session].life = Life::Open { heard: back };
+            self.store.sessions.all[session].life = SessionState::Open { heard: back };
             let at = self.store.curve.when(back + known.ttl);
-            return self.queue.push(at, Happening::SessionDue { session });
+            return self.queue.push(at, SimEvent::SessionDue { session });
         }
         self.stats.sessions_ended += 1;
         self.end_session(session);
     }
 
-    /// All faults end: whoever leads gives everybody a new time to live.
+    /// All faults end: the leader of the cluster gives all sessions a new time
+    /// to live.
     pub(crate) fn refresh_sessions(&mut self) {
         for session in 0..self.store.sessions.all.len() {
-            if matches!(self.store.sessions.all[session].life, Life::Open { .. }) {
+            if matches!(
+                self.store.sessions.all[session].life,
+                SessionState::Open { .. }
+            ) {
                 // It lives, so it can be heard.
                 let _ = self.hear(session, false);
             }
         }
     }
 
-    /// The registers of a session get their last wills.
+    /// The registers of a session get their on-expiry values.
     fn end_session(&mut self, session: usize) {
-        self.store.sessions.all[session].life = Life::Over;
+        self.store.sessions.all[session].life = SessionState::Over;
         for key in self.store.sessions.held(session) {
             let Some((_, last)) = self.store.sessions.bound.remove(&key) else {
                 continue;
@@ -184,61 +190,64 @@ impl World {
     /// `p` disowns what it has bound. This is seen to by a part of its process
     /// that does not give up while the process runs.
     pub(crate) fn release(&mut self, p: usize) {
-        if let Some(session) = self.procs[p].session.take() {
-            let (life, delay) = (self.procs[p].life, self.rng.between(0, self.swarm.hop()));
+        if let Some(session) = self.processes[p].session.take() {
+            let (life, delay) = (
+                self.processes[p].life,
+                self.rng.between(0, self.swarm.hop()),
+            );
             let at = self.now + delay;
-            self.queue.push(at, Happening::Release { p, life, session });
+            self.queue.push(at, SimEvent::Release { p, life, session });
         }
     }
 
     /// The release has come this far.
     pub(crate) fn released(&mut self, p: usize, session: usize) {
         let is_down =
-            |until: Option<(True, bool)>| until.is_some_and(|(until, _)| self.now < until);
+            |until: Option<(TrueTime, bool)>| until.is_some_and(|(until, _)| self.now < until);
         let lost = self.faulty() && (is_down(self.store.outage) || is_down(self.store.cuts[p]));
         if lost || !self.runs(p) || (self.faulty() && self.rng.chance(20)) {
-            let life = self.procs[p].life;
+            let life = self.processes[p].life;
             let at = self.now + self.rng.between(MILLI, self.swarm.lease / 4);
-            return self.queue.push(at, Happening::Release { p, life, session });
+            return self.queue.push(at, SimEvent::Release { p, life, session });
         }
         self.end_session(session);
     }
 
-    /// The other offices of this process have their session confirmed.
+    /// The other elections of this process have their session confirmed.
     pub(crate) fn neighbours(&mut self, p: usize) {
-        if let Some(session) = self.procs[p].session
+        if let Some(session) = self.processes[p].session
             && self.runs(p)
         {
-            let start = self.nodes[self.procs[p].node].boot(self.now);
+            let start = self.nodes[self.processes[p].node].boot(self.now);
             let (life, key) = (
-                self.procs[p].life,
-                self.store.keys[self.procs[p].election].clone(),
+                self.processes[p].life,
+                self.store.keys[self.processes[p].election].clone(),
             );
-            let question = Question::of_neighbours(p, life, key, session, start);
+            let question = StoreCall::of_neighbours(p, life, key, session, start);
             self.send(question);
         }
-        let (life, lease) = (self.procs[p].life, self.swarm.lease);
+        let (life, lease) = (self.processes[p].life, self.swarm.lease);
         let at = self.now + self.rng.between(lease / 20, lease / 3);
-        self.queue.push(at, Happening::Neighbours { p, life });
+        self.queue.push(at, SimEvent::Neighbours { p, life });
     }
 
-    /// A sign of life that `p` may count from, if one was confirmed that was
-    /// sent at `since` or later.
+    /// A keep-alive that `p` may count from, if one was confirmed that was sent
+    /// at `since` or later.
     pub(crate) fn known_alive(&self, p: usize, since: Instant) -> Option<Instant> {
-        let proc = &self.procs[p];
+        let proc = &self.processes[p];
         let (session, start) = proc.kept?;
         (proc.session == Some(session) && start >= since).then_some(start)
     }
 
     /// The session under which `p` asks: one of its own if it binds.
     pub(crate) fn session_of(&mut self, p: usize, op: &Op) -> Option<usize> {
-        let over = |session: &usize| self.store.sessions.all[*session].life == Life::Over;
+        let over = |session: &usize| self.store.sessions.all[*session].life == SessionState::Over;
         if let Op::Write(_, Some(bind)) = op
-            && self.procs[p].session.as_ref().is_none_or(over)
+            && self.processes[p].session.as_ref().is_none_or(over)
         {
             let ttl = bind.ttl.as_nanos() as u64;
-            self.procs[p].session = Some(self.store.sessions.draft(ttl));
+            self.processes[p].session = Some(self.store.sessions.draft(ttl));
         }
-        self.procs[p].session
+        self.processes[p].session
     }
 }

@@ -35,11 +35,11 @@ stats! {
     writes: "writes that took effect",
     /// Candidates that were elected.
     elections: "elections",
-    /// Elections to an office that somebody had not left.
+    /// Elections that were taken though their holder had not left.
     take_overs: "take-overs",
     /// Renewals that were confirmed.
     renewals: "renewals",
-    /// Signs of life of sessions that were confirmed.
+    /// Keep-alives of sessions that were confirmed.
     confirmations: "confirmations of sessions",
     /// Sessions whose time to live passed.
     sessions_ended: "sessions that ended",
@@ -64,7 +64,7 @@ stats! {
     /// Commands of applications.
     commands: "commands of applications",
     /// Requests written into the register.
-    petitions: "requests in the register",
+    leader_requests: "requests in the register",
     /// Campaigns that were ended.
     stops: "campaigns ended",
     /// Works that began.

@@ -5,9 +5,9 @@
 //! a watch tells old news, loses its line, or dies without a word. A request
 //! can land long after its sender has given it up.
 //!
-//! Stores that lose what they acknowledged are in [`tears`](crate::tears).
-//! Left out: stores that answer reads from the past. Against those the
-//! election promises nothing without a fence.
+//! Stores that lose what they acknowledged are in
+//! [`lossy_store`](crate::lossy_store). Left out: stores that answer reads from
+//! the past. Against those the election promises nothing without a fence.
 
 use tenure_core::cas::{Bytes, Expect, Reading, Register, Registers, Stamp, Write};
 use tenure_core::ids::{Key, Version};
@@ -15,12 +15,12 @@ use tenure_core::time::{ClockId, Instant, StoreTime};
 use tenure_election::{Bind, Call, Failure, FailureClass, Input, Record};
 
 use crate::checkers::{Causes, Check};
-use crate::clock::{Curve, MILLI, True};
-use crate::process::{Actor, Mail, sketch};
+use crate::clock::{DriftModel, MILLI, TrueTime};
+use crate::lossy_store::StoreDamage;
+use crate::process::{Actor, ProcessInput, sketch};
 use crate::sessions::Sessions;
 use crate::swarm::{BootId, StoreClock};
-use crate::tears::Torn;
-use crate::world::{Happening, World};
+use crate::world::{SimEvent, World};
 
 /// What is asked of a store.
 #[derive(Clone, Debug)]
@@ -31,13 +31,13 @@ pub(crate) enum Op {
     Write(Write, Option<Bind>),
     /// Whether the session lives; asked at this time of the asker's clock.
     Confirm(Instant),
-    /// The same for other offices of the process.
+    /// The same for other elections of the process.
     Keep(Instant),
 }
 
 /// A question on its way.
 #[derive(Clone, Debug)]
-pub(crate) struct Question {
+pub(crate) struct StoreCall {
     pub(crate) p: usize,
     pub(crate) life: u32,
     pub(crate) call: Call,
@@ -46,14 +46,14 @@ pub(crate) struct Question {
     /// Under which session it is asked, if under one.
     pub(crate) session: Option<usize>,
     /// When its sender stops waiting.
-    pub(crate) give_up_at: True,
+    pub(crate) give_up_at: TrueTime,
     /// For a renewal: how many writes its sender has been shown.
     pub(crate) shown: Option<u64>,
     pub(crate) slow: bool,
 }
 
-impl Question {
-    /// A sign of life for offices that nobody looks at.
+impl StoreCall {
+    /// A keep-alive for elections that nobody looks at.
     pub(crate) const fn of_neighbours(
         p: usize,
         life: u32,
@@ -68,7 +68,7 @@ impl Question {
             key,
             op: Op::Keep(start),
             session: Some(session),
-            give_up_at: True::MAX,
+            give_up_at: TrueTime::MAX,
             shown: None,
             slow: false,
         }
@@ -77,15 +77,15 @@ impl Question {
 
 /// A line over which changes of one register are told to one process.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct StoreWatch {
     pub(crate) p: usize,
     pub(crate) election: usize,
     pub(crate) up: bool,
     /// News come in order.
-    last: True,
+    last: TrueTime,
 }
 
-impl Line {
+impl StoreWatch {
     pub(crate) const fn new(p: usize, election: usize) -> Self {
         Self {
             p,
@@ -101,25 +101,25 @@ impl Line {
 pub(crate) struct Store {
     pub(crate) registers: Registers,
     pub(crate) keys: Vec<Key>,
-    pub(crate) curve: Curve,
+    pub(crate) curve: DriftModel,
     /// By how much its clock has stepped.
     pub(crate) stepped: u64,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<StoreWatch>,
     pub(crate) sessions: Sessions,
     /// What it has lost, and what it may give out again.
-    pub(crate) torn: Torn,
+    pub(crate) store_damage: StoreDamage,
     /// Until when it is down, and whether it says so.
-    pub(crate) outage: Option<(True, bool)>,
+    pub(crate) outage: Option<(TrueTime, bool)>,
     /// Until when it answers the writes of candidates with a conflict, whatever
     /// the register holds.
-    pub(crate) refuses_until: True,
+    pub(crate) refuses_until: TrueTime,
     /// The same for single processes.
-    pub(crate) cuts: Vec<Option<(True, bool)>>,
+    pub(crate) cuts: Vec<Option<(TrueTime, bool)>>,
 }
 
 impl World {
     /// A question leaves its sender.
-    pub(crate) fn send(&mut self, mut question: Question) {
+    pub(crate) fn send(&mut self, mut question: StoreCall) {
         let calls = self.swarm.calls;
         let faulty = self.faulty();
         let mut delay = self.hop();
@@ -133,11 +133,11 @@ impl World {
             question.slow = true;
         }
         self.queue
-            .push(self.now + delay, Happening::Arrive(Box::new(question)));
+            .push(self.now + delay, SimEvent::Arrive(Box::new(question)));
     }
 
     /// Nothing comes back, or in the end the connection says so.
-    fn lost(&mut self, question: &Question) {
+    fn lost(&mut self, question: &StoreCall) {
         self.causes.disturb(question.p, self.now);
         if self.rng.chance(40) {
             let delay = self.rng.between(MILLI, self.swarm.lease / 2);
@@ -158,13 +158,13 @@ impl World {
     }
 
     /// A question arrives at the store.
-    pub(crate) fn arrive(&mut self, question: &Question) {
+    pub(crate) fn arrive(&mut self, question: &StoreCall) {
         let faulty = self.faulty();
         if question.slow && !faulty {
             // Healing ends what was under way.
             return;
         }
-        let down = |until: Option<(True, bool)>| until.filter(|(until, _)| self.now < *until);
+        let down = |until: Option<(TrueTime, bool)>| until.filter(|(until, _)| self.now < *until);
         let cut = down(self.store.cuts[question.p]);
         if let Some((_, says)) = down(self.store.outage).or(cut) {
             self.stats.refused += 1;
@@ -204,16 +204,16 @@ impl World {
         }
         let (p, life) = (question.p, question.life);
         self.queue
-            .push(self.now + delay, Happening::Mail { p, life, mail });
+            .push(self.now + delay, SimEvent::ProcessInput { p, life, mail });
     }
 
-    fn fail(&mut self, question: &Question, class: FailureClass, why: &str) {
+    fn fail(&mut self, question: &StoreCall, class: FailureClass, why: &str) {
         let delay = self.hop();
         self.causes.disturb(question.p, self.now + delay);
         self.fail_at(question, class, why, delay);
     }
 
-    fn fail_at(&mut self, question: &Question, class: FailureClass, why: &str, delay: u64) {
+    fn fail_at(&mut self, question: &StoreCall, class: FailureClass, why: &str, delay: u64) {
         let (p, life, call) = (question.p, question.life, question.call);
         let failure = Failure::new(class, why);
         let input = match question.op {
@@ -231,13 +231,13 @@ impl World {
             },
             Op::Keep(_) => return,
         };
-        let mail = Mail::Answer(input, None);
+        let mail = ProcessInput::Answer(input, None);
         self.queue
-            .push(self.now + delay, Happening::Mail { p, life, mail });
+            .push(self.now + delay, SimEvent::ProcessInput { p, life, mail });
     }
 
     /// The question takes effect.
-    fn apply(&mut self, question: &Question) -> Mail {
+    fn apply(&mut self, question: &StoreCall) -> ProcessInput {
         let call = question.call;
         let election = self.election_of(&question.key);
         match &question.op {
@@ -251,39 +251,39 @@ impl World {
                     writes = None;
                 }
                 let now = self.store_time(question.p);
-                // A session renews what is bound to it; whoever does not know
-                // of sessions sees no more than that.
+                // A session renews what is bound to it; a process that does not
+                // know of sessions sees no more than that.
                 let heard = self.store.sessions.heard(&question.key);
                 let stamp = register.as_mut().and_then(|it| it.stamp.as_mut());
                 if let (Some(heard), Some(stamp)) = (heard, stamp) {
                     stamp.nanos = stamp.nanos.max(heard);
                 }
-                let bound = heard.filter(|_| self.procs[question.p].knows_sessions);
+                let bound = heard.filter(|_| self.processes[question.p].knows_sessions);
                 let bound = bound.map(|_| 1);
-                let writes = writes.filter(|_| self.procs[question.p].election == election);
+                let writes = writes.filter(|_| self.processes[question.p].election == election);
                 let reading = Reading {
                     register,
                     now,
                     bound,
                 };
                 let result = Ok(reading);
-                Mail::Answer(Input::Read { call, result }, writes)
+                ProcessInput::Answer(Input::Read { call, result }, writes)
             }
             Op::Write(write, bind) => {
                 let last = bind.as_ref().map(|bind| bind.last.clone());
                 let result = self.swap(question, write.clone(), last, election);
                 let writes = result.is_ok().then(|| self.terms[election].writes());
-                Mail::Answer(Input::Wrote { call, result }, writes)
+                ProcessInput::Answer(Input::Wrote { call, result }, writes)
             }
             Op::Confirm(start) => {
                 let over = Failure::new(FailureClass::Conflict, "there is no session");
                 let session = question.session.ok_or(over);
                 let result = session.and_then(|session| self.confirm(session, *start));
-                Mail::Answer(Input::Confirmed { call, result }, None)
+                ProcessInput::Answer(Input::Confirmed { call, result }, None)
             }
             Op::Keep(start) => {
                 let session = question.session.unwrap_or(usize::MAX);
-                Mail::Kept(session, self.confirm(session, *start).ok())
+                ProcessInput::Kept(session, self.confirm(session, *start).ok())
             }
         }
     }
@@ -308,9 +308,11 @@ impl World {
     /// Writes to the copy that `p` sees, or to the first one.
     fn put(&mut self, p: Option<usize>, write: Write, stamp: Option<StoreTime>) -> Option<Version> {
         let Store {
-            registers, torn, ..
+            registers,
+            store_damage,
+            ..
         } = &mut self.store;
-        let copy = p.and_then(|p| torn.copy_mut(p));
+        let copy = p.and_then(|p| store_damage.copy_mut(p));
         let second = copy.is_some();
         let registers = copy.unwrap_or(registers);
         let key = write.key.clone();
@@ -330,7 +332,7 @@ impl World {
 
     fn swap(
         &mut self,
-        question: &Question,
+        question: &StoreCall,
         write: Write,
         last: Option<Bytes>,
         election: usize,
@@ -363,19 +365,19 @@ impl World {
         };
         self.store.sessions.wrote(question.session, &write, last);
         self.stats.writes += 1;
-        if self.now > question.give_up_at || self.procs[p].life != question.life {
+        if self.now > question.give_up_at || self.processes[p].life != question.life {
             self.stats.late_landings += 1;
             self.causes.disturb(p, self.now);
         }
         if let Ok(record) = Record::decode(&write.value) {
             self.written(p, election, &record, &version);
-            if matches!(self.procs[p].actor, Actor::Petitioner(_)) {
+            if matches!(self.processes[p].actor, Actor::RequestSender(_)) {
                 self.requests.reached(election, record.term);
-                self.stats.petitions += 1;
+                self.stats.leader_requests += 1;
                 let at = self.now + self.heeded_within(&record, &write.key) + 1;
                 self.queue.push(
                     at,
-                    Happening::RequestDue {
+                    SimEvent::RequestDue {
                         election,
                         term: record.term,
                     },
@@ -388,7 +390,7 @@ impl World {
 
     /// Whether the store refuses a write that it could do.
     fn refuses(&mut self, p: usize, write: &Write) -> bool {
-        let stands = matches!(self.procs[p].actor, Actor::Candidate(_));
+        let stands = matches!(self.processes[p].actor, Actor::Candidate(_));
         let fits = write.expect.is_met_by(self.registers(p).read(&write.key));
         if self.now >= self.store.refuses_until || !stands || !fits {
             return false;
@@ -400,8 +402,8 @@ impl World {
         true
     }
 
-    /// How long a reign may last that was asked to end: a renewal finds the
-    /// request, or fails; where a session holds the office, a look.
+    /// How long a leadership may last that was asked to end: a renewal finds
+    /// the request, or fails; where a session holds the election, a look.
     fn heeded_within(&self, record: &Record, key: &Key) -> u64 {
         let leases = match self.store.sessions.heard(key) {
             None => 1,
@@ -431,7 +433,7 @@ impl World {
     }
 
     pub(crate) fn store_time(&self, p: usize) -> Option<StoreTime> {
-        let node = &self.nodes[self.procs[p].node];
+        let node = &self.nodes[self.processes[p].node];
         let (clock, nanos) = match self.swarm.store_clock {
             StoreClock::None => return None,
             StoreClock::Steady => {
@@ -440,9 +442,9 @@ impl World {
                 } else {
                     0
                 };
-                // Whoever reads no id of the boot has no time; whoever reads
-                // another one may be shown another time as well.
-                let (boot, shift) = match self.procs[p].boot_id {
+                // A process that reads no id of the boot has no time; one that
+                // reads another id may be shown another time as well.
+                let (boot, shift) = match self.processes[p].boot_id {
                     BootId::Own => (node.boot_id, namespace * 777),
                     BootId::Foreign => {
                         let boot = (p as u64 + 1) << 32 | node.boot_id;
@@ -519,7 +521,7 @@ impl World {
         if faulty && self.rng.chance(self.swarm.calls.corrupt) {
             register = register.map(|register| self.damage(register));
         }
-        self.post(p, at, Mail::Input(Input::Seen { key, register }));
+        self.post(p, at, ProcessInput::Input(Input::Seen { key, register }));
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct Calls {
 /// What happens from time to time, and how rarely: the mean pause in
 /// thousandths of a lease; 0 is never.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Mishaps {
+pub(crate) struct FaultRates {
     pub(crate) pause: u64,
     pub(crate) stall: u64,
     pub(crate) crash: u64,
@@ -72,7 +72,7 @@ pub(crate) struct Mishaps {
     pub(crate) calendar: u64,
     pub(crate) line: u64,
     pub(crate) command: u64,
-    pub(crate) petition: u64,
+    pub(crate) leader_request: u64,
     /// The store breaks its promise.
     pub(crate) tear: u64,
     /// A process, or the store, stands still for many leases.
@@ -96,9 +96,9 @@ pub(crate) struct Swarm {
     pub(crate) watch: bool,
     pub(crate) drift: Drift,
     pub(crate) expiry: Expiry,
-    /// The store has sessions, and some candidates hold office by them.
+    /// The store has sessions, and some candidates lead by them.
     pub(crate) sessions: bool,
-    /// Processes keep their sessions alive for other offices as well.
+    /// Processes keep their sessions alive for other elections as well.
     pub(crate) neighbours: bool,
     /// Some processes read a foreign boot id, or none.
     pub(crate) foreign: bool,
@@ -112,7 +112,7 @@ pub(crate) struct Swarm {
     /// The time a message takes, in nanoseconds.
     pub(crate) net: (u64, u64),
     pub(crate) calls: Calls,
-    pub(crate) mishaps: Mishaps,
+    pub(crate) fault_rates: FaultRates,
     /// In how many of 100 cases work takes longer to stop than it may.
     pub(crate) stubborn: u64,
     /// The longest time from the end of work to its being said.
@@ -174,7 +174,7 @@ impl Swarm {
             lease,
             net: (fastest, slowest),
             calls: Calls::default(),
-            mishaps: Mishaps::default(),
+            fault_rates: FaultRates::default(),
             stubborn: *pick(rng, &[0, 10, 50]),
             reap: *pick(rng, &[MILLI, 30 * MILLI, SECOND]),
             calendar_ms,
@@ -274,7 +274,7 @@ impl Swarm {
                 0
             }
         };
-        self.mishaps = Mishaps {
+        self.fault_rates = FaultRates {
             pause: some(55, &[1_500, 3_000, 6_000]),
             stall: some(25, &[200, 1_000]),
             crash: some(40, &[2_000, 5_000]),
@@ -285,8 +285,8 @@ impl Swarm {
             calendar: some(60, &[500, 2_000]),
             line: some(40, &[1_000, 3_000]),
             command: some(35, &[1_500, 4_000]),
-            petition: some(35, &[1_500, 4_000]),
-            ..Mishaps::default()
+            leader_request: some(35, &[1_500, 4_000]),
+            ..FaultRates::default()
         };
     }
 
@@ -303,10 +303,10 @@ impl Swarm {
                 0
             }
         };
-        self.mishaps.standstill = some(12, &[4_000, 8_000]);
+        self.fault_rates.standstill = some(12, &[4_000, 8_000]);
         let tear = some(15, &[3_000, 6_000, 12_000]);
         // What is bound to a session is not lost register by register.
-        self.mishaps.tear = if self.sessions { 0 } else { tear };
+        self.fault_rates.tear = if self.sessions { 0 } else { tear };
         self.foreign = self.store_clock == StoreClock::Steady && rng.chance(60);
     }
 
@@ -319,7 +319,7 @@ impl Swarm {
             config.work_confirms = rng.chance(75);
         }
         self.words = *pick(rng, &[MILLI, 30 * MILLI, self.lease / 5]);
-        self.mishaps.hang = *pick(rng, &[0, 2_000, 5_000]);
+        self.fault_rates.hang = *pick(rng, &[0, 2_000, 5_000]);
     }
 
     /// What a process reads as the id of its machine's boot.
@@ -407,7 +407,7 @@ impl fmt::Display for Swarm {
             )?;
         }
         writeln!(f, "of 100 calls: {:?}", self.calls)?;
-        writeln!(f, "mean pause in 1/1000 lease: {:?}", self.mishaps)?;
+        writeln!(f, "mean pause in 1/1000 lease: {:?}", self.fault_rates)?;
         let until = Duration::from_nanos(self.faults_until);
         write!(
             f,

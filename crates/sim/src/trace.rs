@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use tenure_core::time::Instant;
 
-use crate::clock::{SECOND, True};
+use crate::clock::{SECOND, TrueTime};
 
 /// The last lines of a run; none at all when it keeps none.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl Trace {
         self.most > 0
     }
 
-    pub(crate) fn note(&mut self, t: True, who: &str, local: Option<Instant>, what: &str) {
+    pub(crate) fn note(&mut self, t: TrueTime, who: &str, local: Option<Instant>, what: &str) {
         if self.lines.len() >= self.most {
             self.lines.pop_front();
         }

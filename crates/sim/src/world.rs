@@ -23,31 +23,31 @@ use tenure_election::{Campaign, Config, Observation, Observer};
 use crate::checkers::{
     Causes, Check, Exclusivity, Finding, Floors, Refusals, Requests, Terms, Works, claim,
 };
-use crate::clock::{Curve, MILLI, Node, SECOND, True, Wall};
-use crate::confirming::{Guardian, Tidings};
-use crate::faults::Mishap;
-use crate::healing::Exam;
-use crate::process::{Actor, Mail, Petitioner, Proc};
+use crate::clock::{DriftModel, MILLI, Node, SECOND, TrueTime, WallClockModel};
+use crate::confirming::{Guardian, GuardianMessage};
+use crate::faults::InjectedFault;
+use crate::process::{Actor, ProcessInput, RequestSender, SimProcess};
+use crate::recovery_checks::RecoveryExam;
 use crate::stats::Stats;
-use crate::store::{Line, Question, Store};
+use crate::store::{Store, StoreCall, StoreWatch};
 use crate::swarm::{BootId, Swarm};
 use crate::trace::Trace;
 use crate::{Error, Options};
 
 /// What can happen.
 #[derive(Clone, Debug)]
-pub(crate) enum Happening {
-    Mail {
+pub(crate) enum SimEvent {
+    ProcessInput {
         p: usize,
         life: u32,
-        mail: Mail,
+        mail: ProcessInput,
     },
     Timer {
         p: usize,
         life: u32,
         number: u64,
     },
-    Arrive(Box<Question>),
+    Arrive(Box<StoreCall>),
     /// A deadline that an application knows of has just passed.
     Look {
         p: usize,
@@ -66,7 +66,7 @@ pub(crate) enum Happening {
         election: usize,
         term: Term,
     },
-    Mishap(Mishap),
+    InjectedFault(InjectedFault),
     Resume {
         p: usize,
         life: u32,
@@ -92,7 +92,7 @@ pub(crate) enum Happening {
         life: u32,
         session: usize,
     },
-    /// Other offices of a process keep their session alive.
+    /// Other elections of a process keep their session alive.
     Neighbours {
         p: usize,
         life: u32,
@@ -107,7 +107,7 @@ pub(crate) enum Happening {
     Guardian {
         p: usize,
         life: u32,
-        what: Tidings,
+        what: GuardianMessage,
     },
     /// The copies of the store become one again.
     Join,
@@ -120,14 +120,14 @@ pub(crate) enum Happening {
 /// Everything that will happen.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    heap: BinaryHeap<Reverse<(True, u64, Slot)>>,
+    heap: BinaryHeap<Reverse<(TrueTime, u64, Slot)>>,
     sequence: u64,
 }
 
 /// A happening, which has no order of its own: the sequence before it is
 /// never equal.
 #[derive(Debug)]
-struct Slot(Happening);
+struct Slot(SimEvent);
 
 impl PartialEq for Slot {
     fn eq(&self, _: &Self) -> bool {
@@ -150,13 +150,13 @@ impl Ord for Slot {
 }
 
 impl Queue {
-    pub(crate) fn push(&mut self, at: True, happening: Happening) {
+    pub(crate) fn push(&mut self, at: TrueTime, happening: SimEvent) {
         self.sequence += 1;
         self.heap
             .push(Reverse((at, self.sequence, Slot(happening))));
     }
 
-    fn pop(&mut self) -> Option<(True, Happening)> {
+    fn pop(&mut self) -> Option<(TrueTime, SimEvent)> {
         let Reverse((at, _, Slot(happening))) = self.heap.pop()?;
         Some((at, happening))
     }
@@ -165,30 +165,30 @@ impl Queue {
 /// The world of one run.
 #[derive(Debug)]
 pub(crate) struct World {
-    pub(crate) now: True,
+    pub(crate) now: TrueTime,
     pub(crate) queue: Queue,
     pub(crate) rng: Rng,
     /// For what befalls words of work that confirms.
     pub(crate) words: Rng,
     pub(crate) swarm: Swarm,
     pub(crate) nodes: Vec<Node>,
-    pub(crate) procs: Vec<Proc>,
+    pub(crate) processes: Vec<SimProcess>,
     pub(crate) store: Store,
     pub(crate) terms: Vec<Terms>,
-    pub(crate) reigns: Exclusivity,
+    pub(crate) leaderships: Exclusivity,
     pub(crate) works: Works,
     pub(crate) causes: Causes,
     pub(crate) refusals: Refusals,
     pub(crate) requests: Requests,
     pub(crate) stats: Stats,
     pub(crate) trace: Trace,
-    /// Whether the last taking of each office was from a holder.
+    /// Whether the last taking of each election was from a holder.
     pub(crate) held_before: Vec<bool>,
     /// Guardians look before anything else does.
     pub(crate) waking: bool,
     pub(crate) healed: bool,
-    pub(crate) exam: Option<Exam>,
-    pub(crate) found: Option<(Check, True, String)>,
+    pub(crate) exam: Option<RecoveryExam>,
+    pub(crate) found: Option<(Check, TrueTime, String)>,
     only: Option<Check>,
     done: bool,
 }
@@ -213,9 +213,9 @@ impl World {
             stand + swarm.observers + 1
         } {
             let start = rng.below(1_000_000 * SECOND);
-            let curve = Curve::draw(&mut rng, start, bound, until);
+            let curve = DriftModel::draw(&mut rng, start, bound, until);
             let off = rng.between(0, swarm.calendar_ms * 2) as i64 - swarm.calendar_ms as i64;
-            nodes.push(Node::new(curve, Wall::new(off)));
+            nodes.push(Node::new(curve, WallClockModel::new(off)));
         }
         let mut keys: Vec<Key> = Vec::new();
         for config in &swarm.candidates {
@@ -224,20 +224,20 @@ impl World {
                 keys.push(key);
             }
         }
-        let mut procs = people(&swarm, &nodes, &mut rng)?;
-        for proc in &mut procs {
+        let mut processes = people(&swarm, &nodes, &mut rng)?;
+        for proc in &mut processes {
             proc.boot_id = swarm.boot_id(&mut more);
         }
         let store = Store {
             registers: Registers::new(0),
-            curve: Curve::draw(&mut rng, 1_000_000 * SECOND, bound, until),
+            curve: DriftModel::draw(&mut rng, 1_000_000 * SECOND, bound, until),
             stepped: 0,
-            lines: lines(&swarm, &procs),
+            lines: lines(&swarm, &processes),
             sessions: crate::sessions::Sessions::default(),
-            torn: crate::tears::Torn::default(),
+            store_damage: crate::lossy_store::StoreDamage::default(),
             outage: None,
             refuses_until: 0,
-            cuts: vec![None; procs.len()],
+            cuts: vec![None; processes.len()],
             keys,
         };
         let mut world = Self {
@@ -249,14 +249,14 @@ impl World {
             store,
             terms: vec![Terms::default(); swarm.elections],
             held_before: vec![false; swarm.elections],
-            reigns: Exclusivity::new(procs.len()),
-            works: Works::new(procs.len()),
-            causes: Causes::new(procs.len()),
-            refusals: Refusals::new(procs.len()),
+            leaderships: Exclusivity::new(processes.len()),
+            works: Works::new(processes.len()),
+            causes: Causes::new(processes.len()),
+            refusals: Refusals::new(processes.len()),
             requests: Requests::default(),
             stats: Stats::default(),
             trace: Trace::new(trace),
-            procs,
+            processes,
             swarm,
             waking: false,
             healed: false,
@@ -271,12 +271,12 @@ impl World {
 
     /// Everybody starts within the first lease.
     fn open_up(&mut self) {
-        for p in 0..self.procs.len() {
+        for p in 0..self.processes.len() {
             let at = self.rng.between(0, self.swarm.lease);
-            self.queue.push(at, Happening::Restart { p, life: 0 });
+            self.queue.push(at, SimEvent::Restart { p, life: 0 });
         }
         self.schedule_mishaps();
-        self.queue.push(self.swarm.faults_until, Happening::Heal);
+        self.queue.push(self.swarm.faults_until, SimEvent::Heal);
     }
 
     /// Whether faults may happen still.
@@ -301,88 +301,88 @@ impl World {
         self.done = true;
     }
 
-    fn happen(&mut self, happening: Happening) {
-        let alive = |p: usize, life: u32, world: &Self| world.procs[p].life == life;
+    fn happen(&mut self, happening: SimEvent) {
+        let alive = |p: usize, life: u32, world: &Self| world.processes[p].life == life;
         match happening {
-            Happening::Mail { p, life, mail } => {
-                if alive(p, life, self) && self.procs[p].up {
+            SimEvent::ProcessInput { p, life, mail } => {
+                if alive(p, life, self) && self.processes[p].up {
                     self.deliver(p, mail);
                 }
             }
-            Happening::Timer { p, life, number } => {
-                if alive(p, life, self) && self.procs[p].timer.1 == number {
+            SimEvent::Timer { p, life, number } => {
+                if alive(p, life, self) && self.processes[p].timer.1 == number {
                     self.timer(p);
                 }
             }
-            Happening::Arrive(question) => self.arrive(&question),
-            Happening::Look { p, life } => {
+            SimEvent::Arrive(question) => self.arrive(&question),
+            SimEvent::Look { p, life } => {
                 if alive(p, life, self) {
                     self.look(p);
                 }
             }
-            Happening::Kill { p, term } => self.guard(p, term),
-            Happening::WorkEnds { p, term } => self.work_ends(p, term),
-            Happening::RequestDue { election, term } => {
-                let finding = Requests::due(election, term, self.now, &self.reigns);
+            SimEvent::Kill { p, term } => self.guard(p, term),
+            SimEvent::WorkEnds { p, term } => self.work_ends(p, term),
+            SimEvent::RequestDue { election, term } => {
+                let finding = Requests::due(election, term, self.now, &self.leaderships);
                 self.judge(Check::Requests, 0, finding);
             }
-            Happening::Mishap(mishap) => self.mishap(mishap),
-            Happening::Resume { p, life } => {
+            SimEvent::InjectedFault(mishap) => self.mishap(mishap),
+            SimEvent::Resume { p, life } => {
                 if alive(p, life, self) {
                     self.unpause(p);
                 }
             }
-            Happening::Restart { p, life } => {
+            SimEvent::Restart { p, life } => {
                 if alive(p, life, self) {
                     self.restart(p);
                 }
             }
-            Happening::Wake { node, boot } => {
+            SimEvent::Wake { node, boot } => {
                 if self.nodes[node].boot_id == boot {
                     self.wake(node);
                 }
             }
-            Happening::LineUp { index } => self.line_up(index),
-            Happening::SessionDue { session } => self.session_due(session),
-            Happening::Release { p, life, session } => {
+            SimEvent::LineUp { index } => self.line_up(index),
+            SimEvent::SessionDue { session } => self.session_due(session),
+            SimEvent::Release { p, life, session } => {
                 if alive(p, life, self) {
                     self.released(p, session);
                 }
             }
-            Happening::Neighbours { p, life } => {
+            SimEvent::Neighbours { p, life } => {
                 if alive(p, life, self) {
                     self.neighbours(p);
                 }
             }
-            Happening::Step { p, life, term } => {
+            SimEvent::Step { p, life, term } => {
                 if alive(p, life, self) {
                     self.woken(p, term);
                 }
             }
-            Happening::Guardian { p, life, what } => {
+            SimEvent::Guardian { p, life, what } => {
                 if alive(p, life, self) {
                     self.reaches_guardian(p, what);
                 }
             }
-            Happening::Join => self.join(),
-            Happening::Heal => self.heal(),
-            Happening::Settled => self.settled(),
-            Happening::Stable => self.stable(),
-            Happening::Examined => self.examined(),
+            SimEvent::Join => self.join(),
+            SimEvent::Heal => self.heal(),
+            SimEvent::Settled => self.settled(),
+            SimEvent::Stable => self.stable(),
+            SimEvent::Examined => self.examined(),
         }
     }
 
     /// Starts `p`, as another incarnation.
     pub(crate) fn restart(&mut self, p: usize) {
-        let node = self.procs[p].node;
+        let node = self.processes[p].node;
         if self.nodes[node].suspended {
             let at = self.now + SECOND;
-            let life = self.procs[p].life;
-            return self.queue.push(at, Happening::Restart { p, life });
+            let life = self.processes[p].life;
+            return self.queue.push(at, SimEvent::Restart { p, life });
         }
         let now = self.nodes[node].now(self.now);
         let rng = self.rng.fork();
-        let proc = &mut self.procs[p];
+        let proc = &mut self.processes[p];
         proc.life += 1;
         proc.up = true;
         proc.paused = false;
@@ -392,14 +392,14 @@ impl World {
         (proc.session, proc.kept) = (None, None);
         (proc.guarded, proc.floors) = (None, Floors::default());
         proc.guardian = Guardian::default();
-        proc.timer = (True::MAX, proc.timer.1 + 1);
+        proc.timer = (TrueTime::MAX, proc.timer.1 + 1);
         proc.inbox.clear();
         proc.actor = actor(&proc.config, &proc.actor, rng, now);
         self.causes.disturb(p, self.now);
         self.note(p, || "starts".into());
         self.carry_out(p, now);
         self.after_step(p);
-        if self.swarm.neighbours && self.procs[p].config.by_session {
+        if self.swarm.neighbours && self.processes[p].config.by_session {
             self.neighbours(p);
         }
         for index in 0..self.store.lines.len() {
@@ -412,31 +412,31 @@ impl World {
     /// A line reports changes (again), from the present state on.
     pub(crate) fn line_up(&mut self, index: usize) {
         let p = self.store.lines[index].p;
-        if !self.procs[p].up {
+        if !self.processes[p].up {
             return;
         }
         self.store.lines[index].up = true;
         self.post(
             p,
             self.now,
-            Mail::Input(tenure_election::Input::WatchUp(true)),
+            ProcessInput::Input(tenure_election::Input::WatchUp(true)),
         );
         self.tell_line(index);
     }
 
     /// A process says who leads.
     pub(crate) fn claimed(&mut self, p: usize, seen: &Observation) {
-        self.procs[p].floors.told(seen.term);
+        self.processes[p].floors.told(seen.term);
         if let Some(leader) = &seen.leader {
-            self.procs[p].floors.told_leader(leader.term, leader.id);
+            self.processes[p].floors.told_leader(leader.term, leader.id);
         }
-        let election = self.procs[p].election;
+        let election = self.processes[p].election;
         let finding = claim(
             seen,
             election,
             self.now,
             &self.terms[election],
-            &self.reigns,
+            &self.leaderships,
         );
         self.stats.claims += 1;
         self.judge(Check::Observers, p, finding);
@@ -444,15 +444,15 @@ impl World {
 
     /// Takes note of what a checker found; the first finding ends the run.
     pub(crate) fn judge(&mut self, check: Check, p: usize, finding: Finding) {
-        let torn = &self.store.torn;
-        let excused = (check.rests_on_store() && torn.excuses(self.now))
-            || (check.rests_on_terms() && torn.ever);
+        let store_damage = &self.store.store_damage;
+        let excused = (check.rests_on_store() && store_damage.excuses(self.now))
+            || (check.rests_on_terms() && store_damage.ever);
         if let Err(text) = finding
             && !excused
             && self.found.is_none()
             && self.only.is_none_or(|only| only == check)
         {
-            let text = format!("{}: {text}", self.procs[p].name);
+            let text = format!("{}: {text}", self.processes[p].name);
             self.note(p, || format!("!! {check}: {text}"));
             self.found = Some((check, self.now, text));
         }
@@ -461,7 +461,7 @@ impl World {
     /// A line of the trace.
     pub(crate) fn note(&mut self, p: usize, what: impl FnOnce() -> String) {
         if self.trace.is_on() {
-            let proc = &self.procs[p];
+            let proc = &self.processes[p];
             let local = self.nodes[proc.node].boot(self.now);
             self.trace.note(self.now, &proc.name, Some(local), &what());
         }
@@ -473,7 +473,7 @@ fn actor(config: &Config, before: &Actor, rng: Rng, now: Now) -> Actor {
     match before {
         Actor::Candidate(_) => Actor::Candidate(Campaign::new(config.clone(), rng, now)),
         Actor::Observer(_) => Actor::Observer(observer(config, now)),
-        Actor::Petitioner(_) => Actor::Petitioner(Petitioner::default()),
+        Actor::RequestSender(_) => Actor::RequestSender(RequestSender::default()),
     }
 }
 
@@ -488,17 +488,17 @@ fn observer(config: &Config, now: Now) -> Observer {
 }
 
 /// Everybody: candidates, observers, and one operator.
-fn people(swarm: &Swarm, nodes: &[Node], rng: &mut Rng) -> Result<Vec<Proc>, Error> {
+fn people(swarm: &Swarm, nodes: &[Node], rng: &mut Rng) -> Result<Vec<SimProcess>, Error> {
     let stand = swarm.candidates.len() / swarm.elections;
     let node = |wanted: usize| wanted.min(nodes.len() - 1);
-    let mut procs = Vec::new();
+    let mut processes = Vec::new();
     for (index, config) in swarm.candidates.iter().enumerate() {
         let (election, who) = (index / stand, index % stand);
         let mark = if election == 0 { "" } else { "+" };
         let now = nodes[node(who)].now(0);
         let actor = Actor::Candidate(Campaign::new(config.clone(), rng.fork(), now));
         let name = format!("{}{mark}", config.name);
-        procs.push(proc(name, node(who), election, config, actor));
+        processes.push(proc(name, node(who), election, config, actor));
     }
     let first = swarm
         .candidates
@@ -507,22 +507,22 @@ fn people(swarm: &Swarm, nodes: &[Node], rng: &mut Rng) -> Result<Vec<Proc>, Err
     for who in 0..swarm.observers {
         let at = node(stand + who);
         let actor = Actor::Observer(observer(first, nodes[at].now(0)));
-        procs.push(proc(format!("seer-{}", who + 1), at, 0, first, actor));
+        processes.push(proc(format!("seer-{}", who + 1), at, 0, first, actor));
     }
     let mut config = first.clone();
     config.name = Name::new("operator").map_err(|error| Error(error.to_string()))?;
-    let actor = Actor::Petitioner(Petitioner::default());
+    let actor = Actor::RequestSender(RequestSender::default());
     let last = node(stand + swarm.observers);
-    procs.push(proc("operator".into(), last, 0, &config, actor));
-    for proc in &mut procs {
-        // Who holds office otherwise may be too old to know of sessions.
+    processes.push(proc("operator".into(), last, 0, &config, actor));
+    for proc in &mut processes {
+        // Who leads otherwise may be too old to know of sessions.
         proc.knows_sessions = proc.config.by_session || rng.chance(50);
     }
-    Ok(procs)
+    Ok(processes)
 }
 
-fn proc(name: String, node: usize, election: usize, config: &Config, actor: Actor) -> Proc {
-    Proc {
+fn proc(name: String, node: usize, election: usize, config: &Config, actor: Actor) -> SimProcess {
+    SimProcess {
         name,
         node,
         election,
@@ -534,7 +534,7 @@ fn proc(name: String, node: usize, election: usize, config: &Config, actor: Acto
         inbox: VecDeque::new(),
         leadership: None,
         work: None,
-        timer: (True::MAX, 0),
+        timer: (TrueTime::MAX, 0),
         spins: 0,
         shown: 0,
         awaited: (Call(0), Instant::ZERO),
@@ -549,15 +549,15 @@ fn proc(name: String, node: usize, election: usize, config: &Config, actor: Acto
 }
 
 /// Who follows what.
-fn lines(swarm: &Swarm, procs: &[Proc]) -> Vec<Line> {
+fn lines(swarm: &Swarm, processes: &[SimProcess]) -> Vec<StoreWatch> {
     let mut lines = Vec::new();
-    for (p, proc) in procs.iter().enumerate() {
-        if matches!(proc.actor, Actor::Petitioner(_)) || !swarm.watch {
+    for (p, proc) in processes.iter().enumerate() {
+        if matches!(proc.actor, Actor::RequestSender(_)) || !swarm.watch {
             continue;
         }
-        lines.push(Line::new(p, proc.election));
+        lines.push(StoreWatch::new(p, proc.election));
         if proc.config.affinity.is_some() {
-            lines.push(Line::new(p, 0));
+            lines.push(StoreWatch::new(p, 0));
         }
     }
     lines

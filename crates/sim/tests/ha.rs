@@ -9,108 +9,108 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tenure_core::cas::Register;
 use tenure_group::{Command, Config, Place, Request};
-use tenure_sim::ha::{Options, Scene, run, sweep, trace};
+use tenure_sim::ha::{Options, Scenario, run, sweep, trace};
 
 /// Nodes without a quorum or anything special.
-fn plain(agents: usize) -> Scene {
-    Scene::new(1, agents, true, |_, _| {})
+fn plain(agents: usize) -> Scenario {
+    Scenario::new(1, agents, true, |_, _| {})
 }
 
-fn with_quorum(agents: usize, quorum: u32) -> Scene {
-    Scene::new(1, agents, true, move |_, config| config.quorum = quorum)
+fn with_quorum(agents: usize, quorum: u32) -> Scenario {
+    Scenario::new(1, agents, true, move |_, config| config.quorum = quorum)
 }
 
 /// The bound on a failover: lease x (1 + drift) + jitter, notices and starts,
 /// counted from the last beat; in milliseconds, for a lease of 10 s.
 const BOUND: u64 = 12_000;
 
-fn settle(scene: &mut Scene) {
-    scene.pass(1_000);
-    assert_eq!(scene.is_well(), Ok(()));
+fn settle(scenario: &mut Scenario) {
+    scenario.pass(1_000);
+    assert_eq!(scenario.is_well(), Ok(()));
 }
 
 #[test]
 fn simple_failover() {
     for watch in [true, false] {
-        let mut scene = Scene::new(1, 3, watch, |_, _| {});
-        scene.deploy(0, "pay", true);
-        scene.pass(3_000);
-        let before = scene.view().workloads.clone();
-        scene.kill(0);
-        let took = scene.until(BOUND + 5_000, |scene| scene.runs_on("pay").is_some());
+        let mut scenario = Scenario::new(1, 3, watch, |_, _| {});
+        scenario.deploy(0, "pay", true);
+        scenario.pass(3_000);
+        let before = scenario.view().workloads.clone();
+        scenario.kill(0);
+        let took = scenario.until(BOUND + 5_000, |scenario| scenario.runs_on("pay").is_some());
         let bound = if watch { BOUND } else { BOUND + 4_400 };
         assert!(took < bound, "{took} ms");
-        scene.pass(3_000);
-        let heir = scene.runs_on("pay").expect("it runs");
+        scenario.pass(3_000);
+        let heir = scenario.runs_on("pay").expect("it runs");
         assert_ne!(heir, 0);
-        assert_eq!(scene.is_well(), Ok(()));
-        let after = &scene.view().workloads;
+        assert_eq!(scenario.is_well(), Ok(()));
+        let after = &scenario.view().workloads;
         for (name, it) in &before {
             assert_eq!(
                 (&it.digest, 3),
                 (&after[name].digest, after[name].instances)
             );
         }
-        assert_eq!(scene.stats().completed, 1);
+        assert_eq!(scenario.stats().completed, 1);
     }
 }
 
 #[test]
 fn quorum_awaited() {
-    let mut scene = with_quorum(3, 3);
-    scene.kill(2);
-    scene.pass(15_000);
-    scene.deploy(0, "pay", true);
-    scene.deploy(0, "local", false);
-    scene.pass(5_000);
-    assert_eq!(scene.runs_on("pay"), None);
-    assert_eq!(scene.runs_on("local"), Some(0));
-    scene.restart(2);
-    scene.until(1_000, |scene| scene.runs_on("pay") == Some(0));
-    settle(&mut scene);
+    let mut scenario = with_quorum(3, 3);
+    scenario.kill(2);
+    scenario.pass(15_000);
+    scenario.deploy(0, "pay", true);
+    scenario.deploy(0, "local", false);
+    scenario.pass(5_000);
+    assert_eq!(scenario.runs_on("pay"), None);
+    assert_eq!(scenario.runs_on("local"), Some(0));
+    scenario.restart(2);
+    scenario.until(1_000, |scenario| scenario.runs_on("pay") == Some(0));
+    settle(&mut scenario);
 }
 
 #[test]
 fn quorum_lost_then_regained() {
-    let mut scene = with_quorum(3, 3);
-    scene.deploy(0, "pay", true);
-    scene.until(100, |scene| scene.runs_on("pay") == Some(0));
-    scene.kill(1);
-    scene.until(BOUND, |scene| scene.runs_on("pay").is_none());
-    scene.pass(5_000);
-    assert_eq!(scene.running().len(), 0);
-    scene.restart(1);
-    scene.until(1_000, |scene| scene.runs_on("pay") == Some(0));
-    assert_eq!(scene.view().workloads.len(), 1);
-    settle(&mut scene);
+    let mut scenario = with_quorum(3, 3);
+    scenario.deploy(0, "pay", true);
+    scenario.until(100, |scenario| scenario.runs_on("pay") == Some(0));
+    scenario.kill(1);
+    scenario.until(BOUND, |scenario| scenario.runs_on("pay").is_none());
+    scenario.pass(5_000);
+    assert_eq!(scenario.running().len(), 0);
+    scenario.restart(1);
+    scenario.until(1_000, |scenario| scenario.runs_on("pay") == Some(0));
+    assert_eq!(scenario.view().workloads.len(), 1);
+    settle(&mut scenario);
 }
 
 #[test]
 fn clean_close_no_failover() {
-    let mut scene = plain(3);
-    scene.deploy(0, "pay", true);
-    scene.deploy(1, "post", true);
-    scene.pass(100);
-    scene.command(0, Command::Leave);
-    scene.pass(30_000);
-    assert_eq!(scene.running().keys().collect::<Vec<_>>(), ["post"]);
-    assert_eq!(scene.view().workloads.len(), 1);
-    assert_eq!(scene.stats().takeovers, 0);
-    settle(&mut scene);
+    let mut scenario = plain(3);
+    scenario.deploy(0, "pay", true);
+    scenario.deploy(1, "post", true);
+    scenario.pass(100);
+    scenario.command(0, Command::Leave);
+    scenario.pass(30_000);
+    assert_eq!(scenario.running().keys().collect::<Vec<_>>(), ["post"]);
+    assert_eq!(scenario.view().workloads.len(), 1);
+    assert_eq!(scenario.stats().takeovers, 0);
+    settle(&mut scenario);
 }
 
 #[test]
 fn failure_in_failover_then_success() {
-    let mut scene = plain(2);
-    scene.deploy(0, "pay", true);
-    scene.pass(100);
-    scene.fail_starts(true);
-    scene.kill(0);
-    scene.until(BOUND, |scene| scene.stats().failed > 0);
-    assert_eq!(scene.running().len(), 0);
-    scene.fail_starts(false);
-    scene.until(2_000, |scene| scene.runs_on("pay") == Some(1));
-    settle(&mut scene);
+    let mut scenario = plain(2);
+    scenario.deploy(0, "pay", true);
+    scenario.pass(100);
+    scenario.fail_starts(true);
+    scenario.kill(0);
+    scenario.until(BOUND, |scenario| scenario.stats().failed > 0);
+    assert_eq!(scenario.running().len(), 0);
+    scenario.fail_starts(false);
+    scenario.until(2_000, |scenario| scenario.runs_on("pay") == Some(1));
+    settle(&mut scenario);
 }
 
 #[test]
@@ -127,41 +127,41 @@ fn groups_kept_apart() {
 
 #[test]
 fn no_failover_to_a_non_ha_node() {
-    let mut scene = Scene::new(1, 3, true, |p, config| config.ha = p == 0);
-    scene.deploy(0, "pay", true);
-    scene.pass(100);
-    scene.kill(0);
-    scene.pass(30_000);
+    let mut scenario = Scenario::new(1, 3, true, |p, config| config.ha = p == 0);
+    scenario.deploy(0, "pay", true);
+    scenario.pass(100);
+    scenario.kill(0);
+    scenario.pass(30_000);
     // It waits for somebody who may.
-    assert_eq!(scene.running().len(), 0);
-    assert_eq!(scene.view().workloads.len(), 1);
-    scene.restart(0);
-    scene.until(2_000, |scene| scene.runs_on("pay") == Some(0));
-    settle(&mut scene);
+    assert_eq!(scenario.running().len(), 0);
+    assert_eq!(scenario.view().workloads.len(), 1);
+    scenario.restart(0);
+    scenario.until(2_000, |scenario| scenario.runs_on("pay") == Some(0));
+    settle(&mut scenario);
 }
 
 #[test]
 fn non_ha_workload_not_failed_over() {
-    let mut scene = plain(3);
-    scene.deploy(0, "local", false);
-    scene.pass(100);
-    assert_eq!(scene.runs_on("local"), Some(0));
-    scene.kill(0);
-    scene.until(BOUND, |scene| scene.view().workloads.is_empty());
-    scene.pass(5_000);
-    assert_eq!(scene.running().len(), 0);
+    let mut scenario = plain(3);
+    scenario.deploy(0, "local", false);
+    scenario.pass(100);
+    assert_eq!(scenario.runs_on("local"), Some(0));
+    scenario.kill(0);
+    scenario.until(BOUND, |scenario| scenario.view().workloads.is_empty());
+    scenario.pass(5_000);
+    assert_eq!(scenario.running().len(), 0);
 }
 
 #[test]
 fn a_closed_node_takes_no_part() {
-    let mut scene = plain(3);
-    scene.deploy(0, "pay", true);
-    scene.pass(100);
-    scene.command(1, Command::Leave);
-    scene.pass(1_000);
-    scene.kill(0);
-    scene.until(BOUND, |scene| scene.runs_on("pay") == Some(2));
-    settle(&mut scene);
+    let mut scenario = plain(3);
+    scenario.deploy(0, "pay", true);
+    scenario.pass(100);
+    scenario.command(1, Command::Leave);
+    scenario.pass(1_000);
+    scenario.kill(0);
+    scenario.until(BOUND, |scenario| scenario.runs_on("pay") == Some(2));
+    settle(&mut scenario);
 }
 
 #[test]
@@ -179,28 +179,28 @@ fn quorum_counted_per_group() {
 
 #[test]
 fn a_node_that_is_not_ha_does_not_count() {
-    let mut scene = Scene::new(1, 3, true, |p, config| {
+    let mut scenario = Scenario::new(1, 3, true, |p, config| {
         (config.quorum, config.ha) = (3, p != 2);
     });
-    scene.deploy(0, "pay", true);
-    scene.pass(5_000);
-    assert_eq!(scene.view().members.len(), 3);
-    assert_eq!(scene.running().len(), 0);
+    scenario.deploy(0, "pay", true);
+    scenario.pass(5_000);
+    assert_eq!(scenario.view().members.len(), 3);
+    assert_eq!(scenario.running().len(), 0);
 }
 
 #[test]
 fn node_info_that_arrives_late_still_attains_quorum() {
-    let mut scene = with_quorum(2, 2);
-    scene.kill(1);
-    scene.pass(15_000);
-    scene.deploy(0, "pay", true);
+    let mut scenario = with_quorum(2, 2);
+    scenario.kill(1);
+    scenario.pass(15_000);
+    scenario.deploy(0, "pay", true);
     // It starts, and is cut off before it can write itself into the view.
-    scene.restart(1);
-    scene.cut(1, 4_000);
-    scene.pass(3_000);
-    assert_eq!(scene.running().len(), 0);
-    scene.until(8_000, |scene| scene.runs_on("pay") == Some(0));
-    settle(&mut scene);
+    scenario.restart(1);
+    scenario.cut(1, 4_000);
+    scenario.pass(3_000);
+    assert_eq!(scenario.running().len(), 0);
+    scenario.until(8_000, |scenario| scenario.runs_on("pay") == Some(0));
+    settle(&mut scenario);
 }
 
 #[test]
@@ -213,24 +213,24 @@ fn random_storm() {
     let report = sweep(1, 60, &options, |_| true);
     assert!(report.violation.is_none(), "{:?}", report.violation);
     let storm = |seed: u64| {
-        let mut scene = plain(8);
+        let mut scenario = plain(8);
         for index in 0..160 {
-            scene.deploy(index % 8, &format!("w{index}"), true);
+            scenario.deploy(index % 8, &format!("w{index}"), true);
             if (index as u64 + seed).is_multiple_of(7) {
-                scene.pass(20);
+                scenario.pass(20);
             }
         }
-        scene.pass(500);
+        scenario.pass(500);
         for round in 0..7 {
             let ask = Request::Undeploy(Config::new(named("g"), named("n")).group);
             // Nobody has that; it is refused and changes nothing.
-            scene.ask(7, ask);
-            scene.kill((round + seed as usize) % 7);
-            scene.pass(300);
+            scenario.ask(7, ask);
+            scenario.kill((round + seed as usize) % 7);
+            scenario.pass(300);
         }
-        scene.until(60_000, |scene| scene.running().len() == 160);
-        assert_eq!(scene.is_well(), Ok(()));
-        assert!(scene.running().values().all(|p| *p == 7));
+        scenario.until(60_000, |scenario| scenario.running().len() == 160);
+        assert_eq!(scenario.is_well(), Ok(()));
+        assert!(scenario.running().values().all(|p| *p == 7));
     };
     storm(1);
     storm(4);
@@ -242,81 +242,83 @@ fn named(text: &str) -> tenure_core::ids::Name {
 
 #[test]
 fn heir_dies_in_mid_take_over() {
-    let mut scene = plain(4);
+    let mut scenario = plain(4);
     for index in 0..6 {
-        scene.deploy(0, &format!("w{index}"), true);
+        scenario.deploy(0, &format!("w{index}"), true);
     }
-    scene.pass(100);
-    scene.kill(0);
-    scene.until(BOUND, |scene| !scene.running().is_empty());
-    let heir = scene.running().values().next().copied();
+    scenario.pass(100);
+    scenario.kill(0);
+    scenario.until(BOUND, |scenario| !scenario.running().is_empty());
+    let heir = scenario.running().values().next().copied();
     let heir = heir.expect("somebody has begun");
-    scene.deploy(heir, "own", true);
-    scene.pass(2);
-    scene.kill(heir);
-    scene.until(BOUND, |scene| scene.running().len() == 7);
-    settle(&mut scene);
+    scenario.deploy(heir, "own", true);
+    scenario.pass(2);
+    scenario.kill(heir);
+    scenario.until(BOUND, |scenario| scenario.running().len() == 7);
+    settle(&mut scenario);
 }
 
 #[test]
 fn partitioned_node_stops_its_work_before_the_heir_starts_it() {
-    let mut scene = plain(3);
-    scene.deploy(0, "pay", true);
-    scene.pass(2_500);
-    scene.cut(0, 40_000);
-    scene.until(10_000, |scene| scene.runs_on("pay").is_none());
-    let gap = scene.until(BOUND, |scene| scene.runs_on("pay").is_some_and(|p| p != 0));
+    let mut scenario = plain(3);
+    scenario.deploy(0, "pay", true);
+    scenario.pass(2_500);
+    scenario.cut(0, 40_000);
+    scenario.until(10_000, |scenario| scenario.runs_on("pay").is_none());
+    let gap = scenario.until(BOUND, |scenario| {
+        scenario.runs_on("pay").is_some_and(|p| p != 0)
+    });
     assert!(gap > 100, "only {gap} ms apart");
-    scene.pass(40_000);
-    settle(&mut scene);
+    scenario.pass(40_000);
+    settle(&mut scenario);
 }
 
 #[test]
 fn two_observers_write_the_same_death() {
     // Both wait for no turn of each other: neither is the heir's.
     for seed in 1..30 {
-        let mut scene = Scene::new(seed, 4, false, |_, _| {});
-        scene.deploy(0, "pay", true);
-        scene.pass(2_500);
-        scene.kill(0);
-        scene.until(BOUND + 5_000, |scene| scene.runs_on("pay").is_some());
-        scene.pass(5_000);
-        assert_eq!(scene.is_well(), Ok(()));
-        assert_eq!(scene.stats().takeovers, 1);
+        let mut scenario = Scenario::new(seed, 4, false, |_, _| {});
+        scenario.deploy(0, "pay", true);
+        scenario.pass(2_500);
+        scenario.kill(0);
+        scenario.until(BOUND + 5_000, |scenario| scenario.runs_on("pay").is_some());
+        scenario.pass(5_000);
+        assert_eq!(scenario.is_well(), Ok(()));
+        assert_eq!(scenario.stats().takeovers, 1);
     }
 }
 
 #[test]
 fn verdict_from_a_stale_watch_does_not_stand() {
-    let mut scene = plain(3);
-    scene.deploy(0, "pay", true);
-    scene.pass(2_500);
-    let start = scene.start_of("pay");
+    let mut scenario = plain(3);
+    scenario.deploy(0, "pay", true);
+    scenario.pass(2_500);
+    let start = scenario.start_of("pay");
     for p in 0..3 {
-        scene.silence_watch(p);
+        scenario.silence_watch(p);
     }
-    scene.pass(60_000);
-    assert_eq!(scene.start_of("pay"), start);
-    assert_eq!(scene.stats().deaths, 0);
-    settle(&mut scene);
+    scenario.pass(60_000);
+    assert_eq!(scenario.start_of("pay"), start);
+    assert_eq!(scenario.stats().deaths, 0);
+    settle(&mut scenario);
 }
 
 #[test]
 fn a_late_beat_cancels_a_verdict() {
     // Node 0 sends a beat and is cut off; the beat is most of a lease late.
     let beats_late = |late: Option<u64>| {
-        let mut scene = plain(3);
-        scene.pass(1_990);
-        let id = scene.id(0);
+        let mut scenario = plain(3);
+        scenario.pass(1_990);
+        let id = scenario.id(0);
         match late {
-            Some(late) => scene.late_beat(0, late),
-            None => scene.cut(0, 30_000),
+            Some(late) => scenario.late_beat(0, late),
+            None => scenario.cut(0, 30_000),
         }
-        scene.pass(13_000);
-        let stays = scene.view().member(id).is_some();
-        scene.pass(40_000);
-        assert_eq!(scene.is_well(), Ok(()));
-        assert!(scene.view().member(id).is_none());
+        scenario.pass(13_000);
+        let stays = scenario.view().member(id).is_some();
+        scenario.pass(40_000);
+        assert_eq!(scenario.is_well(), Ok(()));
+        assert!(scenario.view().member(id).is_none());
         stays
     };
     assert!(!beats_late(None));
@@ -326,83 +328,86 @@ fn a_late_beat_cancels_a_verdict() {
 
 #[test]
 fn drain_never_runs_a_workload_twice() {
-    let mut scene = plain(3);
+    let mut scenario = plain(3);
     for index in 0..10 {
-        scene.deploy(0, &format!("w{index}"), true);
+        scenario.deploy(0, &format!("w{index}"), true);
     }
-    scene.pass(1_000);
-    let id = scene.id(0);
-    scene.ask(1, Request::Drain(id));
-    let took = scene.until(1_000, |scene| {
-        scene.running().len() == 10 && scene.running().values().all(|p| *p != 0)
+    scenario.pass(1_000);
+    let id = scenario.id(0);
+    scenario.ask(1, Request::Drain(id));
+    let took = scenario.until(1_000, |scenario| {
+        scenario.running().len() == 10 && scenario.running().values().all(|p| *p != 0)
     });
     assert!(took < 200, "{took} ms");
-    settle(&mut scene);
-    assert_eq!(scene.view().members.len(), 2);
-    assert_eq!(scene.stats().takeovers, 0);
+    settle(&mut scenario);
+    assert_eq!(scenario.view().members.len(), 2);
+    assert_eq!(scenario.stats().takeovers, 0);
 }
 
 #[test]
 fn restarted_node_is_a_new_node() {
-    let mut scene = plain(2);
-    scene.deploy(0, "pay", true);
-    scene.pass(2_500);
-    let before = scene.id(0);
-    scene.kill(0);
-    scene.restart_in(0, 11_000);
-    scene.pass(13_000);
-    assert_ne!(scene.id(0), before);
-    assert!(scene.view().member(before).is_none());
-    scene.pass(10_000);
-    settle(&mut scene);
+    let mut scenario = plain(2);
+    scenario.deploy(0, "pay", true);
+    scenario.pass(2_500);
+    let before = scenario.id(0);
+    scenario.kill(0);
+    scenario.restart_in(0, 11_000);
+    scenario.pass(13_000);
+    assert_ne!(scenario.id(0), before);
+    assert!(scenario.view().member(before).is_none());
+    scenario.pass(10_000);
+    settle(&mut scenario);
 }
 
 #[test]
 fn restarted_agent_resumes_in_time() {
-    let mut scene = plain(2);
-    scene.deploy(0, "pay", true);
-    scene.pass(2_500);
-    let (id, start) = (scene.id(0), scene.start_of("pay"));
-    scene.crash(0);
-    scene.pass(3_000);
-    assert_eq!(scene.runs_on("pay"), Some(0));
-    scene.restart(0);
-    scene.pass(20_000);
-    assert_eq!((scene.id(0), scene.start_of("pay")), (id, start));
-    settle(&mut scene);
+    let mut scenario = plain(2);
+    scenario.deploy(0, "pay", true);
+    scenario.pass(2_500);
+    let (id, start) = (scenario.id(0), scenario.start_of("pay"));
+    scenario.crash(0);
+    scenario.pass(3_000);
+    assert_eq!(scenario.runs_on("pay"), Some(0));
+    scenario.restart(0);
+    scenario.pass(20_000);
+    assert_eq!((scenario.id(0), scenario.start_of("pay")), (id, start));
+    settle(&mut scenario);
 }
 
 /// A life of agent 0 that does not run `pay` lets go of it and crashes, and the
 /// swap is half a second on its way. The next life runs `pay`, after a swap of
 /// its own. Gives the view that both swaps were drafted from.
-fn let_go_by_an_earlier_life(scene: &mut Scene) -> Register {
-    scene.fail_starts(true);
-    scene.deploy(0, "pay", true);
-    scene.pass(100);
-    assert_eq!(scene.running().len(), 0);
-    let before = scene.kept_view().expect("a view");
-    scene.late_write(0, 500);
-    scene.command(0, Command::Drain);
-    scene.pass(1);
-    scene.crash(0);
-    scene.fail_starts(false);
-    scene.restart(0);
-    scene.until(100, |scene| scene.runs_on("pay") == Some(0));
+fn let_go_by_an_earlier_life(scenario: &mut Scenario) -> Register {
+    scenario.fail_starts(true);
+    scenario.deploy(0, "pay", true);
+    scenario.pass(100);
+    assert_eq!(scenario.running().len(), 0);
+    let before = scenario.kept_view().expect("a view");
+    scenario.late_write(0, 500);
+    scenario.command(0, Command::Drain);
+    scenario.pass(1);
+    scenario.crash(0);
+    scenario.fail_starts(false);
+    scenario.restart(0);
+    scenario.until(100, |scenario| scenario.runs_on("pay") == Some(0));
     before
 }
 
 #[test]
 fn what_an_earlier_life_let_go_of_stays_with_the_one_that_runs_it() {
-    let mut scene = plain(2);
-    let id = scene.id(0);
-    let before = let_go_by_an_earlier_life(&mut scene);
-    let (started, conflicts) = (scene.start_of("pay"), scene.stats().conflicts);
-    assert_ne!(scene.kept_view(), Some(before), "a swap has landed");
-    scene.pass(1_000);
-    assert!(scene.stats().conflicts > conflicts, "the late one has not");
-    scene.pass(60_000);
-    assert_eq!((scene.id(0), scene.start_of("pay")), (id, started));
-    settle(&mut scene);
+    let mut scenario = plain(2);
+    let id = scenario.id(0);
+    let before = let_go_by_an_earlier_life(&mut scenario);
+    let (started, conflicts) = (scenario.start_of("pay"), scenario.stats().conflicts);
+    assert_ne!(scenario.kept_view(), Some(before), "a swap has landed");
+    scenario.pass(1_000);
+    assert!(
+        scenario.stats().conflicts > conflicts,
+        "the late one has not"
+    );
+    scenario.pass(60_000);
+    assert_eq!((scenario.id(0), scenario.start_of("pay")), (id, started));
+    settle(&mut scenario);
 }
 
 /// The store gives out the version once more that an earlier life has drafted
@@ -410,32 +415,33 @@ fn what_an_earlier_life_let_go_of_stays_with_the_one_that_runs_it() {
 /// the machine can prevent it; no checker objects, and it is over soon.
 #[test]
 fn what_an_earlier_life_let_go_of_moves_if_its_view_comes_back() {
-    let mut scene = plain(2);
-    let before = let_go_by_an_earlier_life(&mut scene);
-    scene.bring_back(before);
-    let heir = scene.id(1);
-    let given =
-        |scene: &Scene| scene.view().workloads[&named("pay")].place == Place::Assigned(heir);
-    assert!(!given(&scene));
-    scene.until(500, given);
+    let mut scenario = plain(2);
+    let before = let_go_by_an_earlier_life(&mut scenario);
+    scenario.bring_back(before);
+    let heir = scenario.id(1);
+    let given = |scenario: &Scenario| {
+        scenario.view().workloads[&named("pay")].place == Place::Assigned(heir)
+    };
+    assert!(!given(&scenario));
+    scenario.until(500, given);
     assert_eq!(
-        scene.runs_on("pay"),
+        scenario.runs_on("pay"),
         Some(0),
         "it was let go of while it ran"
     );
     // `pass` fails if a checker objects: after four leases all of them do.
-    scene.pass(45_000);
+    scenario.pass(45_000);
     assert_eq!(
-        scene.running().into_iter().collect::<Vec<_>>(),
+        scenario.running().into_iter().collect::<Vec<_>>(),
         [("pay".into(), 1)]
     );
 }
 
 #[test]
 fn a_quorum_that_differs_is_refused() {
-    let scene = Scene::new(1, 2, true, |p, config| config.quorum = p as u32 + 1);
-    let refusals = scene.trace().join("\n");
-    assert_eq!(scene.view().members.len(), 1);
+    let scenario = Scenario::new(1, 2, true, |p, config| config.quorum = p as u32 + 1);
+    let refusals = scenario.trace().join("\n");
+    assert_eq!(scenario.view().members.len(), 1);
     assert!(
         refusals.contains("Excluded { why: Quorum { ours: "),
         "{refusals}"

@@ -37,7 +37,7 @@ fn fresh_seeds_do_not_fail() {
     println!("{report}");
     assert!(report.is_clean(), "{report}");
     // Under clocks that keep their promise a leader begins to drain before any
-    // rival can hold office, so it never finds itself replaced.
+    // rival can lead, so it never finds itself replaced.
     let never = report
         .stats
         .fields()

@@ -107,7 +107,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for number in 0..elections {
         for candidate in 0..candidates {
             let shared: Arc<dyn Store> = Arc::clone(&store) as _;
-            let mut election = Election::builder(shared, format!("office-{number}"))
+            let mut election = Election::builder(shared, format!("election-{number}"))
                 .name(format!("candidate-{candidate}"))
                 .lease(Duration::from_secs(5))
                 .start()?;
@@ -148,7 +148,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let per_second = |now: u64, before: u64| (now - before) as f64 / seconds as f64;
     println!(
         "{elections} elections x {candidates} candidates on {store} for {seconds} s: \
-         {:.3} of a core, {:.1} writes and {:.1} reads per second, {} offices lost",
+         {:.3} of a core, {:.1} writes and {:.1} reads per second, {} elections lost",
         used / seconds as f64,
         per_second(now.1, reads_before.1),
         per_second(now.0, reads_before.0),

@@ -47,7 +47,7 @@ pub use error::StoreError;
 pub use ha::Manager;
 pub use store::{Store, open};
 pub use tenure_core::ids::{Fence, LeaderId, Name, Term};
-pub(crate) use tenure_runtime::distance;
+pub(crate) use tenure_runtime::round_trip;
 pub use tenure_runtime::{clock, error};
 // For stores and for the binary; not a part of what programs build on.
 #[doc(hidden)]

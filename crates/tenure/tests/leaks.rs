@@ -63,7 +63,7 @@ async fn a_leaked_clone_is_warned_about_after_a_lease() {
     let mut election = builder.start().expect("a candidate");
 
     // What is dropped when it should be is not warned about.
-    let leadership = election.elected().await.expect("an office");
+    let leadership = election.elected().await.expect("a leadership");
     election.resign();
     assert_eq!(leadership.cancelled().await, Why::Resigned);
     let fine = leadership.clone();
@@ -76,7 +76,7 @@ async fn a_leaked_clone_is_warned_about_after_a_lease() {
     drop(leadership);
     let warning = warnings.recv_timeout(SOON).expect("a warning");
     assert!(
-        warning.contains("payroll: expected the Reign of term 2"),
+        warning.contains("payroll: expected the Leadership of term 2"),
         "{warning}"
     );
     // Its place in debug builds, and of those that were dropped none.
@@ -90,7 +90,7 @@ async fn a_leaked_clone_is_warned_about_after_a_lease() {
     assert_eq!(
         leadership
             .expect("in time")
-            .expect("an office")
+            .expect("a leadership")
             .term()
             .get(),
         3

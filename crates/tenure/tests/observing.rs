@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use faulty::{Faulty, garble};
+use tenure::core::election::{Holder, Occupancy, Record};
+use tenure::core::ids::LeaderId;
 use tenure::election::{Certainty, Event, FailureClass};
 use tenure::store::{Expect, Key, Memory, Stamp, Store, Write};
-use tenure::{Election, Name, StoreError, election};
+use tenure::{Election, Name, StoreError, Term, election};
 
 const WITHIN: Duration = Duration::from_secs(20);
 
@@ -25,7 +27,7 @@ async fn leading(store: Arc<dyn Store>, election: &str) -> (Election, tenure::Le
     // Four fifths of it a busy machine may keep the leader waiting.
     let builder = builder.lease(Duration::from_secs(4));
     let mut election = builder.start().expect("a candidate");
-    let leadership = election.elected().await.expect("an office");
+    let leadership = election.elected().await.expect("a leadership");
     (election, leadership)
 }
 
@@ -136,7 +138,7 @@ async fn a_leader_keeps_its_office_through_a_garbled_answer() {
         match events.next().await.expect("an event") {
             Event::Renewed { .. } => renewals += 1,
             Event::Draining { why, .. } | Event::Ousted { why, .. } => {
-                panic!("the office was given up: {why}")
+                panic!("the leadership was given up: {why}")
             }
             Event::Trouble { failure, .. } => assert_ne!(failure.class, FailureClass::Broken),
             _ => {}
@@ -228,7 +230,7 @@ async fn what_a_store_refuses_is_told_and_not_hammered() {
     drop(leadership);
     election.stop().await;
 
-    let above = tenure::Term::new(7).expect("a term");
+    let above = Term::new(7).expect("a term");
     let patience = Duration::from_millis(300);
     let before = *writes.lock().expect("no panic");
     let repair = election::repair(Arc::clone(&store), &payroll, above, WITHIN, patience);
@@ -243,13 +245,68 @@ async fn what_a_store_refuses_is_told_and_not_hammered() {
     }
 }
 
+/// What a stolen token has written: a term or a sequence after which there is
+/// none. The next leader is above nothing then, as there is none.
+#[tokio::test]
+async fn a_record_above_which_no_candidate_stands_is_not_repaired_but_forgotten() {
+    let term = |term| Term::new(term).expect("a term");
+    let most = (1 << 63) - 1;
+    let half = 1 << 62;
+    for (in_term, sequence, vacant) in [(most, 7, false), (half, half, false), (most, 7, true)] {
+        let memory = Memory::new();
+        let store: Arc<dyn Store> = Arc::new(memory);
+        let (stand, leadership) = leading(Arc::clone(&store), "payroll").await;
+        drop(leadership);
+        stand.stop().await;
+        let key = Key::of_election(&name("payroll"));
+        let found = store.read(&key, WITHIN).await.expect("a read").register;
+        let found = found.expect("a register");
+        let mut record = Record::decode(&found.value).expect("a record");
+        (record.term, record.sequence) = (term(in_term), sequence);
+        if !vacant {
+            record.occupancy = Occupancy::Held(holder());
+        }
+        let write = Write {
+            key,
+            expect: Expect::Version(found.version),
+            value: record.encode(),
+            stamp: Stamp::Now,
+        };
+        let written = store.compare_and_swap(write, WITHIN).await;
+        written.expect("nobody wrote in between");
+
+        let (payroll, above) = (name("payroll"), term(100));
+        let repair = || election::repair(Arc::clone(&store), &payroll, above, WITHIN, WITHIN);
+        let why = repair().await.expect_err("nobody follows").to_string();
+        assert!(
+            why.contains("`tenure forget payroll --holder-is-gone`"),
+            "{why}"
+        );
+        let within = Duration::from_millis(100);
+        let forgotten = election::forget_abandoned(Arc::clone(&store), &payroll, within).await;
+        assert_eq!(forgotten.expect("nobody renews").get(), in_term);
+        assert_eq!(repair().await.expect("a term").get(), 101);
+    }
+}
+
+/// A holder that never was.
+fn holder() -> Holder {
+    Holder {
+        id: LeaderId::from_u128(7),
+        name: name("thief"),
+        addresses: Vec::new().into(),
+        params: [].as_slice().into(),
+        request: None,
+    }
+}
+
 /// Who may read and not write is told so, and soon: nothing mends it.
 #[tokio::test]
 async fn a_repair_that_is_refused_ends_long_before_its_patience() {
     let memory = Memory::new();
     let store: Arc<dyn Store> = Arc::new(Faulty::new(memory, Ok).refusing());
     let (within, patience) = (Duration::from_millis(300), Duration::from_secs(3_600));
-    let above = tenure::Term::new(7).expect("a term");
+    let above = Term::new(7).expect("a term");
     let payroll = name("payroll");
     let repair = election::repair(store, &payroll, above, within, patience);
     let repaired = tokio::time::timeout(WITHIN, repair).await.expect("an end");
@@ -266,7 +323,7 @@ async fn a_request_that_renewals_outrun_ends_in_time_and_says_why() {
     let ms = Duration::from_millis;
     let far = || Arc::new(Faulty::new(memory.clone(), Ok).far_away(ms(0), ms(1_000)));
     let (payroll, within) = (name("payroll"), ms(2_500));
-    let term = |above| tenure::Term::new(above).expect("a term");
+    let term = |above| Term::new(above).expect("a term");
     let asked = election::ask_to_resign(far(), &payroll, None, within, WITHIN);
     let repaired = election::repair(far(), &payroll, term(7), within, WITHIN);
     let both = async { tokio::join!(asked, repaired) };
@@ -344,7 +401,7 @@ async fn a_transfer_to_nobody_is_refused_where_the_store_knows_who_stands() {
     // Nothing was written, and the leader goes on.
     let key = Key::of_election(&name("payroll"));
     let found = store.read(&key, WITHIN).await.expect("a read").register;
-    let record = found.map(|it| tenure::core::election::Record::decode(&it.value));
+    let record = found.map(|it| Record::decode(&it.value));
     let record = record.expect("a register").expect("a record");
     assert_eq!(record.holder().expect("a holder").request, None);
     assert!(leadership.is_valid());

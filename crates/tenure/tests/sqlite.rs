@@ -162,7 +162,7 @@ fn no_runtime_of_the_application_is_needed() {
         let store = tenure::store::open(&url).await.expect("a store");
         let builder = Election::builder(Arc::clone(&store), "payroll");
         let mut election = builder.start().expect("a candidate");
-        let leadership = election.elected().await.expect("an office");
+        let leadership = election.elected().await.expect("a leadership");
         let (seen, _) = election::leader(Arc::clone(&store), &name, WITHIN)
             .await
             .expect("a look");
@@ -180,7 +180,7 @@ async fn what_is_acknowledged_is_in_the_file_itself() {
     let store = Sqlite::open(file(&directory)).expect("a store");
     let key = key("elections/payroll");
     put(&store, &key, Expect::Absent, b"written").await;
-    // All that whoever finds the file alone can see.
+    // All that a process can see that finds the file alone.
     let copy = directory.path().join("copy.db");
     std::fs::copy(file(&directory), &copy).expect("a copy");
     let copied = Sqlite::open(&copy).expect("a store");

@@ -103,8 +103,8 @@ async fn processes_lose_no_update_on_sqlite() {
     race_between_processes(&sqlite_url(&directory)).await;
 }
 
-/// Whoever comes first makes the file; SQLite refuses those who come with it
-/// at once, whatever they would wait.
+/// The first process makes the file; SQLite refuses those that come at the same
+/// time at once, whatever they would wait.
 #[test]
 fn all_who_meet_on_a_new_file_open_it() {
     const AT_ONCE: usize = 8;

@@ -9,7 +9,7 @@ use super::super::durable::{HardState, Vote};
 use super::super::entry::{ClusterVersion, Command, Entry, Operation, Payload};
 use super::super::ids::{Position, Rank, ServerId, StorageId};
 use super::super::membership::{MAX_MEMBERS, Member, Membership, VotingStatus};
-use super::super::owner::{Owner, SessionOpener};
+use super::super::session_owner::{SessionOpener, SessionOwner};
 use super::{DecodeError, Reader, put_bytes, put_u64};
 
 const NO_OP: u8 = 0;
@@ -203,7 +203,7 @@ fn read_command(from: &mut Reader<'_>) -> Result<Command, DecodeError> {
     })
 }
 
-pub(in super::super) fn write_owner(to: &mut Vec<u8>, owner: &Owner) {
+pub(in super::super) fn write_owner(to: &mut Vec<u8>, owner: &SessionOwner) {
     to.push(u8::from(owner.secret.is_some()));
     if let Some(secret) = &owner.secret {
         to.extend_from_slice(secret);
@@ -221,7 +221,7 @@ pub(in super::super) fn write_owner(to: &mut Vec<u8>, owner: &Owner) {
     }
 }
 
-pub(in super::super) fn read_owner(from: &mut Reader<'_>) -> Result<Owner, DecodeError> {
+pub(in super::super) fn read_owner(from: &mut Reader<'_>) -> Result<SessionOwner, DecodeError> {
     let secret = if from.bool()? {
         Some(from.array()?)
     } else {
@@ -233,7 +233,7 @@ pub(in super::super) fn read_owner(from: &mut Reader<'_>) -> Result<Owner, Decod
         2 => SessionOpener::Address(from.array()?),
         kind => return Err(DecodeError::Kind(kind)),
     };
-    Ok(Owner { secret, opener })
+    Ok(SessionOwner { secret, opener })
 }
 
 fn write_write(to: &mut Vec<u8>, write: &Write) {

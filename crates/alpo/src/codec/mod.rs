@@ -135,8 +135,8 @@ impl<'a> Reader<'a> {
     /// bits alone mean something, as those of a hash do.
     ///
     /// # Errors
-    /// As for [`u64`](Self::u64), or if it is more than is taken from whoever
-    /// wrote it.
+    /// As for [`u64`](Self::u64), or if it is more than is taken from its
+    /// writer.
     pub fn number(&mut self) -> Result<u64, DecodeError> {
         let number = self.u64()?;
         if number > self.most {

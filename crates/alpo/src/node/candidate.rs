@@ -1,12 +1,12 @@
 //! A candidate: it would lead.
 //!
-//! It asks for *pre-votes* first: would you vote for me? That changes nothing anywhere, so
-//! a server that was cut off and comes back cannot disturb a reign (H9). With
-//! a majority of would-be votes it *stands*: raises the term, votes for
-//! itself, and asks for votes, durably. When votes are split, rank decides:
-//! the better candidate asks the others to defer, and as soon as its own
-//! voters and those of the deferred are a majority, nobody else can win this
-//! term, so it begins the next one at once instead of waiting for a timer.
+//! It asks for *pre-votes* first: would you vote for me? That changes nothing
+//! anywhere, so a server that was cut off and comes back cannot disturb a
+//! leadership (H9). With a majority of would-be votes it *stands*: raises the
+//! term, votes for itself, and asks for votes, durably. When votes are split,
+//! rank decides: the better candidate asks the others to defer, and as soon as
+//! its own voters and those of the deferred are a majority, nobody else can win
+//! this term, so it begins the next one at once instead of waiting for a timer.
 //!
 //! Deferring is a courtesy that saves time; no safety rests on it. Who wins
 //! rests on one vote per server and term alone.
@@ -263,10 +263,10 @@ impl Candidate {
         self.outcome(server)
     }
 
-    /// A server with a better log would rather lead itself: the first time,
-    /// let it. If nobody has reigned when this server stands again, it cannot
-    /// (it may be able to answer but not to ask), and a majority of the
-    /// others is enough for safety (H7).
+    /// A server with a better log would rather lead itself: the first time, let
+    /// it. If nobody has led when this server stands again, it cannot (it may
+    /// be able to answer but not to ask), and a majority of the others is
+    /// enough for safety (H7).
     fn vetoed(server: &mut Server) -> CandidacyOutcome {
         if server.vetoed && !server.planted(Bug::SingleVeto) {
             return CandidacyOutcome::Wait;
@@ -279,7 +279,7 @@ impl Candidate {
     /// Whether this server's voters, those who deferred to it and *their*
     /// voters are a majority. Then no other candidate can win this term (the
     /// deferred ignore votes, the rest are too few), and waiting is idle.
-    /// Voters are counted once each, whoever's they are.
+    /// Voters are counted once each, no matter whose they are.
     fn early(&self, server: &mut Server) -> CandidacyOutcome {
         let theirs = self
             .owned

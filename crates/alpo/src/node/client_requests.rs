@@ -7,7 +7,7 @@ use tenure_core::ids::Term;
 
 use super::super::bug::Bug;
 use super::super::entry::{Command, Entry, Payload};
-use super::super::owner::{OpenSession, OwnershipProof};
+use super::super::session_owner::{OpenSession, OwnershipProof, SessionOwner};
 use super::leader::Leader;
 use super::pending_proposals::Admission;
 use super::server::Server;
@@ -15,7 +15,7 @@ use super::types::{Answer, ClientRequest, Refusal};
 
 impl Leader {
     /// Somebody wants something.
-    pub(super) fn asked(&mut self, server: &mut Server, token: u64, ask: ClientRequest) {
+    pub(super) fn client_request(&mut self, server: &mut Server, token: u64, ask: ClientRequest) {
         // While it hands over, the transferee must not be given ever more; a moment
         // later it leads, or this server goes on.
         let handing_over = self.transfer.is_some() && ask.proposes();
@@ -37,12 +37,12 @@ impl Leader {
                 Ok(end) => self.propose(server, token, Payload::Command(end)),
                 Err(refusal) => server.answer(token, Answer::Refused(refusal)),
             },
-            ClientRequest::Command(command, claim) => {
-                self.command(server, token, (command, claim), None);
+            ClientRequest::Command(command, proof) => {
+                self.command(server, token, (command, proof), None);
             }
             ClientRequest::Repeat(it) => {
-                let (command, claim, refusal) = *it;
-                self.command(server, token, (command, claim), Some(refusal));
+                let (command, proof, refusal) = *it;
+                self.command(server, token, (command, proof), Some(refusal));
             }
             ClientRequest::Read(query) => self.read(server, token, query),
             ClientRequest::Change(change) => self.change(server, token, change, None),
@@ -59,11 +59,11 @@ impl Leader {
         &mut self,
         server: &mut Server,
         token: u64,
-        (command, claim): (Command, OwnershipProof),
+        (command, proof): (Command, OwnershipProof),
         refusal: Option<Refusal>,
     ) {
         match (
-            self.pending_proposals.judge(server, &command, &claim),
+            self.pending_proposals.judge(server, &command, &proof),
             refusal,
         ) {
             (Admission::Append, None) => self.propose(server, token, Payload::Command(command)),
@@ -76,9 +76,16 @@ impl Leader {
     fn open(&mut self, server: &mut Server, token: u64, opening: &OpenSession) {
         let OpenSession { ttl, owner, .. } = *opening;
         let owned = Payload::OpenOwned { ttl, owner };
-        if owned.since() > server.state.version() {
-            // Not all servers could read whose it is.
-            self.propose(server, token, Payload::Open { ttl });
+        let since = owned.since();
+        if since > server.state.version() {
+            let has_owner = owner != SessionOwner::default();
+            if has_owner && self.may_rise(server, since) {
+                self.raise(server);
+                server.answer(token, Answer::Refused(Refusal::Rising));
+            } else {
+                // Not all servers could read whose it is.
+                self.propose(server, token, Payload::Open { ttl });
+            }
         } else if let Some(refusal) = self.pending_proposals.judge_opening(server, opening) {
             server.answer(token, Answer::Refused(refusal));
         } else {

@@ -10,11 +10,11 @@
 //!     │ ────────────────────────────────────► │  mine is another: I stop
 //! ```
 //!
-//! What a majority has is taken for right, also against the leader, which
-//! then stops as anybody would. It is not known to *be* right; but whoever
+//! What a majority has is taken for right, also against the leader, which then
+//! stops as anybody would. It is not known to *be* right; but a server that
 //! differs from a majority is the one whose answers will contradict the
-//! others'. Where no majority agrees (one against one, say) nobody can tell
-//! who has gone wrong: nobody stops, and people are told.
+//! others'. Where no majority agrees (one against one, say) nobody can tell who
+//! has gone wrong: nobody stops, and people are told.
 
 use alloc::vec::Vec;
 

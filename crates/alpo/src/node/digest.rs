@@ -3,14 +3,14 @@
 //!
 //! Two servers with the same digest do the same in every schedule, up to
 //! *when*. Left out is what the explorer decides in the clock's stead (when
-//! election timeout is over, whether a leader still counts as heard), what chance
-//! draws, the times stamped on entries, the rounds by which reads are
-//! confirmed, and who waits for which answer. Request numbers are left out
-//! too, since only their order matters, and that only among those of one
-//! candidacy or reign to one peer: the explorer, who knows which are still
-//! under way, puts them in order ([`Node::numbered_from`],
-//! [`Node::numbers_to`]). Meant for a server whose outputs were all taken, without
-//! snapshots or changes of members under way.
+//! election timeout is over, whether a leader still counts as heard), what
+//! chance draws, the times stamped on entries, the rounds by which reads are
+//! confirmed, and who waits for which answer. Request numbers are left out too,
+//! since only their order matters, and that only among those of one candidacy
+//! or leadership to one peer: the explorer, who knows which are still under
+//! way, puts them in order ([`Node::numbered_from`], [`Node::numbers_to`]).
+//! Meant for a server whose outputs were all taken, without snapshots or
+//! changes of members under way.
 
 use core::hash::{Hash, Hasher};
 
@@ -57,8 +57,8 @@ impl Node {
         held.map(|(_, envelope)| envelope)
     }
 
-    /// Requests up to this number are of an earlier candidacy or reign: what
-    /// is answered to them is not heard any more.
+    /// Requests up to this number are of an earlier candidacy or leadership:
+    /// what is answered to them is not heard any more.
     pub fn numbered_from(&self) -> u64 {
         match &self.role {
             Role::Follower(_) => self.server.number,

@@ -17,7 +17,7 @@ use super::super::ids::{LogId, Position};
 use super::super::log::Log;
 use super::super::message::{CompareChecksums, Reply, Request};
 use super::super::state::State;
-use super::server::{Asked, Server};
+use super::server::{RequestContext, Server};
 use super::types::{Event, Fault};
 
 /// The largest snapshot that is taken over, in bytes. A larger one is not
@@ -28,8 +28,8 @@ pub const MAX_SNAPSHOT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 pub(super) struct Follower {
     /// When to stand for election.
     deadline: Wait,
-    /// Not before then, whoever else stands: it stepped back for another, and
-    /// that holds beyond the term (H10).
+    /// Not before then, no matter which server stands: it stepped back for
+    /// another, and that holds beyond the term (H10).
     not_before: Wait,
     /// The disk was asked for a sync, to see how long one takes by now.
     probed: bool,
@@ -140,7 +140,7 @@ impl Follower {
     }
 
     /// A request of the leader of this term.
-    pub(super) fn led(&mut self, server: &mut Server, asked: &Asked, request: Request) {
+    pub(super) fn led(&mut self, server: &mut Server, context: &RequestContext, request: Request) {
         self.deadline = Wait::until(server.election_deadline());
         // It is sent again; by then the disk may have caught up.
         let refused = match &request {
@@ -158,7 +158,7 @@ impl Follower {
                 commit,
                 round,
             } => {
-                append(server, asked, prev, entries, (commit, round));
+                append(server, context, prev, entries, (commit, round));
                 server.heard_leader_commit(commit);
             }
             Request::Heartbeat {
@@ -169,7 +169,7 @@ impl Follower {
                 compare_checksums,
             } => {
                 server.time = server.time.max(time);
-                heartbeat(server, asked, last, (commit, round), compare_checksums);
+                heartbeat(server, context, last, (commit, round), compare_checksums);
                 server.heard_leader_commit(commit);
             }
             Request::Install {
@@ -187,7 +187,7 @@ impl Follower {
                     done,
                     round,
                 };
-                server.reply_when_durable(asked, reply);
+                server.reply_when_durable(context, reply);
             }
             // The others are not a leader's, or are handled where roles
             // change.
@@ -274,12 +274,12 @@ fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
 
 fn append(
     server: &mut Server,
-    asked: &Asked,
+    context: &RequestContext,
     prev: Position,
     entries: Vec<Entry>,
     (commit, round): (LogId, u64),
 ) {
-    if !follows(prev, &entries, asked) {
+    if !follows(prev, &entries, context) {
         return;
     }
     // At or below the base everything is committed, and a leader has all
@@ -292,7 +292,7 @@ fn append(
             conflict,
             round,
         };
-        return server.reply(asked, reply);
+        return server.reply(context, reply);
     }
     let matched = prev.id + entries.len() as u64;
     for entry in entries {
@@ -304,7 +304,7 @@ fn append(
             // behind it may have been sent later and promised already.
             Some(term) if term == entry.term => continue,
             Some(_) if entry.id <= server.commit => {
-                let (id, leader) = (entry.id, asked.by);
+                let (id, leader) = (entry.id, context.by);
                 return server.halt(Fault::CommittedConflict { id, leader });
             }
             Some(_) => {
@@ -328,16 +328,16 @@ fn append(
     }
     server.verified = server.verified.max(matched);
     commit_verified(server, commit);
-    server.reply_when_durable(asked, Reply::Appended { matched, round });
+    server.reply_when_durable(context, Reply::Appended { matched, round });
 }
 
 /// Whether the entries could have been sent by the leader of that term.
-fn follows(prev: Position, entries: &[Entry], asked: &Asked) -> bool {
+fn follows(prev: Position, entries: &[Entry], context: &RequestContext) -> bool {
     let mut last = prev;
     entries.iter().all(|entry| {
         let fits = Some(entry.id) == last.id.checked_add(1)
             && entry.term >= last.term
-            && entry.term <= asked.term;
+            && entry.term <= context.term;
         last = entry.position();
         fits
     })
@@ -345,7 +345,7 @@ fn follows(prev: Position, entries: &[Entry], asked: &Asked) -> bool {
 
 fn heartbeat(
     server: &mut Server,
-    asked: &Asked,
+    context: &RequestContext,
     last: Position,
     (commit, round): (LogId, u64),
     compare_checksums: CompareChecksums,
@@ -369,7 +369,7 @@ fn heartbeat(
         version: server.config.version,
         state_checksum: server.state.state_checksum(compare_checksums.at),
     };
-    server.reply(asked, reply);
+    server.reply(context, reply);
 }
 
 /// What the leader has committed is committed here too, as far as this log

@@ -40,10 +40,9 @@ pub(super) struct Leader {
     pub(super) transfer: Option<Transfer>,
     pub(super) changing: Option<Changing>,
     pub(super) heartbeat_at: Instant,
-    /// No lease any more in this reign: the leadership was offered to
-    /// another.
+    /// No lease any more in this term: the leadership was offered to another.
     pub(super) lease_given_up: bool,
-    /// The log's time when the reign began, and this server's.
+    /// The log's time when the leadership began, and this server's.
     began: (LogTime, Instant),
     /// The log's time when this leader became ready: until a session's time
     /// to live after that, nobody could have been expected to be heard.
@@ -51,12 +50,12 @@ pub(super) struct Leader {
     /// Sessions whose end is proposed, since they have expired.
     pub(super) expiring: BTreeSet<SessionId>,
     pub(super) checksum_comparison: ChecksumComparison,
-    /// The cluster's version as it was proposed last in this reign.
+    /// The cluster's version as it was proposed last in this term.
     pub(super) raised: ClusterVersion,
 }
 
 impl Leader {
-    /// Takes office: a majority has voted for this server in this term.
+    /// Becomes the leader: a majority has voted for this server in this term.
     pub(super) fn become_leader(server: &mut Server) -> Self {
         server.hear(server.id(), server.identity.storage);
         let last = server.log.last().id;
@@ -91,7 +90,7 @@ impl Leader {
         time.saturating_add(nanos(server.now.since(at)))
     }
 
-    /// Whether everything that was committed before this reign is applied.
+    /// Whether everything that was committed before this term is applied.
     pub(super) fn is_ready(&self, server: &Server) -> bool {
         server.commit >= self.no_op || server.planted(Bug::ReadBeforeNoOp)
     }
@@ -120,7 +119,7 @@ impl Leader {
         server.append(entry);
     }
 
-    /// An answer of `from` to request `number` of this reign.
+    /// An answer of `from` to request `number` of this term.
     pub(super) fn replied(
         &mut self,
         server: &mut Server,
@@ -140,12 +139,13 @@ impl Leader {
         // leases), versions, checksums, "heard of lately", whom to promote and to
         // whom to hand over. What another disk has says nothing about it.
         let is_member = peer.storage == storage;
-        if !is_member && !server.counts_by_number() {
+        let counts = is_member || server.counts_by_number();
+        let knows = peer.knows(number) || server.planted(Bug::StaleMatches);
+        if !counts || !knows {
             return;
         }
-        if !peer.knows(number) && !server.planted(Bug::StaleMatches) {
-            return;
-        }
+        peer.pacing
+            .hears(number, &reply, server.now, &server.config);
         let before = peer.matched;
         let matches = is_member || server.planted(Bug::AppendsByNumber);
         let round = match reply {
@@ -306,10 +306,12 @@ impl Leader {
                 expiring.remove(session);
             }
             pending_proposals.applied(entry, |token| {
-                answers.push((token, Answer::Done(outcome.clone())));
+                let opened = matches!(entry.payload, Payload::Open { .. });
+                answers.push((token, opened, outcome.clone()));
             });
         });
-        for (token, answer) in answers {
+        for (token, opened, outcome) in answers {
+            let answer = Self::answer_told(server, opened, outcome);
             server.answer(token, answer);
         }
         if self.ready_at.is_none() && reached >= self.no_op {
@@ -324,7 +326,7 @@ impl Leader {
     /// Proposes what waits in the backlog.
     pub(super) fn admit_backlog(&mut self, server: &mut Server) {
         for (token, ask) in self.pending_proposals.take_backlog() {
-            self.asked(server, token, ask);
+            self.client_request(server, token, ask);
         }
     }
 
@@ -373,7 +375,7 @@ impl Leader {
         let time = self.time(server);
         server.time = server.time.max(time);
         let compare_checksums = self.checksum_comparison.ask(server);
-        for peer in self.peers.keys() {
+        for (id, peer) in &mut self.peers {
             let request = Request::Heartbeat {
                 last,
                 commit,
@@ -381,12 +383,13 @@ impl Leader {
                 time,
                 compare_checksums,
             };
-            server.ask(*peer, request);
+            let number = server.ask(*id, request);
+            peer.pacing.sends(number, 0, server.now);
         }
     }
 
-    /// Leaves office: tells everybody who waits that it is not known what
-    /// became of their requests.
+    /// Steps down: tells everybody who waits that it is not known what became
+    /// of their requests.
     pub(super) fn leave(self, server: &mut Server, why: StepDownReason) {
         server.fresh_at = self.fresh_at(server).or(server.fresh_at);
         let leader = server.leader.filter(|leader| *leader != server.id());
@@ -452,6 +455,9 @@ fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64)
         if !may || peer.next > last {
             return;
         }
+        let Some(bytes) = peer.pacing.room(&server.config) else {
+            return;
+        };
         let before = peer.next - 1;
         let Some(term) = server.log.term_at(before) else {
             // What it needs next is compacted.
@@ -461,8 +467,8 @@ fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64)
             peer.install(last);
             continue;
         };
-        let bytes = server.config.append_bytes;
         let entries = server.log.slice(peer.next, APPEND_ENTRIES, bytes);
+        let bytes = entries.iter().map(Entry::weight).sum();
         let end = before + entries.len() as u64;
         let commit = server.commit;
         let request = Request::Append {
@@ -472,6 +478,7 @@ fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64)
             round,
         };
         let number = server.ask(id, request);
+        peer.pacing.sends(number, bytes, server.now);
         match &mut peer.mode {
             Mode::Probing { asked } => *asked = true,
             Mode::Streaming { window } => {

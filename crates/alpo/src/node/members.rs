@@ -62,8 +62,8 @@ impl Members {
         self.changes.last().map(|(id, _)| *id)
     }
 
-    /// Whoever has this entry knows the members as they are, unless a change
-    /// is under way.
+    /// A server that has this entry knows the members as they are, unless a
+    /// change is under way.
     pub(super) fn since(&self) -> LogId {
         self.last_change().unwrap_or(self.since)
     }

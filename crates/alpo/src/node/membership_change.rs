@@ -34,8 +34,8 @@ pub(super) struct Changing {
     /// When it is refused if too few have answered that round, or synced.
     pub(super) until: Instant,
     /// Whether this leader was confirmed within a timeout before it was asked:
-    /// then whoever it has not heard for a timeout was silent, and it was not
-    /// this process that did not listen.
+    /// then a server that it has not heard for a timeout was silent, and it was
+    /// not this process that did not listen.
     awake: bool,
 }
 
@@ -252,10 +252,10 @@ impl Leader {
     /// Appends an entry for the disks to sync, if there is none since the
     /// change was asked for: at most one for each request.
     ///
-    /// It says that the cluster's version is what it is. All servers
-    /// understand that, of the first version too, and it changes nothing: a
-    /// state keeps the higher of two versions, and this one is applied. (The
-    /// no-op of a new reign would give every session a new lease.)
+    /// It says that the cluster's version is what it is. All servers understand
+    /// that, of the first version too, and it changes nothing: a state keeps
+    /// the higher of two versions, and this one is applied. (The no-op of a new
+    /// leader would give every session a new lease.)
     fn try_disks(&mut self, server: &mut Server, it: &Changing) {
         if server.log.last().id <= it.after {
             let version = server.state.version();
@@ -299,11 +299,11 @@ impl Leader {
     }
 
     /// Whether enough of those who would vote after a change could vote now:
-    /// they are heard, and have the last change before this one on their
-    /// disks, as whoever is promoted must. The change counts as soon as it is
-    /// appended: taking a server out that is needed, while another is silent
-    /// or does not know yet that it votes, would leave those who stay without
-    /// a majority for ever, for whoever was taken out cannot be elected
+    /// they are heard, and have the last change before this one on their disks,
+    /// as a server that is promoted must. The change counts as soon as it is
+    /// appended: taking a server out that is needed, while another is silent or
+    /// does not know yet that it votes, would leave those who stay without a
+    /// majority for ever, for the server that was taken out cannot be elected
     /// either, once the others' logs are better than its own.
     fn hears_majority(
         &self,
@@ -329,7 +329,7 @@ impl Leader {
         for (id, Member { storage, .. }) in others {
             self.peers
                 .entry(id)
-                .or_insert_with(|| Progress::hopeful(storage, last, newest));
+                .or_insert_with(|| Progress::hopeful(storage, last, newest, &server.config));
         }
     }
 }

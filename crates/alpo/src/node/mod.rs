@@ -33,6 +33,7 @@ mod follower;
 mod leader;
 mod members;
 mod membership_change;
+mod pacing;
 mod pending_proposals;
 mod progress;
 mod query;
@@ -77,7 +78,7 @@ use disk::Disk;
 use follower::Follower;
 use leader::Leader;
 use members::Members;
-use server::{Asked, Server};
+use server::{RequestContext, Server};
 
 /// One server.
 #[derive(Clone, Debug)]
@@ -170,8 +171,8 @@ impl Node {
         let mut follower = Follower::new(&mut server);
         if server.may_stand() && server.members.now().voters().count() == 1 {
             // There is nobody to wait for, and nobody who may be owed a
-            // silence: whoever could lead beside it has had its vote, and is
-            // not ready (and so answers no read) before this disk knows that
+            // silence: a server that could lead beside it has had its vote, and
+            // is not ready (and so answers no read) before this disk knows that
             // there is more than one voter.
             follower.stand_no_later_than(now);
             server.silent_until = now;
@@ -180,7 +181,7 @@ impl Node {
         Ok(Self { server, role })
     }
 
-    /// Whoever greeted as a server of this cluster is heard, member or not:
+    /// A server that greeted as one of this cluster is heard, member or not:
     /// this server's own members may be old. Only what adds to a majority is
     /// counted by number and disk, where it is counted.
     fn receive(&mut self, envelope: Envelope, storage: StorageId) {
@@ -203,13 +204,13 @@ impl Node {
         }
         match body {
             Body::Request { number, request } => {
-                let asked = Asked {
+                let context = RequestContext {
                     by: from,
                     storage,
                     number,
                     term,
                 };
-                self.requested(asked, request);
+                self.requested(context, request);
             }
             Body::Reply {
                 number,
@@ -256,43 +257,43 @@ impl Node {
     }
 
     /// The rules about terms, which come before everything else.
-    fn requested(&mut self, asked: Asked, request: Request) {
+    fn requested(&mut self, context: RequestContext, request: Request) {
         let term = self.server.term();
-        if asked.term < term {
-            return self.server.reply(&asked, Reply::StaleTerm);
+        if context.term < term {
+            return self.server.reply(&context, Reply::StaleTerm);
         }
         if request.sender_role() == SenderRole::Candidate && self.server.planted(Bug::AnyoneCalms) {
             self.reset_election_timer();
         }
-        if let Some(refusal) = self.refuse_to_be_disturbed(&asked, &request) {
-            return self.server.reply(&asked, refusal);
+        if let Some(refusal) = self.refuse_to_be_disturbed(&context, &request) {
+            return self.server.reply(&context, refusal);
         }
-        if asked.term > term {
-            self.server.adopt(asked.term);
+        if context.term > term {
+            self.server.adopt(context.term);
             self.become_follower(StepDownReason::HigherTerm);
         }
         if request.sender_role() == SenderRole::Leader {
             // Everybody who has heard one of them can tell, not they alone.
-            if let Some(one) = self.server.another_leads((asked.by, asked.storage)) {
-                let (term, other) = (self.server.term(), asked.by);
+            if let Some(one) = self.server.another_leads((context.by, context.storage)) {
+                let (term, other) = (self.server.term(), context.by);
                 return self.server.halt(Fault::TwoLeaders { term, one, other });
             }
             if let Role::Candidate(_) = self.role {
                 self.become_follower(StepDownReason::LeaderKnown);
             }
-            self.server.hear(asked.by, asked.storage);
+            self.server.hear(context.by, context.storage);
         }
         match request {
             // Answered above.
             Request::PreVote { .. } => {}
-            Request::Vote { last, .. } => self.vote(&asked, last),
-            Request::Defer { last } => self.defer(&asked, last),
-            Request::TimeoutNow => self.timeout_now(&asked),
+            Request::Vote { last, .. } => self.vote(&context, last),
+            Request::Defer { last } => self.defer(&context, last),
+            Request::TimeoutNow => self.timeout_now(&context),
             request @ (Request::Append { .. }
             | Request::Heartbeat { .. }
             | Request::Install { .. }) => {
                 if let Role::Follower(follower) = &mut self.role {
-                    follower.led(&mut self.server, &asked, request);
+                    follower.led(&mut self.server, &context, request);
                 }
             }
         }
@@ -397,8 +398,7 @@ impl Node {
         self.settle();
     }
 
-    /// Passive servers only answer; candidates ask for votes, leaders for the
-    /// rest.
+    /// Followers only answer; candidates ask for votes, leaders for the rest.
     const fn may_say(&self, body: &Body) -> bool {
         match (body, &self.role) {
             (Body::Reply { .. }, _) => true,
@@ -449,9 +449,9 @@ impl Node {
         }
     }
 
-    fn asked(&mut self, token: u64, ask: ClientRequest) {
+    fn client_request(&mut self, token: u64, ask: ClientRequest) {
         match &mut self.role {
-            Role::Leader(leader) => leader.asked(&mut self.server, token, ask),
+            Role::Leader(leader) => leader.client_request(&mut self.server, token, ask),
             Role::Follower(_) | Role::Candidate(_) => {
                 let leader = self.leader();
                 let refusal = Refusal::NotLeader { leader };
@@ -521,7 +521,7 @@ impl Machine for Node {
         match input {
             Input::Received { envelope, storage } => self.receive(envelope, storage),
             Input::Persisted(number) => self.persisted(number),
-            Input::Asked { token, ask } => self.asked(token, ask),
+            Input::ClientRequest { token, ask } => self.client_request(token, ask),
             Input::Closed(peer, storage) => self.closed(peer, storage),
             Input::Compact if self.server.is_stuck() => {}
             Input::Compact => self.server.compact_now(),

@@ -15,7 +15,7 @@ use super::super::bug::Bug;
 use super::super::config::Config;
 use super::super::entry::{ClusterVersion, Command, Entry, Operation, Outcome, Payload, SessionId};
 use super::super::ids::LogId;
-use super::super::owner::{OpenSession, OwnershipProof, SessionOpener};
+use super::super::session_owner::{OpenSession, OwnershipProof, SessionOpener};
 use super::super::state::{MAX_BOUND, MAX_WINDOW, SerialStatus, Session};
 use super::server::Server;
 use super::session_ends::SessionEnds;
@@ -25,14 +25,14 @@ use super::types::{Answer, ClientRequest, Refusal};
 pub(super) struct PendingProposals {
     /// Entries and who is told what became of them, by entry.
     waiters: VecDeque<(LogId, u64)>,
-    /// For each session its uncommitted commands of this reign, in the order
-    /// of their serials, which follow the last completed one.
+    /// For each session its uncommitted commands of this term, in the order of
+    /// their serials, which follow the last completed one.
     tails: BTreeMap<SessionId, VecDeque<LogId>>,
     /// Sessions whose end is among their uncommitted commands.
     ending: BTreeSet<SessionId>,
     /// What the ends of sessions may write that are not applied yet.
     pub(super) session_ends: SessionEnds,
-    /// How many sessions each opens by uncommitted entries of this reign.
+    /// How many sessions each opens by uncommitted entries of this term.
     opening: BTreeMap<SessionOpener, u64>,
     /// How many all of them open so.
     openings: u64,
@@ -92,7 +92,8 @@ impl PendingProposals {
     /// Whether another session may be opened for this opener.
     ///
     /// One that has as many as there are places left opens no more: however
-    /// many take all that they get, whoever has fewer than they finds a place.
+    /// many take all that they get, an opener that has fewer than they finds a
+    /// place.
     pub(super) fn judge_opening(&self, server: &Server, opening: &OpenSession) -> Option<Refusal> {
         let (opener, most) = (opening.owner.opener, opening.most);
         if most == u64::MAX {
@@ -119,15 +120,15 @@ impl PendingProposals {
     /// leader which was deposed and does not know it: the leader after it has
     /// given the same number to somebody else, who is told to ask elsewhere.
     /// The rightful owner of an uncommitted one cannot know its number yet.
-    fn judge_owner(server: &Server, session: SessionId, claim: &OwnershipProof) -> Option<Refusal> {
+    fn judge_owner(server: &Server, session: SessionId, proof: &OwnershipProof) -> Option<Refusal> {
         if let Some(open) = server.state.sessions().get(session) {
-            return (!open.owner().admits(claim)).then_some(Refusal::NotOwner);
+            return (!open.owner().admits(proof)).then_some(Refusal::NotOwner);
         }
         if session <= server.state.applied().id {
             return None;
         }
         match server.log.get(session)?.payload {
-            Payload::OpenOwned { owner, .. } if !owner.admits(claim) => {
+            Payload::OpenOwned { owner, .. } if !owner.admits(proof) => {
                 Some(Refusal::NotLeader { leader: None })
             }
             _ => None,
@@ -138,9 +139,9 @@ impl PendingProposals {
         &self,
         server: &Server,
         command: &Command,
-        claim: &OwnershipProof,
+        proof: &OwnershipProof,
     ) -> Admission {
-        if let Some(refused) = Self::judge_owner(server, command.session, claim)
+        if let Some(refused) = Self::judge_owner(server, command.session, proof)
             && !server.planted(Bug::SessionWithoutOwner)
         {
             return Admission::Answer(Answer::Refused(refused));
@@ -307,7 +308,7 @@ impl PendingProposals {
 
     /// `entry` was applied: says whom to tell.
     pub(super) fn applied(&mut self, entry: &Entry, mut emit: impl FnMut(u64)) {
-        // Entries of earlier reigns were never counted.
+        // Entries of earlier terms were never counted.
         self.uncommitted = self.uncommitted.saturating_sub(entry.weight());
         self.session_ends.applied(entry.id);
         if let Payload::Command(command) = &entry.payload
@@ -326,8 +327,8 @@ impl PendingProposals {
         if let Payload::OpenOwned { owner, .. } = &entry.payload
             && let Some(count) = self.opening.get_mut(&owner.opener)
         {
-            // Those of earlier reigns were never counted, and are applied
-            // before the first of this one.
+            // Those of earlier terms were never counted, and are applied before
+            // the first of this one.
             *count -= 1;
             self.openings -= 1;
             if *count == 0 {
@@ -388,7 +389,7 @@ mod tests {
             .map(|(token, _)| token)
             .collect();
         assert_eq!(tokens, [1, 3, 4]);
-        // Whoever is alone may come in, however much it is.
+        // A request that is alone may come in, however large it is.
         assert!(pending_proposals.push_backlog(&config, 6, append(101)));
         assert!(
             !pending_proposals.push_backlog(&config, 7, append(1)),

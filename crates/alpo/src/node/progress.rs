@@ -20,10 +20,12 @@ use core::hash::{Hash, Hasher};
 
 use tenure_core::time::Instant;
 
+use super::super::config::Config;
 use super::super::entry::ClusterVersion;
 use super::super::ids::{LogId, Position, StorageId};
 use super::super::log::Log;
 use super::super::state::StateChecksum;
+use super::pacing::Pacing;
 
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
@@ -36,14 +38,16 @@ pub(super) struct Progress {
     pub(super) next: LogId,
     /// The latest round of confirmation that the peer answered.
     pub(super) round: u64,
-    /// When it last answered in this reign, or membership.
+    /// When it last answered in this term, or membership.
     pub(super) heard_at: Option<Instant>,
-    /// The newest kinds of entries that the peer understands, if it has said
-    /// so in this reign.
+    /// The newest kinds of entries that the peer understands, if it has said so
+    /// in this term.
     pub(super) version: Option<ClusterVersion>,
     /// What its state was marked with where it was asked for last.
     pub(super) state_checksum: Option<StateChecksum>,
     pub(super) mode: Mode,
+    /// How much may be on its way to it.
+    pub(super) pacing: Pacing,
     /// Refusals of requests up to this number tell nothing any more.
     floor: u64,
     /// The last heartbeat that the peer answered.
@@ -51,7 +55,7 @@ pub(super) struct Progress {
     /// The last request that had been sent when it was known that the peer
     /// has everything up to `matched`.
     settled_by: u64,
-    /// It lacks what it has acknowledged in this reign: its disk was set back.
+    /// It lacks what it has acknowledged in this term: its disk was set back.
     /// It has forgotten its promises and counts for nothing, until it is
     /// admitted anew and all of this begins anew.
     pub(super) set_back: bool,
@@ -84,9 +88,14 @@ pub(super) enum Mode {
 }
 
 impl Progress {
-    /// At the start of a reign, or of a membership: hope that the peer has
+    /// At the start of a leadership, or of a membership: hope that the peer has
     /// everything. `newest` is the number of the last request that was sent.
-    pub(super) const fn hopeful(storage: StorageId, last: LogId, newest: u64) -> Self {
+    pub(super) const fn hopeful(
+        storage: StorageId,
+        last: LogId,
+        newest: u64,
+        config: &Config,
+    ) -> Self {
         Self {
             storage,
             matched: 0,
@@ -96,6 +105,7 @@ impl Progress {
             version: None,
             state_checksum: None,
             mode: Mode::Probing { asked: false },
+            pacing: Pacing::new(config),
             settled_by: newest,
             set_back: false,
             floor: newest,
@@ -265,6 +275,8 @@ impl Progress {
             matched,
             next,
             mode,
+            // What is sent sooner or later is the explorer's choice.
+            pacing: _,
             // Rounds decide about reads and leases, and about whether a leader
             // gives up, which is the explorer's choice.
             round: _,

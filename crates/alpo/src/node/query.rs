@@ -1,10 +1,10 @@
 //! Reading the applied state.
 //!
-//! A leader that reads after a confirmed round also says what the log's time
-//! is *now*, not when the last entry was written: on an idle cluster nothing
-//! is written, and whoever judges a dead leader's lease by the log's time
-//! would wait for ever. It runs no faster than this leader's clock and goes
-//! on from what the log says, so what it shows to have passed has passed.
+//! A leader that reads after a confirmed round also says what the log's time is
+//! *now*, not when the last entry was written: on an idle cluster nothing is
+//! written, and a candidate that judges a dead leader's lease by the log's time
+//! would wait for ever. It runs no faster than this leader's clock and goes on
+//! from what the log says, so what it shows to have passed has passed.
 
 use alloc::vec::Vec;
 

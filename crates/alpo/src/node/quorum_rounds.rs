@@ -40,7 +40,7 @@ pub(super) struct QuorumRounds {
 }
 
 impl QuorumRounds {
-    /// At the start of a reign, which a majority has just confirmed by its
+    /// At the start of a leadership, which a majority has just confirmed by its
     /// votes.
     pub(super) const fn new(now: Instant) -> Self {
         Self {

@@ -44,7 +44,8 @@ pub(super) struct Server {
     pub(super) leader: Option<ServerId>,
     /// With which disk.
     pub(super) leads_with: Option<StorageId>,
-    /// Until then a leader is taken to be alive, whoever asks for votes.
+    /// Until then a leader is taken to be alive, no matter which server asks
+    /// for votes.
     pub(super) refuse_votes_until: Instant,
     /// Until then this server elects nobody, itself included: before it was
     /// started it may have heard a leader whose lease counts on that.
@@ -53,17 +54,17 @@ pub(super) struct Server {
     pub(super) left_at: Option<Instant>,
     /// In this term, the log is known to be the leader's up to here.
     pub(super) verified: LogId,
-    /// A better log vetoed this server's candidacy, and nobody has reigned
-    /// since (H7).
+    /// A better log vetoed this server's candidacy, and nobody has led since
+    /// (H7).
     pub(super) vetoed: bool,
-    /// How often it has stood, and nobody has reigned since.
+    /// How often it has stood, and nobody has led since.
     pub(super) stood: u32,
     /// In this term, up to where its leader has said that the log is
     /// committed, which may be further than this server has come. Told to
     /// people only; nothing that is decided rests on it.
     pub(super) leader_commit: Option<LogId>,
     /// As of when this server has known its state to be up to date, as a
-    /// follower or in earlier reigns of its own; see
+    /// follower or in earlier terms of its own; see
     /// [`Node::fresh_at`](super::Node::fresh_at).
     pub(super) fresh_at: Option<Instant>,
     /// The highest log time heard of.
@@ -114,8 +115,8 @@ impl Server {
 
     /// The disk that has taken this server's place: its own log knows that it
     /// was a member with its own disk, and that after that its number went to
-    /// another. Such a server acknowledges nothing: whoever takes its word
-    /// for that of the member (a leader of an earlier release does) would
+    /// another. Such a server acknowledges nothing: a leader that takes its
+    /// word for that of the member (a leader of an earlier release does) would
     /// count a disk that is none. It is not to be mistaken for one that reads
     /// the log of a time before it was admitted, in which its number may have
     /// been another's; that one must acknowledge, or it never gets further.
@@ -207,9 +208,9 @@ impl Server {
         self.now.after(least).after(more)
     }
 
-    /// How long a round of votes may take because of disks: the candidate's
-    /// own vote is a sync, and after that the others' are. Whoever would stand
-    /// sooner takes from another the term in which it would have won.
+    /// How long a round of votes may take because of disks: the candidate's own
+    /// vote is a sync, and after that the others' are. A server that would
+    /// stand sooner takes from another the term in which it would have won.
     ///
     /// This server's own disk is its best guess at all of them. Where that is
     /// wrong, candidacies are in vain, and from the third one on it guesses
@@ -415,7 +416,7 @@ impl Server {
     pub(super) fn ask(&mut self, to: ServerId, request: Request) -> u64 {
         self.number += 1;
         let number = self.number;
-        // Whoever has that number now, and not a disk that had it before.
+        // The disk that has that number now, and not one that had it before.
         let storage = self.members.now().storage(to);
         let by_number = self.planted(Bug::VotesByNumber) || self.counts_by_number();
         let to = (to, storage.filter(|_| !by_number));
@@ -424,7 +425,7 @@ impl Server {
     }
 
     /// Answers at once (as far as the term allows).
-    pub(super) fn reply(&mut self, to: &Asked, reply: Reply) {
+    pub(super) fn reply(&mut self, to: &RequestContext, reply: Reply) {
         if reply.acknowledges() && self.replaced_by().is_some() {
             return;
         }
@@ -432,7 +433,7 @@ impl Server {
     }
 
     /// Answers when everything staged so far is durable.
-    pub(super) fn reply_when_durable(&mut self, to: &Asked, reply: Reply) {
+    pub(super) fn reply_when_durable(&mut self, to: &RequestContext, reply: Reply) {
         let replaced = reply.acknowledges() && self.replaced_by().is_some();
         if replaced || self.fault.is_some() {
             return;
@@ -488,7 +489,7 @@ impl Server {
 
 /// A request that is to be answered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestContext {
     pub(super) by: ServerId,
     /// The disk it has.
     pub(super) storage: StorageId,
@@ -496,7 +497,7 @@ pub(super) struct Asked {
     pub(super) term: Term,
 }
 
-impl Asked {
+impl RequestContext {
     /// The one that asked, and no other disk of its number: a vote given to
     /// one of them must never be counted by the other.
     const fn whom(&self) -> (ServerId, Option<StorageId>) {

@@ -6,9 +6,9 @@ use tenure_core::time::Instant;
 use super::super::durable::{HardState, Identity, Snapshot};
 use super::super::entry::ClusterVersion;
 use super::super::ids::{LogId, Position, Rank, ServerId, StorageId};
+use super::super::known_starts::DiskProgress;
 use super::super::log::Log;
 use super::super::membership::{Membership, VotingStatus};
-use super::super::starts::DiskProgress;
 use super::super::state::State;
 use super::candidate::CandidatePhase;
 use super::types::Fault;
@@ -162,8 +162,8 @@ impl Node {
     }
 
     /// Up to where a leader knows its log to be on the disk of each other
-    /// member that has acknowledged something in this reign: such a disk has
-    /// the leader's term, too. Nothing on others.
+    /// member that has acknowledged something in this term: such a disk has the
+    /// leader's term, too. Nothing on others.
     pub fn acknowledged(&self) -> impl Iterator<Item = ((ServerId, StorageId), LogId)> {
         let peers = match &self.role {
             Role::Leader(leader) => Some(&leader.peers),
@@ -187,7 +187,7 @@ impl Node {
         peers.map(|(id, peer)| (*id, peer.matched))
     }
 
-    /// Whether it leads and everything before its reign is applied.
+    /// Whether it leads and everything before its term is applied.
     pub fn is_ready(&self) -> bool {
         match &self.role {
             Role::Leader(leader) => leader.is_ready(&self.server) && self.fault().is_none(),
@@ -195,11 +195,11 @@ impl Node {
         }
     }
 
-    /// How many entries that are committed it has not applied yet, as far as
-    /// it knows: those that its leader has told it of in this term, or, when
-    /// it leads, its own. `None` if it cannot know: it has heard no leader in
-    /// this term, stands for election, has stopped, or leads and has yet to
-    /// commit what was there before its reign.
+    /// How many entries that are committed it has not applied yet, as far as it
+    /// knows: those that its leader has told it of in this term, or, when it
+    /// leads, its own. `None` if it cannot know: it has heard no leader in this
+    /// term, stands for election, has stopped, or leads and has yet to commit
+    /// what was there before its term.
     pub fn lag(&self) -> Option<u64> {
         if self.fault().is_some() {
             return None;
@@ -231,7 +231,7 @@ impl Node {
     }
 
     /// Whether its state has all that it had before this process started, and
-    /// all that was committed before its leader's reign.
+    /// all that was committed before its leader's term.
     ///
     /// It forgets at its end how much of its log it had applied. An entry of
     /// the term that it is in is applied only when everything that was ever

@@ -11,7 +11,7 @@ use super::super::entry::{ClusterVersion, Command, Outcome, Serial, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
-use super::super::owner::{Fingerprint, OpenSession, OwnershipProof, SessionOpener};
+use super::super::session_owner::{Fingerprint, OpenSession, OwnershipProof, SessionOpener};
 use super::super::state::Bound;
 
 use alloc::boxed::Box;
@@ -32,7 +32,7 @@ pub enum Input {
     /// Batches up to this number are durable.
     Persisted(u64),
     /// Somebody wants something; the answer carries the same token.
-    Asked {
+    ClientRequest {
         /// The driver's name for it, unique in the life of the node.
         token: u64,
         /// What is wanted.
@@ -57,7 +57,7 @@ pub enum ClientRequest {
     /// with this if it is new. So a command that there is no room for is not
     /// refused as one that was not done, while an earlier sending is.
     Repeat(Box<(Command, OwnershipProof, Refusal)>),
-    /// End this session, whoever owns it: for operators.
+    /// End this session, no matter who owns it: for operators.
     End {
         /// Which.
         session: SessionId,
@@ -157,7 +157,7 @@ pub enum Query {
         /// At most so many entries; fewer if they are large.
         count: usize,
     },
-    /// Nothing: whoever is answered knows that this server led, and may look
+    /// Nothing: an answer says that this server led, and its receiver may look
     /// at its state.
     Barrier,
 }
@@ -212,6 +212,9 @@ pub enum Refusal {
     },
     /// Too much is under way; try again soon.
     Busy,
+    /// The cluster's version may be about to rise, and a session that is opened
+    /// before would have no owner for its whole life; try again soon.
+    Rising,
     /// It is larger than one entry may be.
     TooLarge,
     /// A request before it is missing.
@@ -416,7 +419,7 @@ pub enum Event {
     SetBack {
         /// Which.
         server: ServerId,
-        /// Up to where it had acknowledged this reign's log.
+        /// Up to where it had acknowledged this term's log.
         acknowledged: LogId,
         /// Where its log ends now.
         found: LogId,

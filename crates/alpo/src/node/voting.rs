@@ -1,16 +1,16 @@
 //! How a server judges those who would lead.
 //!
-//! Why nobody is elected twice in one term: a vote is given to one candidate
-//! in a term, is on disk before the candidate hears of it, and two
-//! majorities share a voter. Why whoever is elected has everything that was
-//! committed: it was on the disks of a majority, and one of those voters
-//! judged the candidate's log to be at least as good as its own.
+//! Why nobody is elected twice in one term: a vote is given to one candidate in
+//! a term, is on disk before the candidate hears of it, and two majorities
+//! share a voter. Why an elected leader has everything that was committed: it
+//! was on the disks of a majority, and one of those voters judged the
+//! candidate's log to be at least as good as its own.
 
 use super::super::bug::Bug;
 use super::super::ids::{Position, Rank};
 use super::super::message::{Reply, Request};
 use super::follower::Follower;
-use super::server::Asked;
+use super::server::RequestContext;
 use super::types::{Event, StepDownReason};
 use super::{Node, Role};
 
@@ -19,7 +19,11 @@ impl Node {
     /// was away cannot depose a leader that a majority hears: pre-votes always,
     /// votes if a leader is heard of. An election that the leader itself
     /// asked for is no disturbance.
-    pub(super) fn refuse_to_be_disturbed(&self, asked: &Asked, request: &Request) -> Option<Reply> {
+    pub(super) fn refuse_to_be_disturbed(
+        &self,
+        context: &RequestContext,
+        request: &Request,
+    ) -> Option<Reply> {
         let leads = matches!(self.role, Role::Leader(_)) && !self.server.planted(Bug::NotSticky);
         let led = (leads || self.server.is_led()).then_some(Reply::LeaderKnown {
             leader: self.server.leader,
@@ -32,7 +36,7 @@ impl Node {
             } else if !self.server.eligible(*last) {
                 let last = self.server.log.last();
                 Reply::LogIncomplete { last }
-            } else if let Some(owner) = self.syncs_vote_for_another(asked) {
+            } else if let Some(owner) = self.syncs_vote_for_another(context) {
                 Reply::AlreadyVoted { owner }
             } else {
                 Reply::PreVoteGranted
@@ -43,32 +47,33 @@ impl Node {
     }
 
     /// Whose candidacy waits for this disk, if not that of the asker. The
-    /// answer leaves when the vote does: whoever took it for a promise would
-    /// stand in the next term while the other takes office in this one.
-    fn syncs_vote_for_another(&self, asked: &Asked) -> Option<Rank> {
+    /// answer leaves when the vote does: a candidate that took it for a promise
+    /// would stand in the next term while the other becomes the leader in this
+    /// one.
+    fn syncs_vote_for_another(&self, context: &RequestContext) -> Option<Rank> {
         let vote = self.server.hard.vote?;
-        let syncs = !self.server.disk.hard_is_durable() && asked.term == self.server.term();
-        (syncs && !vote.is_of(asked.by, asked.storage)).then_some(vote.rank)
+        let syncs = !self.server.disk.hard_is_durable() && context.term == self.server.term();
+        (syncs && !vote.is_of(context.by, context.storage)).then_some(vote.rank)
     }
 
-    pub(super) fn vote(&mut self, asked: &Asked, last: Position) {
+    pub(super) fn vote(&mut self, context: &RequestContext, last: Position) {
         let candidate = Rank {
             last,
-            server: asked.by,
+            server: context.by,
         };
         let server = &mut self.server;
         if !server.may_vote() {
-            return server.reply(asked, Reply::NotAMember);
+            return server.reply(context, Reply::NotAMember);
         }
         if !server.eligible(last) {
             let last = server.log.last();
-            server.reply(asked, Reply::LogIncomplete { last });
+            server.reply(context, Reply::LogIncomplete { last });
             return self.stand_soon();
         }
         match server.hard.vote {
-            Some(owner) if !owner.is_of(asked.by, asked.storage) => {
+            Some(owner) if !owner.is_of(context.by, context.storage) => {
                 let owner = owner.rank;
-                server.reply(asked, Reply::AlreadyVoted { owner });
+                server.reply(context, Reply::AlreadyVoted { owner });
                 self.reset_election_timer_for(candidate);
             }
             given => {
@@ -77,9 +82,9 @@ impl Node {
                     if let Role::Candidate(_) = self.role {
                         self.become_follower(StepDownReason::HigherTerm);
                     }
-                    self.server.vote_for(candidate, asked.storage);
+                    self.server.vote_for(candidate, context.storage);
                 }
-                self.server.reply_when_durable(asked, Reply::Granted);
+                self.server.reply_when_durable(context, Reply::Granted);
                 self.reset_election_timer();
             }
         }
@@ -109,19 +114,19 @@ impl Node {
     }
 
     /// A candidate of this term asks this server to step back.
-    pub(super) fn defer(&mut self, asked: &Asked, last: Position) {
+    pub(super) fn defer(&mut self, context: &RequestContext, last: Position) {
         let theirs = Rank {
             last,
-            server: asked.by,
+            server: context.by,
         };
         match &self.role {
-            Role::Leader(_) => self.server.reply(asked, Reply::AlreadyLeader),
+            Role::Leader(_) => self.server.reply(context, Reply::AlreadyLeader),
             Role::Candidate(_) => {
                 let mine = self.server.rank();
                 if theirs < mine {
-                    return self.server.reply(asked, Reply::NotOutranked { mine });
+                    return self.server.reply(context, Reply::NotOutranked { mine });
                 }
-                self.server.emit(Event::Deferred { to: asked.by });
+                self.server.emit(Event::Deferred { to: context.by });
                 // A full wait: standing again too early would undo the
                 // progress of the one deferred to (H10).
                 let follower = if self.server.planted(Bug::DeferImpatient) {
@@ -131,21 +136,21 @@ impl Node {
                     Follower::deferring(&mut self.server)
                 };
                 self.role = Role::Follower(follower);
-                self.server.reply(asked, Reply::Deferred);
+                self.server.reply(context, Reply::Deferred);
             }
             Role::Follower(_) => {
-                self.server.reply(asked, Reply::Deferred);
+                self.server.reply(context, Reply::Deferred);
                 self.reset_election_timer_for(theirs);
             }
         }
     }
 
     /// The leader asks this server to lead instead.
-    pub(super) fn timeout_now(&mut self, asked: &Asked) {
+    pub(super) fn timeout_now(&mut self, context: &RequestContext) {
         if !self.server.may_stand() {
             return;
         }
-        self.server.reply(asked, Reply::Standing);
+        self.server.reply(context, Reply::Standing);
         self.stand(true, 0);
     }
 }

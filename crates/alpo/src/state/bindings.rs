@@ -1,27 +1,27 @@
 //! Registers that are bound to a session, and what becomes of them.
 //!
-//! Whoever holds many elections would have to renew each. Instead it binds
-//! their registers to its one session and says with each what the register
-//! is to hold *at the session's end*: its last will. As long as the session
-//! lives, its keep-alives are the renewal of all of them; at the entry that
-//! ends it (closed or expired), every server writes the last wills, each with
-//! a new version.
+//! A process that holds many elections would have to renew each. Instead it
+//! binds their registers to its one session and says with each what the
+//! register is to hold *at the session's end*: its on-expiry value. As long as
+//! the session lives, its keep-alives are the renewal of all of them; at the
+//! entry that ends it (closed or expired), every server writes the on-expiry
+//! values, each with a new version.
 //!
-//! Why that is safe to rest an office on (`docs/design/election.md`, clause 3, rule
-//! 1). A register is bound only while its session lives, since both end at
-//! the same entry. While it is bound nobody else may write it (but for a note
-//! that keeps the stamp) or delete it, *whatever version they expect*: so no
-//! rival takes the office by judging time, however fast its clock, and no
+//! Why a leadership can safely rest on that (`docs/design/election.md`, clause
+//! 3, rule 1). A register is bound only while its session lives, since both end
+//! at the same entry. While it is bound nobody else may write it (but for a
+//! note that keeps the stamp) or delete it, *whatever version they expect*: so
+//! no rival takes the election by judging time, however fast its clock, and no
 //! take-over that was sent long ago succeeds late. The session cannot expire
 //! before its time to live has passed on the log's time since the leader
 //! received its last command; the holder counts its validity from before it
 //! sent that command, and only once it is answered. So the holder's validity
 //! ends first, provided that it allows for how far the rates of both clocks,
-//! its own and that of the leader, may differ from each other.
-//! And what a vacated register gives to its next holder is a *value of the
-//! holder's making*, an office that is vacant and keeps its term: the register
-//! is never deleted, so that terms go on, and nothing here has to know what
-//! an office is.
+//! its own and that of the leader, may differ from each other. And what a
+//! vacated register gives to its next holder is a *value of the holder's
+//! making*, an election that is vacant and keeps its term: the register is
+//! never deleted, so that terms go on, and nothing here has to know what an
+//! election is.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,7 @@ pub(super) struct Binding {
 pub(super) struct Bindings {
     by_key: BTreeMap<Key, Binding>,
     by_session: BTreeMap<SessionId, BTreeSet<Key>>,
-    /// Bytes of all last wills.
+    /// Bytes of all on-expiry values.
     bytes: u64,
 }
 
@@ -57,7 +57,7 @@ impl Bindings {
         self.by_key.len()
     }
 
-    /// How many bytes their last wills have.
+    /// How many bytes their on-expiry values have.
     pub(super) const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -117,7 +117,7 @@ impl Bindings {
     }
 
     /// The session is over: what it held, in the order of the keys, with the
-    /// last wills.
+    /// on-expiry values.
     pub(super) fn end(&mut self, session: SessionId) -> impl Iterator<Item = (Key, Bytes)> {
         let held = self.by_session.remove(&session).unwrap_or_default();
         held.into_iter().filter_map(|key| {

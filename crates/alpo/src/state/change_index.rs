@@ -1,10 +1,10 @@
 //! Which changes of registers came by which entries.
 //!
-//! Changes are counted (their *revision*); registers carry the id of the
-//! entry that wrote them. Whoever knows only the latter, from a read or from
-//! a write of its own, can follow on from there all the same: this index says
-//! how many changes there were after an entry. Like the changes themselves it
-//! goes back a while and is no part of a snapshot.
+//! Changes are counted (their *revision*); registers carry the id of the entry
+//! that wrote them. A client that knows only the latter, from a read or from a
+//! write of its own, can watch from there all the same: this index says how
+//! many changes there were after an entry. Like the changes themselves it goes
+//! back a while and is no part of a snapshot.
 
 use alloc::collections::VecDeque;
 

@@ -44,7 +44,7 @@ use super::entry::{
 };
 use super::ids::{LogId, Position};
 use super::membership::Membership;
-use super::owner::{Owner, SessionOpener};
+use super::session_owner::{SessionOpener, SessionOwner};
 use bindings::Bindings;
 use change_index::ChangeIndex;
 use state_checksums::{StateChecksums, mix};
@@ -54,7 +54,7 @@ use state_checksums::{StateChecksums, mix};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Bytes of the plain log that are kept; the oldest entries go first.
-    pub journal_bytes: u64,
+    pub user_log_bytes: u64,
     /// Open sessions; one more is refused.
     pub sessions: u64,
     /// Changes of registers that a watch can resume from.
@@ -67,7 +67,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            journal_bytes: 64 * 1024 * 1024,
+            user_log_bytes: 64 * 1024 * 1024,
             sessions: 65_536,
             changes: 4_096,
             checksum_every: 256,
@@ -119,7 +119,7 @@ impl State {
             version: ClusterVersion::FIRST,
             members: Membership::default(),
             registers: Registers::new(usize::try_from(limits.changes).unwrap_or(usize::MAX)),
-            user_log: UserLog::new(limits.journal_bytes),
+            user_log: UserLog::new(limits.user_log_bytes),
             sessions: Sessions::default(),
             bindings: Bindings::default(),
             state_checksums: StateChecksums::default(),
@@ -135,7 +135,7 @@ impl State {
     }
 
     /// Before the first entry of a cluster that is founded with `members`.
-    pub fn founded(limits: Limits, clock: ClockId, members: Membership) -> Self {
+    pub fn bootstrapped(limits: Limits, clock: ClockId, members: Membership) -> Self {
         Self {
             members,
             ..Self::new(limits, clock)
@@ -213,7 +213,7 @@ impl State {
 
     /// How many bytes of these are this register's.
     pub fn weight(&self, key: &Key, register: &Register) -> usize {
-        register.weight(key) + self.last_will(key).map_or(0, |it| it.len())
+        register.weight(key) + self.on_expiry_value(key).map_or(0, |it| it.len())
     }
 
     /// The revision of the registers after entry `id`: the changes after it
@@ -231,7 +231,7 @@ impl State {
     }
 
     /// One register as a reader sees it. A bound one is as young as its
-    /// session's last sign of life: that renews it.
+    /// session's last command: that renews it.
     pub fn register(&self, key: &Key) -> Option<Register> {
         let held = self.registers.read(key)?;
         Some(self.seen(key, held))
@@ -259,7 +259,7 @@ impl State {
     }
 
     /// What it is to hold when that session ends.
-    pub fn last_will(&self, key: &Key) -> Option<&Bytes> {
+    pub fn on_expiry_value(&self, key: &Key) -> Option<&Bytes> {
         self.bindings.last(key)
     }
 
@@ -350,7 +350,7 @@ impl State {
     fn carry_out(&mut self, entry: &Entry, digest: Option<NonZeroU64>) -> Outcome {
         match &entry.payload {
             Payload::NoOp => {
-                // A new reign: nobody could be heard in between, so everybody
+                // A new leader: nobody could be heard in between, so everybody
                 // gets a full new lease.
                 if !self.planted(Bug::ReignRenewsNobody) {
                     self.sessions.refresh(self.time);
@@ -361,7 +361,7 @@ impl State {
                 self.members = members.clone();
                 Outcome::Members
             }
-            Payload::Open { ttl } => self.open(entry.id, *ttl, Owner::default()),
+            Payload::Open { ttl } => self.open(entry.id, *ttl, SessionOwner::default()),
             Payload::OpenOwned { ttl, owner } => self.open(entry.id, *ttl, *owner),
             Payload::Command(command) => self.apply_command(command, digest),
             Payload::Expire { session } => {
@@ -384,13 +384,17 @@ impl State {
         }
     }
 
-    fn open(&mut self, id: SessionId, ttl: LogTime, owner: Owner) -> Outcome {
+    fn open(&mut self, id: SessionId, ttl: LogTime, owner: SessionOwner) -> Outcome {
         if self.sessions.len() as u64 >= self.limits.sessions {
             return Outcome::TooManySessions;
         }
         // No leader writes an owner before; a state of version 1 has none.
         let noted = self.version >= ClusterVersion::SECOND;
-        let owner = if noted { owner } else { Owner::default() };
+        let owner = if noted {
+            owner
+        } else {
+            SessionOwner::default()
+        };
         self.sessions.open(id, ttl, owner, self.time);
         Outcome::Opened(id)
     }
@@ -464,7 +468,8 @@ impl State {
             return Outcome::Conflict;
         }
         let outcome = self.swap(write);
-        // Whoever may do more than leave a note takes it over, or up, whole.
+        // A writer that may do more than leave a note takes it over, or up,
+        // whole.
         if !note && matches!(outcome, Outcome::Swapped(_)) {
             self.release(&write.key);
         }
@@ -480,7 +485,7 @@ impl State {
         }
         let outcome = self.swap(write);
         if matches!(outcome, Outcome::Swapped(_)) {
-            let before = self.last_will(&write.key).map_or(0, |it| it.len());
+            let before = self.on_expiry_value(&write.key).map_or(0, |it| it.len());
             self.bindings.bind(write.key.clone(), session, last.clone());
             self.registers
                 .grown_beside(last.len() as i64 - before as i64);
@@ -490,12 +495,12 @@ impl State {
 
     /// The register was written or deleted, and is bound no more.
     fn release(&mut self, key: &Key) {
-        let freed = self.last_will(key).map_or(0, |it| it.len());
+        let freed = self.on_expiry_value(key).map_or(0, |it| it.len());
         self.bindings.release(key);
         self.registers.grown_beside(-(freed as i64));
     }
 
-    /// The session is over: its registers get their last wills.
+    /// The session is over: its registers get their on-expiry values.
     fn vacate(&mut self, session: SessionId) {
         for (key, value) in self.bindings.end(session).collect::<Vec<_>>() {
             let Some(held) = self.registers.read(&key) else {
@@ -554,7 +559,7 @@ impl State {
     }
 }
 
-fn of_owner(owner: &Owner) -> u64 {
+fn of_owner(owner: &SessionOwner) -> u64 {
     let of = |hash, half: [u8; 16]| {
         let number = u128::from_le_bytes(half);
         mix(mix(hash, number as u64), (number >> 64) as u64)

@@ -21,18 +21,18 @@
 //! Who led when the old cluster was lost may still believe in its lease. So
 //! each election is *held*, in the raised term, by an id that no process has:
 //! for the longest lease of the backup, counted by every judge from its first
-//! sight of it or on the log's time from here on (`docs/design/election.md`, clause
-//! 3), whatever the old holder's renewal says. A judge by the calendar
+//! sight of it or on the log's time from here on (`docs/design/election.md`,
+//! clause 3), whatever the old holder's renewal says. A judge by the calendar
 //! (`--max-clock-skew`) counts from the restore: so that comes after the old
-//! cluster is off. Anybody who may write one
-//! election could keep all the others waiting by a long lease there, so an
-//! operator who knows better says what the longest lease was; an election
-//! whose own record has a longer one is held for that. A leader of the old cluster
-//! was confirmed last before that was off, so before any judge looks: it is
-//! over first. The office is bound to no session. For the same reason each
-//! group's nodes are replaced by one that is no process and that is silent:
-//! what they ran goes to heirs when it is judged dead (`docs/design/groups.md`, clause
-//! 3); their heartbeats are gone, so none of them can go on beating.
+//! cluster is off. Anybody who may write one election could keep all the others
+//! waiting by a long lease there, so an operator who knows better says what the
+//! longest lease was; an election whose own record has a longer one is held for
+//! that. A leader of the old cluster was confirmed last before that was off, so
+//! before any judge looks: it is over first. The election is bound to no
+//! session. For the same reason each group's nodes are replaced by one that is
+//! no process and that is silent: what they ran goes to heirs when it is judged
+//! dead (`docs/design/groups.md`, clause 3); their heartbeats are gone, so none
+//! of them can go on beating.
 //!
 //! Sessions of the backup are over for their clients: which of their serials
 //! were done after the backup is not known. One that holds other registers
@@ -59,7 +59,7 @@ use super::super::codec::crc32c_append;
 use super::super::entry::{ClusterVersion, SessionId};
 use super::super::ids::{LogId, MAX_NUMBER, Position};
 use super::super::membership::Membership;
-use super::super::owner::Owner;
+use super::super::session_owner::SessionOwner;
 use super::bindings::Bindings;
 use super::change_index::ChangeIndex;
 use super::gaps::{Gap, Gaps, LAST, joined};
@@ -291,7 +291,7 @@ impl State {
             if let Some(session) = self.sessions.get(*old) {
                 // No secret has this hash that anybody could find.
                 let secret = (self.version >= ClusterVersion::SECOND).then_some([0; 16]);
-                let owner = Owner {
+                let owner = SessionOwner {
                     secret,
                     ..*session.owner()
                 };
@@ -532,7 +532,7 @@ mod tests {
         let server = ServerId::new(1).expect("a number");
         let how = Restoring {
             clock: ClockId::default(),
-            members: Membership::founded([(server, StorageId::from_u128(1))]),
+            members: Membership::bootstrapped([(server, StorageId::from_u128(1))]),
             times: 1,
             term_step: TERM_STEP,
             longest_lease: None,

@@ -19,7 +19,7 @@ use core::num::NonZeroU64;
 use core::ops::Bound;
 
 use super::super::entry::{Command, LogTime, Operation, Outcome, Serial, SessionId};
-use super::super::owner::{Owner, SessionOpener};
+use super::super::session_owner::{SessionOpener, SessionOwner};
 use super::digest::digest_of;
 
 /// The most answers a session keeps, and so the most requests a client may
@@ -32,7 +32,7 @@ pub struct Session {
     pub(super) ttl: LogTime,
     pub(super) heard: LogTime,
     pub(super) completed: Serial,
-    pub(super) owner: Owner,
+    pub(super) owner: SessionOwner,
     /// Answers to the last serials, up to `completed`.
     pub(super) saved: VecDeque<Saved>,
 }
@@ -62,7 +62,7 @@ impl Session {
     }
 
     /// Whose it is.
-    pub const fn owner(&self) -> &Owner {
+    pub const fn owner(&self) -> &SessionOwner {
         &self.owner
     }
 
@@ -175,7 +175,7 @@ impl Sessions {
         self.sessions.insert(id, session);
     }
 
-    pub(super) fn open(&mut self, id: SessionId, ttl: LogTime, owner: Owner, now: LogTime) {
+    pub(super) fn open(&mut self, id: SessionId, ttl: LogTime, owner: SessionOwner, now: LogTime) {
         let session = Session {
             ttl,
             heard: now,

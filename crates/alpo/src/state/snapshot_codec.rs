@@ -21,7 +21,7 @@ use super::super::codec::{
 };
 use super::super::entry::{ClusterVersion, Outcome};
 use super::super::ids::Position;
-use super::super::owner::Owner;
+use super::super::session_owner::SessionOwner;
 use super::bindings::Bindings;
 use super::change_index::ChangeIndex;
 use super::gaps::{Gap, Gaps, LAST};
@@ -30,7 +30,7 @@ use super::state_checksums::{self, StateChecksums};
 use super::{Limits, MAX_WINDOW, Session, Sessions, State, UserLog};
 
 /// The version of the format in which a cluster of version 1 writes it.
-const BEFORE: u8 = 3;
+const VERSION_BEFORE: u8 = 3;
 
 /// The version of the format from cluster version 2 on: with the owners of
 /// sessions, the digests of what they did, and what was left out by restoring.
@@ -57,7 +57,7 @@ impl fmt::Display for SnapshotError {
             Self::Version(found) => {
                 write!(
                     f,
-                    "expected a snapshot of version {BEFORE} or {VERSION}, found version {found}"
+                    "expected a snapshot of version {VERSION_BEFORE} or {VERSION}, found version {found}"
                 )
             }
             Self::Checksum => f.write_str("the snapshot is damaged: its checksum is wrong"),
@@ -86,13 +86,13 @@ fn is_newer(version: ClusterVersion) -> bool {
 /// The checksum of what is written, kept up piece by piece: some tens of
 /// megabytes would be out of the processor's caches by the time that all of
 /// it is there.
-struct Sum {
+struct RunningChecksum {
     append: Checksum,
     value: u32,
     upto: usize,
 }
 
-impl Sum {
+impl RunningChecksum {
     /// As much as a cache near the processor holds.
     const MUCH: usize = 64 * 1024;
 
@@ -133,9 +133,9 @@ impl State {
         // twice over.
         to.reserve(self.user_log.weight() + 4_096);
         let newer = is_newer(self.version);
-        to.push(if newer { VERSION } else { BEFORE });
+        to.push(if newer { VERSION } else { VERSION_BEFORE });
         for limit in [
-            self.limits.journal_bytes,
+            self.limits.user_log_bytes,
             self.limits.sessions,
             self.limits.changes,
             self.limits.checksum_every,
@@ -152,8 +152,8 @@ impl State {
         put_u64(to, self.state_checksums.registers);
         write_membership(to, &self.members);
         self.encode_registers(to);
-        let mut sum = Sum::of(sum);
-        self.encode_journal(to, &mut sum);
+        let mut sum = RunningChecksum::of(sum);
+        self.encode_user_log(to, &mut sum);
         self.encode_sessions(to, newer);
         self.encode_bindings(to);
         if newer {
@@ -191,12 +191,12 @@ impl State {
     fn read(mut from: Reader<'_>) -> Result<Self, SnapshotError> {
         let from = &mut from;
         let format = from.u8()?;
-        if format != VERSION && format != BEFORE {
+        if format != VERSION && format != VERSION_BEFORE {
             return Err(SnapshotError::Version(format));
         }
         let newer = format == VERSION;
         let limits = Limits {
-            journal_bytes: from.u64()?,
+            user_log_bytes: from.u64()?,
             sessions: from.u64()?,
             changes: from.u64()?,
             checksum_every: from.number()?,
@@ -216,7 +216,7 @@ impl State {
         let (chain, sum) = (from.u64()?, from.u64()?);
         let members = read_membership(from)?;
         let registers = decode_registers(from, limits, clock)?;
-        let (first, entries) = decode_journal(from)?;
+        let (first, entries) = decode_user_log(from)?;
         let sessions = decode_sessions(from, newer)?;
         let bindings = decode_bindings(from, &registers, &sessions)?;
         let gaps = if newer {
@@ -225,7 +225,7 @@ impl State {
             Vec::new()
         };
         let numbers = gaps.iter().map(|gaps: &Gaps| gaps.numbers);
-        let user_log = UserLog::restored(limits.journal_bytes, first, entries, numbers);
+        let user_log = UserLog::restored(limits.user_log_bytes, first, entries, numbers);
         let user_log = user_log.ok_or(DecodeError::Number)?;
         from.end()?;
         // What was kept up entry by entry, against what is really there.
@@ -278,7 +278,7 @@ impl State {
         }
     }
 
-    fn encode_journal(&self, to: &mut Vec<u8>, sum: &mut Sum) {
+    fn encode_user_log(&self, to: &mut Vec<u8>, sum: &mut RunningChecksum) {
         put_u64(to, self.user_log.first());
         put_u64(to, self.user_log.entries().len() as u64);
         for entry in self.user_log.entries() {
@@ -364,7 +364,7 @@ fn decode_registers(
     Ok(Registers::restored(registers?, revision, changes))
 }
 
-fn decode_journal(from: &mut Reader<'_>) -> Result<(u64, VecDeque<Bytes>), DecodeError> {
+fn decode_user_log(from: &mut Reader<'_>) -> Result<(u64, VecDeque<Bytes>), DecodeError> {
     let first = from.number()?;
     let entries = (0..from.count()?).map(|_| Ok(from.bytes()?.into()));
     Ok((
@@ -412,7 +412,7 @@ fn decode_sessions(from: &mut Reader<'_>, newer: bool) -> Result<Sessions, Decod
         let owner = if newer {
             read_owner(from)?
         } else {
-            Owner::default()
+            SessionOwner::default()
         };
         let saved = from.count()?;
         if saved as u64 > MAX_WINDOW.min(completed) {

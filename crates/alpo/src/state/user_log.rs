@@ -7,8 +7,8 @@
 //!
 //! There is one kind of gap: a log that was restored from a backup goes on a
 //! good way above it, since the cluster that is lost may have given out the
-//! numbers that follow ([`Gap`]). No answer spans it: whoever has read up to
-//! it asks from a number in it next, and is told.
+//! numbers that follow ([`Gap`]). No answer spans it: a reader that has read up
+//! to it asks from a number in it next, and is told.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

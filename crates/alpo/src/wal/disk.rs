@@ -1,4 +1,4 @@
-//! The few things the log asks of whoever keeps its files.
+//! The few things that the log asks of what keeps its files.
 //!
 //! What is asked for is little: a new file reads as zeros; a name that was
 //! synced stays; a write that was synced stays; a sector of 512 bytes is

@@ -10,7 +10,7 @@ use core::fmt;
 
 /// What is wrong with a file, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Flaw {
+pub struct DamageReport {
     /// The name of the file.
     pub file: String,
     /// Where in it, in bytes from its start.
@@ -26,7 +26,7 @@ pub struct Flaw {
 pub enum Refused {
     /// They are somebody else's, or nobody's, or there are some where there
     /// should be none. Nothing is wrong with the disk.
-    Misplaced(Flaw),
+    Misplaced(DamageReport),
     /// Written by a newer version.
     Newer {
         /// The name of the file.
@@ -37,9 +37,9 @@ pub enum Refused {
         known: u32,
     },
     /// A record that is whole, and of a kind that this code does not know.
-    Later(Flaw),
+    Later(DamageReport),
     /// What was acknowledged is damaged or gone.
-    Damaged(Flaw),
+    Damaged(DamageReport),
 }
 
 impl Refused {
@@ -49,7 +49,7 @@ impl Refused {
         expected: impl Into<String>,
         found: impl Into<String>,
     ) -> Self {
-        Self::Damaged(Flaw {
+        Self::Damaged(DamageReport {
             file: file.to_owned(),
             offset,
             expected: expected.into(),
@@ -62,7 +62,7 @@ impl Refused {
         expected: impl Into<String>,
         found: impl Into<String>,
     ) -> Self {
-        Self::Misplaced(Flaw {
+        Self::Misplaced(DamageReport {
             file: file.to_owned(),
             offset: 0,
             expected: expected.into(),

@@ -46,20 +46,20 @@ use alloc::vec::Vec;
 use crate::codec::DecodeError;
 
 use super::record::{
-    Checksum, FRAME_BYTES, Frame, GROUP, Record, SEAL, chain, frame, frame_again, put,
+    Checksum, FRAME_BYTES, Frame, GROUP, Record, SEAL, chain, frame, frame_unchecked, put,
 };
 
 /// What a disk writes whole or not at all, in bytes.
 pub(super) const SECTOR: usize = 512;
 /// The last byte of a header and of a group. More than one bit is set, so
 /// that no single flipped one makes it zero.
-const MARK: u8 = 0xa5;
+const END_MARK: u8 = 0xa5;
 /// A group's header with its frame.
 const HEADER_BYTES: usize = FRAME_BYTES + 8 * 5 + 4 + 4 + 1;
 
 /// Where a group stands: what its header must say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct SegmentPosition {
     /// The number of the segment.
     pub(super) segment: u64,
     /// Half of the storage id.
@@ -74,7 +74,7 @@ pub(super) struct Place {
     pub(super) chain: u32,
 }
 
-impl Place {
+impl SegmentPosition {
     /// The place of the group after one of `bytes` at this place.
     pub(super) const fn after(self, bytes: usize, chain: u32) -> Self {
         Self {
@@ -104,25 +104,29 @@ pub(super) const fn is_empty(buffer: &[u8]) -> bool {
 
 /// Closes the group in `buffer`: mark, padding, header. The group's chain
 /// value comes back.
-pub(super) fn finish(sum: Checksum, buffer: &mut Vec<u8>, place: &Place) -> u32 {
-    buffer.push(MARK);
+pub(super) fn finish(
+    sum: Checksum,
+    buffer: &mut Vec<u8>,
+    segment_position: &SegmentPosition,
+) -> u32 {
+    buffer.push(END_MARK);
     let length = buffer.len();
     buffer.resize(padded(length), 0);
     let blank = blank_sectors(buffer, HEADER_BYTES);
     let mut header = Vec::with_capacity(HEADER_BYTES);
     put(sum, &mut header, GROUP, |to| {
         for number in [
-            place.group,
-            place.segment,
-            place.offset,
+            segment_position.group,
+            segment_position.segment,
+            segment_position.offset,
             length as u64,
-            place.salt,
+            segment_position.salt,
         ] {
             to.extend_from_slice(&number.to_le_bytes());
         }
         to.extend_from_slice(&blank.to_le_bytes());
-        to.extend_from_slice(&place.chain.to_le_bytes());
-        to.push(MARK);
+        to.extend_from_slice(&segment_position.chain.to_le_bytes());
+        to.push(END_MARK);
     });
     buffer[..HEADER_BYTES].copy_from_slice(&header);
     let end = length - 1;
@@ -134,22 +138,26 @@ pub(super) fn finish(sum: Checksum, buffer: &mut Vec<u8>, place: &Place) -> u32 
 pub(super) fn frames(bytes: &[u8]) -> impl Iterator<Item = (usize, Frame<'_>)> {
     let mut at = 0;
     core::iter::from_fn(move || {
-        let frame = frame_again(bytes.get(at..)?)?;
+        let frame = frame_unchecked(bytes.get(at..)?)?;
         let offset = at;
         at += frame.bytes;
         Some((offset, frame))
     })
 }
 
-/// The seal that ends a segment at `place`: a sector.
-pub(super) fn seal(sum: Checksum, place: &Place) -> Vec<u8> {
+/// The seal that ends a segment at `segment_position`: a sector.
+pub(super) fn seal(sum: Checksum, segment_position: &SegmentPosition) -> Vec<u8> {
     let mut sector = Vec::with_capacity(SECTOR);
     put(sum, &mut sector, SEAL, |to| {
-        for number in [place.segment, place.offset, place.salt] {
+        for number in [
+            segment_position.segment,
+            segment_position.offset,
+            segment_position.salt,
+        ] {
             to.extend_from_slice(&number.to_le_bytes());
         }
-        to.extend_from_slice(&place.chain.to_le_bytes());
-        to.push(MARK);
+        to.extend_from_slice(&segment_position.chain.to_le_bytes());
+        to.push(END_MARK);
     });
     sector.resize(SECTOR, 0);
     sector
@@ -191,11 +199,11 @@ impl Damage {
 
 /// What stands where a group should.
 #[derive(Clone, Debug)]
-pub(super) enum Found<'a> {
+pub(super) enum FoundGroup<'a> {
     /// A group. Its header and bounds are checked, its records are not yet.
     Group(Group<'a>),
     /// Nothing but zeros up to the end of the segment.
-    End,
+    SegmentEnd,
     /// The seal: the log goes on in the next segment.
     Seal,
     /// A write that never finished, and why that is certain.
@@ -204,44 +212,48 @@ pub(super) enum Found<'a> {
     Damaged(Damage),
 }
 
-/// Looks for a group at `place` in a whole segment.
-pub(super) fn look<'a>(sum: Checksum, segment: &'a [u8], place: &Place) -> Found<'a> {
-    let at = usize::try_from(place.offset).unwrap_or(usize::MAX);
+/// Looks for a group at `segment_position` in a whole segment.
+pub(super) fn read_group<'a>(
+    sum: Checksum,
+    segment: &'a [u8],
+    segment_position: &SegmentPosition,
+) -> FoundGroup<'a> {
+    let at = usize::try_from(segment_position.offset).unwrap_or(usize::MAX);
     let Some(rest) = segment.get(at..).filter(|rest| !rest.is_empty()) else {
-        return Found::End;
+        return FoundGroup::SegmentEnd;
     };
     let first = &rest[..rest.len().min(SECTOR)];
     // Nothing where the header belongs, whatever stands behind it: so it is
     // while a torn write is being cleared, and after one that lost its first
     // sector.
     if is_zero(&first[..first.len().min(HEADER_BYTES)]) {
-        return without_header(sum, segment, at, place, None);
+        return without_header(sum, segment, at, segment_position, None);
     }
     match frame(sum, first) {
-        Ok(frame) if frame.kind == SEAL => judge_seal(sum, first, at, place),
-        Ok(frame) => match header(&frame, place, rest.len()) {
-            Ok((length, blank)) => Found::Group(Group {
+        Ok(frame) if frame.kind == SEAL => judge_seal(sum, first, at, segment_position),
+        Ok(frame) => match header(&frame, segment_position, rest.len()) {
+            Ok((length, blank)) => FoundGroup::Group(Group {
                 body: &rest[HEADER_BYTES..length - 1],
                 body_at: at + HEADER_BYTES,
                 bytes: padded(length),
                 head: chain(sum, 0, frame.checksum),
             })
             .whole_or(segment, at, length, blank),
-            Err(wrong) => Found::Damaged(Damage::new(at, wrong)),
+            Err(wrong) => FoundGroup::Damaged(Damage::new(at, wrong)),
         },
-        Err(wrong) => without_header(sum, segment, at, place, Some(wrong)),
+        Err(wrong) => without_header(sum, segment, at, segment_position, Some(wrong)),
     }
 }
 
-impl<'a> Found<'a> {
+impl<'a> FoundGroup<'a> {
     /// Checks what a group's header cannot: that all of the group is there.
     /// Only the records' own checksums are left to check.
     fn whole_or(self, segment: &'a [u8], at: usize, length: usize, blank: u32) -> Self {
         let end = at + length;
         let padding = &segment[end..at + padded(length)];
-        let wrong = if segment[end - 1] != MARK {
+        let wrong = if segment[end - 1] != END_MARK {
             let found = format!("{:02x}", segment[end - 1]);
-            Damage::new(end - 1, (format!("the last byte {MARK:02x}"), found))
+            Damage::new(end - 1, (format!("the last byte {END_MARK:02x}"), found))
         } else if !is_zero(padding) {
             let found = "something else".to_owned();
             Damage::new(end, ("zeros up to the next sector".to_owned(), found))
@@ -258,7 +270,7 @@ pub(super) fn check<'a>(
     sum: Checksum,
     segment: &[u8],
     group: &Group<'a>,
-) -> Result<u32, Found<'a>> {
+) -> Result<u32, FoundGroup<'a>> {
     let mut at = 0;
     let mut so_far = group.head;
     while at < group.body.len() {
@@ -291,7 +303,13 @@ pub(super) fn decode(frame: &Frame<'_>, offset: usize) -> Result<Record, Damage>
 }
 
 /// Torn or damaged? For a group whose header can be read.
-fn judge<'a>(segment: &[u8], at: usize, length: usize, blank: u32, damage: Damage) -> Found<'a> {
+fn judge<'a>(
+    segment: &[u8],
+    at: usize,
+    length: usize,
+    blank: u32,
+    damage: Damage,
+) -> FoundGroup<'a> {
     let end = at + padded(length);
     if let Some(byte) = first_not_zero(&segment[end..]) {
         let found = format!(
@@ -299,16 +317,16 @@ fn judge<'a>(segment: &[u8], at: usize, length: usize, blank: u32, damage: Damag
             damage.found,
             end + byte
         );
-        return Found::Damaged(Damage { found, ..damage });
+        return FoundGroup::Damaged(Damage { found, ..damage });
     }
     let missing = blank_sectors(&segment[at..end], 0).saturating_sub(blank);
     if missing > 0 {
-        return Found::Torn(format!("{missing} sectors of it were never written"));
+        return FoundGroup::Torn(format!("{missing} sectors of it were never written"));
     }
     if segment[at + length - 1] == 0 {
-        return Found::Torn("its end was never written".to_owned());
+        return FoundGroup::Torn("its end was never written".to_owned());
     }
-    Found::Damaged(damage)
+    FoundGroup::Damaged(damage)
 }
 
 /// Torn or damaged? For a place without a header that can be read.
@@ -316,32 +334,37 @@ fn without_header<'a>(
     sum: Checksum,
     segment: &'a [u8],
     at: usize,
-    place: &Place,
+    segment_position: &SegmentPosition,
     wrong: Option<(String, String)>,
-) -> Found<'a> {
+) -> FoundGroup<'a> {
     let rest = &segment[at..];
-    if let Some(later) = later_header(sum, segment, at, place) {
-        let expected = format!("group {} of the log", place.group);
+    if let Some(later) = later_header(sum, segment, at, segment_position) {
+        let expected = format!("group {} of the log", segment_position.group);
         let found = wrong.map_or_else(|| "zeros".to_owned(), |(_, found)| found);
         let found =
             format!("{found} (with a later group at byte {later}, so it had been acknowledged)");
-        return Found::Damaged(Damage::new(at, (expected, found)));
+        return FoundGroup::Damaged(Damage::new(at, (expected, found)));
     }
     match (wrong, first_not_zero(rest)) {
-        (None, None) => Found::End,
-        (None, Some(byte)) => Found::Torn(format!(
+        (None, None) => FoundGroup::SegmentEnd,
+        (None, Some(byte)) => FoundGroup::Torn(format!(
             "its header was never written, but bytes at {} were",
             at + byte
         )),
         // Nothing after a part of a header, not even the end of that part.
         (Some(_), _) if rest.len() >= HEADER_BYTES && is_zero(&rest[HEADER_BYTES - 1..]) => {
-            Found::Torn("the end of its header was never written".to_owned())
+            FoundGroup::Torn("the end of its header was never written".to_owned())
         }
-        (Some(wrong), _) => Found::Damaged(Damage::new(at, wrong)),
+        (Some(wrong), _) => FoundGroup::Damaged(Damage::new(at, wrong)),
     }
 }
 
-fn later_header(sum: Checksum, segment: &[u8], at: usize, place: &Place) -> Option<usize> {
+fn later_header(
+    sum: Checksum,
+    segment: &[u8],
+    at: usize,
+    segment_position: &SegmentPosition,
+) -> Option<usize> {
     (at + SECTOR..segment.len()).step_by(SECTOR).find(|later| {
         let sector = &segment[*later..segment.len().min(later + SECTOR)];
         let Ok(frame) = frame(sum, sector) else {
@@ -350,32 +373,36 @@ fn later_header(sum: Checksum, segment: &[u8], at: usize, place: &Place) -> Opti
         let [_, segment, offset, _, salt] = numbers(frame.payload);
         frame.kind == GROUP
             && frame.payload.len() == HEADER_BYTES - FRAME_BYTES
-            && segment == place.segment
+            && segment == segment_position.segment
             && offset == *later as u64
-            && salt == place.salt
+            && salt == segment_position.salt
     })
 }
 
 /// The length and the blank sectors of a group, from its header. Behind it
 /// there is room for the seal, or for the next group with one: the log leaves
 /// it, and could not close the segment without.
-fn header(frame: &Frame<'_>, place: &Place, room: usize) -> Result<(usize, u32), (String, String)> {
+fn header(
+    frame: &Frame<'_>,
+    segment_position: &SegmentPosition,
+    room: usize,
+) -> Result<(usize, u32), (String, String)> {
     if frame.kind != GROUP || frame.bytes != HEADER_BYTES {
         let found = format!("a record of kind {}", frame.kind);
         return Err(("the header of a group".to_owned(), found));
     }
     let [group, segment, offset, length, salt] = numbers(frame.payload);
     let chain = word(&frame.payload[44..]);
-    let found = Place {
+    let found = SegmentPosition {
         segment,
         salt,
         offset,
         group,
         chain,
     };
-    if found != *place {
+    if found != *segment_position {
         return Err((
-            format!("the header of {}", describe(place)),
+            format!("the header of {}", describe(segment_position)),
             format!("that of {}", describe(&found)),
         ));
     }
@@ -391,19 +418,28 @@ fn header(frame: &Frame<'_>, place: &Place, room: usize) -> Result<(usize, u32),
     }
 }
 
-fn describe(place: &Place) -> String {
+fn describe(segment_position: &SegmentPosition) -> String {
     format!(
         "group {} at byte {} of segment {} (chain {:08x}, storage {:016x})",
-        place.group, place.offset, place.segment, place.chain, place.salt
+        segment_position.group,
+        segment_position.offset,
+        segment_position.segment,
+        segment_position.chain,
+        segment_position.salt
     )
 }
 
-fn judge_seal<'a>(sum: Checksum, sector: &[u8], at: usize, place: &Place) -> Found<'a> {
-    if sector == seal(sum, place) {
-        return Found::Seal;
+fn judge_seal<'a>(
+    sum: Checksum,
+    sector: &[u8],
+    at: usize,
+    segment_position: &SegmentPosition,
+) -> FoundGroup<'a> {
+    if sector == seal(sum, segment_position) {
+        return FoundGroup::Seal;
     }
-    let expected = format!("the seal at the end of {}", describe(place));
-    Found::Damaged(Damage::new(at, (expected, "that of another".to_owned())))
+    let expected = format!("the seal at the end of {}", describe(segment_position));
+    FoundGroup::Damaged(Damage::new(at, (expected, "that of another".to_owned())))
 }
 
 /// The first five numbers of a header's payload; zeros where it is too short.

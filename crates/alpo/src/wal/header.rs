@@ -18,7 +18,7 @@ use crate::{ClusterId, Identity, Position, ServerId, StorageId};
 
 use super::Format;
 use super::error::Refused;
-use super::group::{Place, SECTOR};
+use super::group::{SECTOR, SegmentPosition};
 use super::record::Checksum;
 use super::tail::Tail;
 
@@ -223,8 +223,8 @@ pub struct SegmentStart {
 
 impl SegmentStart {
     /// The place of its first group.
-    pub(super) const fn place(&self, identity: &Identity) -> Place {
-        Place {
+    pub(super) const fn segment_position(&self, identity: &Identity) -> SegmentPosition {
+        SegmentPosition {
             segment: self.segment,
             salt: salt(identity),
             offset: SECTOR as u64,

@@ -21,11 +21,11 @@ use crate::{Batch, LogId, Position, Recovered, Snapshot};
 use super::Format;
 use super::disk::{Disk, DiskFile as _};
 use super::error::{Refused, WalError};
-use super::group::{self, Place, SECTOR};
+use super::group::{self, SECTOR, SegmentPosition};
 use super::header::{self, SegmentStart};
 use super::names::{self, Listing};
 use super::record::{Record, put_entry};
-use super::recover::{self, Closed, Log, list, refuse_orphans};
+use super::recover::{self, ClosedSegment, Log, list, refuse_orphans};
 use super::tail::Tail;
 
 /// How a log is kept.
@@ -54,9 +54,9 @@ pub struct Wal<D: Disk + ?Sized> {
     format: Format,
     options: Options,
     tail: Tail,
-    closed: Vec<Closed>,
+    closed: Vec<ClosedSegment>,
     file_bytes: u64,
-    place: Place,
+    segment_position: SegmentPosition,
     highest: LogId,
     /// Kept from call to call, so that it is not made anew.
     buffer: Vec<u8>,
@@ -69,7 +69,7 @@ impl<D: Disk + ?Sized> core::fmt::Debug for Wal<D> {
         f.debug_struct("Wal")
             .field("identity", self.format.identity())
             .field("tail", &self.tail)
-            .field("place", &self.place)
+            .field("place", &self.segment_position)
             .field("poisoned", &self.poisoned)
             .finish_non_exhaustive()
     }
@@ -119,13 +119,13 @@ impl<D: Disk + ?Sized> Wal<D> {
             chain: 0,
             tail: Tail::default(),
         };
-        let file = make_segment(&*disk, &format, &start)?;
+        let file = create_segment(&*disk, &format, &start)?;
         // The identity comes last: a directory without it was never used.
         let identity = header::encode_identity(&format);
-        make(&*disk, names::IDENTITY, 0, &[&identity])?;
+        create_file(&*disk, names::IDENTITY, 0, &[&identity])?;
         sync_names(&*disk)?;
         Ok(Self {
-            place: start.place(format.identity()),
+            segment_position: start.segment_position(format.identity()),
             file_bytes: start.bytes,
             disk,
             format,
@@ -169,7 +169,7 @@ impl<D: Disk + ?Sized> Wal<D> {
         mut log: Log,
     ) -> Result<Opened<D>, WalError<D::Error>> {
         let (recovered, spare_used) = recover::assemble(&*disk, &format, &mut log)?;
-        let file = mend(&*disk, &format, &log)?;
+        let file = repair_tail(&*disk, &format, &log)?;
         remove_leftovers(&*disk, listing, &log.tail);
         let wal = Self {
             disk,
@@ -179,7 +179,7 @@ impl<D: Disk + ?Sized> Wal<D> {
             closed: log.closed,
             file,
             file_bytes: log.last.start.bytes,
-            place: log.last.place,
+            segment_position: log.last.segment_position,
             highest: log.last.highest,
             buffer: Vec::new(),
             poisoned: false,
@@ -243,9 +243,9 @@ impl<D: Disk + ?Sized> Wal<D> {
 
     /// Puts the records of all batches into the buffer and checks that each
     /// follows the one before.
-    fn encode(&mut self, batches: &[Batch]) -> Result<Sum, (String, String)> {
+    fn encode(&mut self, batches: &[Batch]) -> Result<EncodedSum, (String, String)> {
         let checksum = self.format.sum;
-        let mut sum = Sum {
+        let mut sum = EncodedSum {
             tail: self.tail,
             highest: 0,
             reset: false,
@@ -286,49 +286,54 @@ impl<D: Disk + ?Sized> Wal<D> {
             let header =
                 header::encode_snapshot_header(&self.format, snapshot.last, &snapshot.bytes);
             let name = names::snapshot(snapshot.last);
-            make(&*self.disk, &name, 0, &[&header, &snapshot.bytes])?;
+            create_file(&*self.disk, &name, 0, &[&header, &snapshot.bytes])?;
         }
         if !snapshots.is_empty() {
             sync_names(&*self.disk)?;
         }
         // The mark is not in the buffer yet, and a seal must fit behind.
         let needed = group::padded(self.buffer.len() + 1) as u64;
-        if self.place.offset + needed + SECTOR as u64 > self.file_bytes {
+        if self.segment_position.offset + needed + SECTOR as u64 > self.file_bytes {
             self.roll(needed)?;
         }
-        let chain = group::finish(self.format.sum, &mut self.buffer, &self.place);
-        let offset = self.place.offset;
+        let chain = group::finish(self.format.sum, &mut self.buffer, &self.segment_position);
+        let offset = self.segment_position.offset;
         let failed = |doing, error| {
-            WalError::disk(&names::segment(self.place.segment), offset, doing, error)
+            WalError::disk(
+                &names::segment(self.segment_position.segment),
+                offset,
+                doing,
+                error,
+            )
         };
         self.file
             .write_at(offset, &self.buffer)
             .map_err(|error| failed("write", error))?;
         self.file.sync().map_err(|error| failed("sync", error))?;
-        self.place = self.place.after(self.buffer.len(), chain);
+        self.segment_position = self.segment_position.after(self.buffer.len(), chain);
         Ok(())
     }
 
     /// Goes on in a new segment, with room for a group of `needed` bytes.
     fn roll(&mut self, needed: u64) -> Result<(), WalError<D::Error>> {
         let start = SegmentStart {
-            segment: self.place.segment + 1,
+            segment: self.segment_position.segment + 1,
             bytes: segment_bytes(self.options, needed),
-            group: self.place.group,
-            previous_end: self.place.offset,
-            chain: self.place.chain,
+            group: self.segment_position.group,
+            previous_end: self.segment_position.offset,
+            chain: self.segment_position.chain,
             tail: self.tail,
         };
-        let file = make_segment(&*self.disk, &self.format, &start)?;
-        write_seal::<D>(&self.format, &mut self.file, &self.place)?;
-        self.closed.push(Closed {
-            number: self.place.segment,
+        let file = create_segment(&*self.disk, &self.format, &start)?;
+        write_seal::<D>(&self.format, &mut self.file, &self.segment_position)?;
+        self.closed.push(ClosedSegment {
+            number: self.segment_position.segment,
             highest: self.highest,
         });
         self.highest = 0;
         self.file = file;
         self.file_bytes = start.bytes;
-        self.place = start.place(self.format.identity());
+        self.segment_position = start.segment_position(self.format.identity());
         Ok(())
     }
 
@@ -362,7 +367,7 @@ impl<D: Disk + ?Sized> Wal<D> {
 }
 
 /// What batches come to.
-struct Sum {
+struct EncodedSum {
     tail: Tail,
     highest: LogId,
     reset: bool,
@@ -379,7 +384,7 @@ fn segment_bytes(options: Options, needed: u64) -> u64 {
 
 /// Makes a file under another name, complete and synced, and then gives it
 /// its own. The caller syncs the names.
-fn make<D: Disk + ?Sized>(
+fn create_file<D: Disk + ?Sized>(
     disk: &D,
     name: &str,
     bytes: u64,
@@ -402,13 +407,13 @@ fn make<D: Disk + ?Sized>(
     Ok(file)
 }
 
-fn make_segment<D: Disk + ?Sized>(
+fn create_segment<D: Disk + ?Sized>(
     disk: &D,
     format: &Format,
     start: &SegmentStart,
 ) -> Result<D::File, WalError<D::Error>> {
     let name = names::segment(start.segment);
-    let file = make(disk, &name, start.bytes, &[&start.encode(format)])?;
+    let file = create_file(disk, &name, start.bytes, &[&start.encode(format)])?;
     sync_names(disk)?;
     Ok(file)
 }
@@ -416,13 +421,21 @@ fn make_segment<D: Disk + ?Sized>(
 fn write_seal<D: Disk + ?Sized>(
     format: &Format,
     file: &mut D::File,
-    place: &Place,
+    segment_position: &SegmentPosition,
 ) -> Result<(), WalError<D::Error>> {
-    file.write_at(place.offset, &group::seal(format.sum, place))
-        .and_then(|()| file.sync())
-        .map_err(|error| {
-            WalError::disk(&names::segment(place.segment), place.offset, "seal", error)
-        })
+    file.write_at(
+        segment_position.offset,
+        &group::seal(format.sum, segment_position),
+    )
+    .and_then(|()| file.sync())
+    .map_err(|error| {
+        WalError::disk(
+            &names::segment(segment_position.segment),
+            segment_position.offset,
+            "seal",
+            error,
+        )
+    })
 }
 
 fn sync_names<D: Disk + ?Sized>(disk: &D) -> Result<(), WalError<D::Error>> {
@@ -431,7 +444,7 @@ fn sync_names<D: Disk + ?Sized>(disk: &D) -> Result<(), WalError<D::Error>> {
 }
 
 /// Makes sure that what was read is on disk, and nothing behind it.
-fn mend<D: Disk + ?Sized>(
+fn repair_tail<D: Disk + ?Sized>(
     disk: &D,
     format: &Format,
     log: &Log,
@@ -449,7 +462,7 @@ fn mend<D: Disk + ?Sized>(
     let mut file = open(last.start.segment)?;
     file.write_at(*offset, bytes)
         .map_err(|error| failed("write again", *offset, error))?;
-    let end = last.place.offset;
+    let end = last.segment_position.offset;
     if last.dirty_end > end {
         // First the header and then the rest: whatever is left of a write
         // without a header is torn, but half of one with its header may look
@@ -470,12 +483,12 @@ fn mend<D: Disk + ?Sized>(
         && let Some(closed) = log.closed.last()
     {
         // The seal before an empty segment may never have reached the disk.
-        let place = Place {
+        let segment_position = SegmentPosition {
             segment: closed.number,
             offset: last.start.previous_end,
-            ..last.place
+            ..last.segment_position
         };
-        write_seal::<D>(format, &mut open(closed.number)?, &place)?;
+        write_seal::<D>(format, &mut open(closed.number)?, &segment_position)?;
     }
     Ok(file)
 }

@@ -20,7 +20,7 @@
 //! | `header` | how each file begins |
 //! | `names` | how the files are called |
 //! | `tail` | what may follow what |
-//! | `walk`, `recover` | reading |
+//! | `segment_scan`, `recover` | reading |
 //! | `log` | writing |
 //! | `error` | why bytes are refused |
 //!
@@ -38,20 +38,20 @@ mod log;
 mod names;
 mod record;
 mod recover;
+mod segment_scan;
 mod state;
 mod tail;
-mod walk;
 
 pub use disk::{Disk, DiskFile};
-pub use error::{Flaw, Refused, WalError};
+pub use error::{DamageReport, Refused, WalError};
 pub use header::{FORMAT_VERSION, SegmentStart};
 pub use log::{Opened, Options, Wal};
 pub use names::Listing;
 pub use record::{Checksum, Record};
-pub use recover::{Item, Log, Reading, assemble, check_identity, identity, list, read, snapshot};
+pub use recover::{Item, Log, LogReader, assemble, check_identity, identity, list, read, snapshot};
+pub use segment_scan::{ReadBuffers, ScannedSegment, scan_segment};
 pub use state::state;
 pub use tail::Tail;
-pub use walk::{Room, Walked, walk};
 
 use tenure_core::bug::Plant;
 

@@ -182,7 +182,7 @@ pub(super) fn frame(sum: Checksum, bytes: &[u8]) -> Result<Frame<'_>, (String, S
 }
 
 /// The record at the start of `bytes` that [`frame`] has checked before.
-pub(super) fn frame_again(bytes: &[u8]) -> Option<Frame<'_>> {
+pub(super) fn frame_unchecked(bytes: &[u8]) -> Option<Frame<'_>> {
     let (head, body) = bytes.split_first_chunk::<FRAME_BYTES>()?;
     let [l0, l1, l2, l3, c0, c1, c2, c3, kind] = *head;
     let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;

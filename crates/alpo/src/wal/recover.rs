@@ -24,13 +24,13 @@ use crate::{Entry, Identity, LogId, Position, Recovered, Snapshot};
 
 use super::Format;
 use super::disk::Disk;
-use super::error::{Flaw, Refused, WalError};
-use super::group::{self, Damage, Place, SECTOR};
+use super::error::{DamageReport, Refused, WalError};
+use super::group::{self, Damage, SECTOR, SegmentPosition};
 use super::header::{self, SegmentStart};
 use super::names::{self, Listing};
 use super::record::{Checksum, Record};
+use super::segment_scan::{self, GroupSpan, ReadBuffers, ScannedSegment, SegmentEnd};
 use super::tail::Tail;
-use super::walk::{self, End, Room, Span, Walked};
 
 /// What is met on the way through a log, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,7 +79,7 @@ pub enum Item<'a> {
 
 /// A segment that is not written any more.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Closed {
+pub(super) struct ClosedSegment {
     pub(super) number: u64,
     /// The highest id of an entry in it that any snapshot must cover before
     /// it can go.
@@ -87,10 +87,10 @@ pub(super) struct Closed {
 }
 
 /// The last segment, as it is.
-pub(super) struct Last {
+pub(super) struct LastSegment {
     pub(super) start: SegmentStart,
     /// Where the next group goes.
-    pub(super) place: Place,
+    pub(super) segment_position: SegmentPosition,
     /// The last group, or the header of the segment if there is none yet.
     pub(super) newest: (u64, Vec<u8>),
     /// Where the last byte ends that is not zero.
@@ -105,8 +105,8 @@ pub struct Log {
     pub(super) entries: Vec<Entry>,
     /// The id of the first of `entries`, or of the next one if there is none.
     pub(super) first: LogId,
-    pub(super) closed: Vec<Closed>,
-    pub(super) last: Last,
+    pub(super) closed: Vec<ClosedSegment>,
+    pub(super) last: LastSegment,
     /// How many groups there are.
     pub groups: u64,
     /// A write that never finished, and where.
@@ -191,12 +191,12 @@ pub fn read<D: Disk + ?Sized>(
     listing: &Listing,
     see: &mut dyn FnMut(Item<'_>),
 ) -> Result<Log, WalError<D::Error>> {
-    let mut reading = Reading::new(listing, see)?;
-    let mut room = Room::default();
+    let mut reading = LogReader::new(listing, see)?;
+    let mut buffers = ReadBuffers::default();
     for (number, name) in listing.segments() {
-        disk.read(&name, &mut room.bytes)
+        disk.read(&name, &mut buffers.bytes)
             .map_err(|error| WalError::disk(&name, None, "read", error))?;
-        room = reading.take(walk::walk(format, number, room)?)?;
+        buffers = reading.take(segment_scan::scan_segment(format, number, buffers)?)?;
     }
     Ok(reading.end()?)
 }
@@ -220,8 +220,8 @@ fn check_numbers(listing: &Listing) -> Result<u64, Refused> {
 }
 
 /// How far a segment was read.
-struct Stop {
-    place: Place,
+struct ReadUpTo {
+    segment_position: SegmentPosition,
     sealed: bool,
     /// A write that never finished stands there.
     torn: Option<String>,
@@ -231,22 +231,22 @@ struct Stop {
     dirty_end: u64,
     highest: LogId,
     /// This segment is empty and the one before it has no seal.
-    unsealed_before: Option<Place>,
+    unsealed_before: Option<SegmentPosition>,
 }
 
 /// A log that is being read, segment by segment.
-pub struct Reading<'a> {
+pub struct LogReader<'a> {
     see: &'a mut dyn FnMut(Item<'_>),
     tail: Tail,
     entries: Vec<Entry>,
     first: LogId,
-    closed: Vec<Closed>,
+    closed: Vec<ClosedSegment>,
     groups: u64,
     torn: Option<String>,
-    last: Option<(SegmentStart, Stop)>,
+    last: Option<(SegmentStart, ReadUpTo)>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> LogReader<'a> {
     /// Before the first segment. `see` is shown everything on the way.
     ///
     /// # Errors
@@ -269,11 +269,11 @@ impl<'a> Reading<'a> {
     /// # Errors
     /// If the segment is damaged, or does not go on where the one before
     /// ended.
-    pub fn take(&mut self, mut walked: Walked) -> Result<Room, Refused> {
-        let before = self.last.take().map(|(_, stop)| stop);
-        let stop = self.segment(&mut walked, before)?;
-        self.last = Some((walked.start, stop));
-        Ok(walked.room)
+    pub fn take(&mut self, mut scanned: ScannedSegment) -> Result<ReadBuffers, Refused> {
+        let before = self.last.take().map(|(_, read_up_to)| read_up_to);
+        let read_up_to = self.segment(&mut scanned, before)?;
+        self.last = Some((scanned.start, read_up_to));
+        Ok(scanned.buffers)
     }
 
     /// After the last segment.
@@ -281,10 +281,10 @@ impl<'a> Reading<'a> {
     /// # Errors
     /// If the last one says that there is another behind it.
     pub fn end(self) -> Result<Log, Refused> {
-        let Some((start, stop)) = self.last else {
+        let Some((start, read_up_to)) = self.last else {
             return Err(missing(self.first, "at least one segment".to_owned()));
         };
-        if stop.sealed {
+        if read_up_to.sealed {
             let number = start.segment.saturating_add(1);
             let expected = format!(
                 "segment {number}, because segment {} is sealed",
@@ -297,12 +297,12 @@ impl<'a> Reading<'a> {
             entries: self.entries,
             first: self.first,
             closed: self.closed,
-            last: Last {
+            last: LastSegment {
                 start,
-                place: stop.place,
-                newest: stop.newest,
-                dirty_end: stop.dirty_end,
-                highest: stop.highest,
+                segment_position: read_up_to.segment_position,
+                newest: read_up_to.newest,
+                dirty_end: read_up_to.dirty_end,
+                highest: read_up_to.highest,
             },
             groups: self.groups,
             torn: self.torn,
@@ -310,10 +310,10 @@ impl<'a> Reading<'a> {
     }
 }
 
-impl Reading<'_> {
+impl LogReader<'_> {
     fn damaged(segment: u64, damage: Damage) -> Refused {
         let file = names::segment(segment);
-        let flaw = Flaw {
+        let flaw = DamageReport {
             file,
             offset: damage.offset,
             expected: damage.expected,
@@ -326,54 +326,71 @@ impl Reading<'_> {
         }
     }
 
-    fn no_seal(place: &Place) -> Refused {
+    fn no_seal(segment_position: &SegmentPosition) -> Refused {
         let damage = Damage {
-            offset: place.offset,
+            offset: segment_position.offset,
             expected: "the seal, because there are groups in the next segment".to_owned(),
             found: "none".to_owned(),
             later: false,
         };
-        Self::damaged(place.segment, damage)
+        Self::damaged(segment_position.segment, damage)
     }
 
-    fn segment(&mut self, walked: &mut Walked, before: Option<Stop>) -> Result<Stop, Refused> {
-        let start = &walked.start;
-        if let Some(place) = before.as_ref().and_then(|before| before.unsealed_before) {
-            return Err(Self::no_seal(&place));
+    fn segment(
+        &mut self,
+        scanned: &mut ScannedSegment,
+        before: Option<ReadUpTo>,
+    ) -> Result<ReadUpTo, Refused> {
+        let start = &scanned.start;
+        if let Some(segment_position) = before.as_ref().and_then(|before| before.unsealed_before) {
+            return Err(Self::no_seal(&segment_position));
         }
         (self.see)(Item::Segment(start));
         let unsealed = match before {
-            Some(before) => self.joint(&before, start)?,
+            Some(before) => self.check_continuation(&before, start)?,
             None => {
                 self.tail = start.tail;
                 self.first = start.tail.last.saturating_add(1);
                 None
             }
         };
-        let mut stop = self.groups(walked)?;
-        if let Some(place) = unsealed {
-            let untouched = stop.newest.0 == 0 && stop.torn.is_none() && !stop.sealed;
+        let mut read_up_to = self.groups(scanned)?;
+        if let Some(segment_position) = unsealed {
+            let untouched =
+                read_up_to.newest.0 == 0 && read_up_to.torn.is_none() && !read_up_to.sealed;
             if !untouched {
-                return Err(Self::no_seal(&place));
+                return Err(Self::no_seal(&segment_position));
             }
-            stop.unsealed_before = Some(place);
+            read_up_to.unsealed_before = Some(segment_position);
         }
-        Ok(stop)
+        Ok(read_up_to)
     }
 
     /// Checks that a segment begins where the one before it ended. Gives the
     /// place of its seal if that is not there.
-    fn joint(&mut self, before: &Stop, start: &SegmentStart) -> Result<Option<Place>, Refused> {
-        let place = before.place;
-        let found = (place.offset, place.group, place.chain, self.tail);
+    fn check_continuation(
+        &mut self,
+        before: &ReadUpTo,
+        start: &SegmentStart,
+    ) -> Result<Option<SegmentPosition>, Refused> {
+        let segment_position = before.segment_position;
+        let found = (
+            segment_position.offset,
+            segment_position.group,
+            segment_position.chain,
+            self.tail,
+        );
         let wanted = (start.previous_end, start.group, start.chain, start.tail);
         if found != wanted {
             let found = match &before.torn {
                 Some(why) => format!("a torn write there ({why})"),
-                None => format!("that it ends with another at byte {}", place.offset),
+                None => format!(
+                    "that it ends with another at byte {}",
+                    segment_position.offset
+                ),
             };
             let damage = Damage {
-                offset: place.offset,
+                offset: segment_position.offset,
                 expected: format!(
                     "the log up to the group before {} and byte {}, as the next segment says",
                     start.group, start.previous_end
@@ -381,45 +398,45 @@ impl Reading<'_> {
                 found,
                 later: false,
             };
-            return Err(Self::damaged(place.segment, damage));
+            return Err(Self::damaged(segment_position.segment, damage));
         }
-        self.closed.push(Closed {
-            number: place.segment,
+        self.closed.push(ClosedSegment {
+            number: segment_position.segment,
             highest: before.highest,
         });
         // A write that never finished can only be that of the seal.
         self.torn = None;
-        Ok((!before.sealed).then_some(place))
+        Ok((!before.sealed).then_some(segment_position))
     }
 
-    fn groups(&mut self, walked: &mut Walked) -> Result<Stop, Refused> {
-        let segment = walked.start.segment;
-        let (offset, newest) = walked.newest();
+    fn groups(&mut self, scanned: &mut ScannedSegment) -> Result<ReadUpTo, Refused> {
+        let segment = scanned.start.segment;
+        let (offset, newest) = scanned.newest();
         let newest = (offset, newest.to_vec());
-        let mut stop = Stop {
-            place: walked.place,
+        let mut read_up_to = ReadUpTo {
+            segment_position: scanned.segment_position,
             sealed: false,
             torn: None,
             newest,
-            dirty_end: group::end_of_content(&walked.room.bytes) as u64,
+            dirty_end: group::end_of_content(&scanned.buffers.bytes) as u64,
             highest: 0,
             unsealed_before: None,
         };
-        let mut records = walked.room.records.drain(..);
-        for span in &walked.groups {
-            self.group(&mut records, span, &mut stop)?;
+        let mut records = scanned.buffers.records.drain(..);
+        for span in &scanned.groups {
+            self.group(&mut records, span, &mut read_up_to)?;
         }
         drop(records);
-        let offset = walked.place.offset;
-        match &walked.end {
-            End::Zeros => {}
-            End::Seal => {
+        let offset = scanned.segment_position.offset;
+        match &scanned.end {
+            SegmentEnd::Zeros => {}
+            SegmentEnd::Seal => {
                 (self.see)(Item::Seal { segment, offset });
-                stop.sealed = true;
+                read_up_to.sealed = true;
             }
-            End::Torn(why) => {
+            SegmentEnd::Torn(why) => {
                 self.torn = Some(format!("segment {segment}, byte {offset}: {why}"));
-                stop.torn = Some(why.clone());
+                read_up_to.torn = Some(why.clone());
                 let why = why.clone();
                 (self.see)(Item::Torn {
                     segment,
@@ -427,23 +444,23 @@ impl Reading<'_> {
                     why,
                 });
             }
-            End::Damaged(damage) => return Err(Self::damaged(segment, damage.clone())),
+            SegmentEnd::Damaged(damage) => return Err(Self::damaged(segment, damage.clone())),
         }
-        Ok(stop)
+        Ok(read_up_to)
     }
 
     /// Takes the records of a group in.
     fn group(
         &mut self,
         records: &mut impl Iterator<Item = (Record, usize)>,
-        span: &Span,
-        stop: &mut Stop,
+        span: &GroupSpan,
+        read_up_to: &mut ReadUpTo,
     ) -> Result<(), Refused> {
-        let (segment, offset) = (span.place.segment, span.place.offset);
+        let (segment, offset) = (span.segment_position.segment, span.segment_position.offset);
         (self.see)(Item::Group {
             segment,
             offset,
-            number: span.place.group,
+            number: span.segment_position.group,
             bytes: span.bytes,
         });
         let mut at = span.body_at;
@@ -456,7 +473,7 @@ impl Reading<'_> {
                 bytes,
                 record: &record,
             });
-            if let Err(wrong) = self.record(record, stop) {
+            if let Err(wrong) = self.record(record, read_up_to) {
                 return Err(Self::damaged(segment, Damage::new(offset, wrong)));
             }
         }
@@ -464,12 +481,16 @@ impl Reading<'_> {
         Ok(())
     }
 
-    fn record(&mut self, record: Record, stop: &mut Stop) -> Result<(), (String, String)> {
+    fn record(
+        &mut self,
+        record: Record,
+        read_up_to: &mut ReadUpTo,
+    ) -> Result<(), (String, String)> {
         self.tail.take(&record)?;
         match record {
             Record::Hard(_) => {}
             Record::Entry(entry) => {
-                stop.highest = stop.highest.max(entry.id);
+                read_up_to.highest = read_up_to.highest.max(entry.id);
                 self.entries.push(entry);
             }
             Record::Truncate(from) => {
@@ -481,7 +502,7 @@ impl Reading<'_> {
             Record::Snapshot { last, reset: true } => {
                 self.entries.clear();
                 self.first = last.id.saturating_add(1);
-                stop.highest = 0;
+                read_up_to.highest = 0;
                 for closed in &mut self.closed {
                     closed.highest = 0;
                 }
@@ -562,7 +583,7 @@ pub fn assemble<D: Disk + ?Sized>(
                     snapshot: Some(snapshot),
                     entries,
                     committed: newest.id,
-                    // Not in the log: whoever opened it knows.
+                    // Not in the log: the caller that opened it knows.
                     silence: Duration::ZERO,
                 };
                 return Ok((recovered, problem));

@@ -9,7 +9,7 @@ use alloc::string::ToString as _;
 use crate::{Snapshot, SnapshotError, State};
 
 use super::Format;
-use super::error::{Flaw, Refused};
+use super::error::{DamageReport, Refused};
 use super::header::SNAPSHOT_HEADER_BYTES;
 use super::names;
 
@@ -20,7 +20,7 @@ use super::names;
 /// server starts from it.
 pub fn state(format: &Format, snapshot: &Snapshot) -> Result<State, Refused> {
     State::decode_with(format.sum, &snapshot.bytes).map_err(|error| {
-        let flaw = Flaw {
+        let flaw = DamageReport {
             file: names::snapshot(snapshot.last),
             offset: SNAPSHOT_HEADER_BYTES as u64,
             expected: format!("the state at {}, which a server starts from", snapshot.last),

@@ -52,8 +52,8 @@ impl Tail {
     }
 
     pub(super) fn truncate(&mut self, from: LogId) -> Result<(), (String, String)> {
-        // Not beyond the end either: whoever thinks the log is longer than it
-        // is does not know it.
+        // Not beyond the end either: a writer for which the log is longer than
+        // it is does not know it.
         let allowed = from > self.newest.id && from - 1 <= self.last;
         if !allowed {
             let expected = format!(

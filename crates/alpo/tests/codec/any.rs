@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use tenure_alpo::{
     Body, ClusterVersion, Command, CompareChecksums, Entry, Envelope, HardState, Limits,
-    MAX_NUMBER, Member, Membership, Operation, Owner, Payload, Position, Rank, Reply, Request,
-    ServerId, SessionOpener, State, StateChecksum, StorageId, Vote, VotingStatus,
+    MAX_NUMBER, Member, Membership, Operation, Payload, Position, Rank, Reply, Request, ServerId,
+    SessionOpener, SessionOwner, State, StateChecksum, StorageId, Vote, VotingStatus,
 };
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, Term, Version};
@@ -39,7 +39,7 @@ pub(crate) trait Any {
     fn reply(&mut self) -> Reply;
     fn state_checksum(&mut self) -> Option<StateChecksum>;
     fn cluster_version(&mut self) -> ClusterVersion;
-    fn owner(&mut self) -> Owner;
+    fn owner(&mut self) -> SessionOwner;
     fn envelope(&mut self) -> Envelope;
     fn state(&mut self, length: u64) -> State;
     fn next_entry(&mut self, state: &State) -> Entry;
@@ -143,10 +143,10 @@ impl Any for Rng {
         }
     }
 
-    fn owner(&mut self) -> Owner {
+    fn owner(&mut self) -> SessionOwner {
         // Few, so that they meet again.
         let half = [self.below(3) as u8; 16];
-        Owner {
+        SessionOwner {
             secret: self.chance(50).then_some(half),
             opener: match self.below(3) {
                 0 => SessionOpener::Server,
@@ -325,7 +325,7 @@ impl Any for Rng {
 
     fn state(&mut self, length: u64) -> State {
         let limits = Limits {
-            journal_bytes: self.between(1, 600),
+            user_log_bytes: self.between(1, 600),
             sessions: self.between(1, 5),
             changes: self.below(10),
             checksum_every: self.between(1, 10),

@@ -84,7 +84,7 @@ fn with_nothing_at_all_between_restores_it_is_restored_again() {
 #[test]
 fn a_log_that_forgets_its_oldest_entries_forgets_both_gaps() {
     let limits = Limits {
-        journal_bytes: 100,
+        user_log_bytes: 100,
         ..Limits::default()
     };
     let mut log = Log::of(State::new(limits, OLD));

@@ -135,7 +135,7 @@ fn restoring() -> Restoring {
     let server = ServerId::new(5).expect("a number");
     Restoring {
         clock: NEW,
-        members: Membership::founded([(server, StorageId::from_u128(55))]),
+        members: Membership::bootstrapped([(server, StorageId::from_u128(55))]),
         times: 1,
         term_step: TERM_STEP,
         longest_lease: None,
@@ -297,7 +297,7 @@ fn a_reader_from_the_gap_is_told_and_nobody_reads_across_it() {
 #[test]
 fn a_log_that_forgets_its_oldest_entries_keeps_its_numbers_across_the_gap() {
     let limits = Limits {
-        journal_bytes: 200,
+        user_log_bytes: 200,
         ..Limits::default()
     };
     let mut log = Log::of(State::new(limits, OLD));
@@ -401,7 +401,7 @@ fn sessions_of_the_backup_are_over_and_what_they_hold_is_free_no_sooner_than_a_t
     anew.session = session;
     anew.serial = 7;
     assert_eq!(anew.ask(Operation::KeepAlive), Outcome::SessionExpired);
-    // A new reign, as every cluster begins with.
+    // A new leader, as every cluster begins with.
     anew.time += 1_000 * SECOND;
     anew.apply(Payload::NoOp);
     let expire = Payload::Expire {

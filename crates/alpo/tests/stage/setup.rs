@@ -30,12 +30,12 @@ pub(crate) fn cluster(world: &mut World, args: &mut Args<'_>) -> Outcome<()> {
     }
     let ids: Vec<_> = (1..=count + spare).filter_map(ServerId::new).collect();
     let founders = ids.iter().take(usize::try_from(count)?);
-    let members = Membership::founded(founders.map(|id| (*id, storage(*id))));
-    let founded = State::founded(Limits::default(), ClockId::default(), members)
+    let members = Membership::bootstrapped(founders.map(|id| (*id, storage(*id))));
+    let bootstrapped = State::bootstrapped(Limits::default(), ClockId::default(), members)
         .with_version(ClusterVersion::NEWEST);
     let snapshot = Snapshot {
         last: Position::ZERO,
-        bytes: founded.encode().into(),
+        bytes: bootstrapped.encode().into(),
     };
     for id in ids {
         let entries = args.key(&id.to_string()).map(log).transpose()?;
@@ -80,14 +80,14 @@ pub(crate) fn cluster(world: &mut World, args: &mut Args<'_>) -> Outcome<()> {
         world.hosts.insert(id, host);
     }
     if let Some(leader) = leader {
-        reign(world, leader)?;
+        lead(world, leader)?;
     }
     world.tell_state();
     Ok(())
 }
 
 /// `leader` is elected, a session is opened, and everybody knows it.
-fn reign(world: &mut World, leader: ServerId) -> Outcome<()> {
+fn lead(world: &mut World, leader: ServerId) -> Outcome<()> {
     world.quiet = true;
     world.ring(leader)?;
     world.settle()?;

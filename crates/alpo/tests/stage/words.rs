@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use tenure_alpo::{
-    Change, ClientRequest, Command, Input, OpenSession, Operation, Owner, OwnershipProof, Query,
-    ServerId, SessionOpener, StorageId,
+    Change, ClientRequest, Command, Input, OpenSession, Operation, OwnershipProof, Query, ServerId,
+    SessionOpener, SessionOwner, StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::cas::{Expect, Stamp, Write};
@@ -250,11 +250,11 @@ pub(crate) fn open(
     secret: Option<u8>,
 ) -> Outcome<()> {
     let opening = OpenSession {
-        owner: Owner {
+        owner: SessionOwner {
             secret: secret.map(|byte| [byte; 16]),
             opener: SessionOpener::Server,
         },
-        ..OpenSession::of_nobody(u64::try_from(ttl.as_nanos())?)
+        ..OpenSession::unowned(u64::try_from(ttl.as_nanos())?)
     };
     world.ask(id, "open".to_string(), ClientRequest::Open(opening))
 }

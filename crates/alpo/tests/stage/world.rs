@@ -177,7 +177,7 @@ impl World {
         let token = self.checks.next_token();
         let known = self.checks.acknowledged();
         self.asked.insert(token, (what, known));
-        self.step(id, Some(Input::Asked { token, ask }))
+        self.step(id, Some(Input::ClientRequest { token, ask }))
     }
 
     /// Delivers those of the messages under way that are meant.
@@ -227,7 +227,7 @@ impl World {
         Err("they talk for ever".into())
     }
 
-    /// Lets time pass: whoever's time has come does what it does, and all
+    /// Lets time pass: a server whose time has come does what it does, and all
     /// messages arrive at once.
     pub(crate) fn run(&mut self, span: Duration) -> Outcome<()> {
         let end = self.now + span;

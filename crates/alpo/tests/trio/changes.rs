@@ -138,8 +138,8 @@ fn a_removal_that_is_repeated_spares_the_replacement() {
     assert_eq!(refused(&servers), Some(Refusal::OtherDisk { found }));
     let member = servers.nodes[0].members().get(server(3));
     assert_eq!(member.map(|it| it.storage), Some(found));
-    // The one that is meant can be taken out, and who means nobody in
-    // particular gets whoever is there.
+    // The one that is meant can be taken out, and a request that names no disk
+    // gets the one that is there.
     servers.ask(0, remove_disk(3, 33));
     servers.pass(Duration::from_secs(1));
     assert!(is_done(&servers), "{:?}", servers.answers);
@@ -162,7 +162,7 @@ fn with_a_learner() -> Servers {
 fn append(servers: &mut Servers, entries: usize) {
     for _ in 0..entries {
         // An entry of any kind.
-        servers.ask(0, ClientRequest::Open(OpenSession::of_nobody(u64::MAX / 2)));
+        servers.ask(0, ClientRequest::Open(OpenSession::unowned(u64::MAX / 2)));
     }
 }
 

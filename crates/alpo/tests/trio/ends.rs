@@ -38,7 +38,7 @@ fn ask(servers: &mut Servers, ask: ClientRequest) -> Vec<Answer> {
 
 fn open(servers: &mut Servers, ttl: Duration) -> u64 {
     let ttl = u64::try_from(ttl.as_nanos()).expect("a short time");
-    match ask(servers, ClientRequest::Open(OpenSession::of_nobody(ttl)))[..] {
+    match ask(servers, ClientRequest::Open(OpenSession::unowned(ttl)))[..] {
         [Answer::Done(Outcome::Opened(session))] => session,
         ref other => panic!("expected a session, found {other:?}"),
     }

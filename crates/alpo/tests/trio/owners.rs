@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_alpo::{
     Answer, ClientRequest, ClusterVersion, Command, Config, Limits, OpenSession, Operation,
-    Outcome, Owner, OwnershipProof, QuotaExceeded, Refusal, SessionOpener, State,
+    Outcome, OwnershipProof, QuotaExceeded, Refusal, SessionOpener, SessionOwner, State,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::Key;
@@ -31,7 +31,7 @@ fn trio(version: ClusterVersion) -> Servers {
 fn opening(most: u64) -> ClientRequest {
     ClientRequest::Open(OpenSession {
         ttl: u64::MAX / 2,
-        owner: Owner {
+        owner: SessionOwner {
             secret: MINE.secret,
             opener: SessionOpener::Token([9; 16]),
         },
@@ -81,7 +81,7 @@ fn an_opening_that_is_not_committed_yet_names_its_owner_already() {
     assert_eq!(ask(&mut servers, opening(u64::MAX)), []);
     let session = servers.nodes[0].log().last().id;
     // Not that it is another's: this leader may have been deposed, and the
-    // session be the one of whoever asks.
+    // session be the one of the client that asks.
     let elsewhere = || [refused(Refusal::NotLeader { leader: None })];
     let stranger = append(session, 1, "stranger", OwnershipProof::NONE);
     assert_eq!(ask(&mut servers, stranger), elsewhere());
@@ -240,7 +240,7 @@ fn fill(servers: &mut Servers, opener: u8) -> (u64, Refusal) {
     for opened in 0.. {
         let opening = OpenSession {
             ttl: u64::MAX / 2,
-            owner: Owner {
+            owner: SessionOwner {
                 secret: None,
                 opener: SessionOpener::Token([opener; 16]),
             },
@@ -322,6 +322,61 @@ fn what_is_in_the_log_already_is_not_refused_for_want_of_room() {
     servers.cut_off(None);
     servers.pass(Duration::from_millis(200));
     assert_eq!(servers.answers, [done(2), done(2)].concat());
+}
+
+/// A new cluster is at version 1 for a moment, though all of its members speak
+/// more, and clients that have waited for it open their sessions then.
+#[test]
+fn a_session_that_is_to_have_an_owner_waits_for_the_version_that_notes_it() {
+    let newest = (Config::default(), Limits::default());
+    let mut servers = Servers::start(&vec![newest; 3]);
+    servers.elect(0);
+    assert_eq!(servers.nodes[0].state().version(), ClusterVersion::FIRST);
+    let mut told = ask(&mut servers, opening(u64::MAX));
+    assert_eq!(told, [refused(Refusal::Rising)]);
+    // What has no owner needs no version.
+    let nobodys = ClientRequest::Open(OpenSession::unowned(u64::MAX / 2));
+    let opened = ask(&mut servers, nobodys);
+    let has_opened = |told: &[Answer]| matches!(told, [Answer::Done(Outcome::Opened(_))]);
+    assert!(has_opened(&opened), "{opened:?}");
+    for _ in 0..5 {
+        if told != [refused(Refusal::Rising)] {
+            break;
+        }
+        servers.pass(Duration::from_millis(100));
+        told = ask(&mut servers, opening(u64::MAX));
+    }
+    let [Answer::Done(Outcome::Opened(session))] = told[..] else {
+        panic!("expected a session, found {told:?}");
+    };
+    let opened = servers.nodes[0].state().sessions().get(session);
+    let owner = *opened.expect("it is open").owner();
+    assert_eq!(owner.secret, MINE.secret);
+}
+
+/// A member that says nothing may be down for days.
+#[test]
+fn a_member_that_is_down_holds_sessions_up_for_seconds() {
+    let newest = (Config::default(), Limits::default());
+    let mut servers = Servers::start(&vec![newest; 3]);
+    servers.cut_off(Some(2));
+    servers.elect(0);
+    for _ in 0..29 {
+        let told = ask(&mut servers, opening(u64::MAX));
+        assert_eq!(told, [refused(Refusal::Rising)]);
+        servers.pass(Duration::from_millis(100));
+    }
+    servers.pass(Duration::from_millis(200));
+    let session = open(&mut servers);
+    let is_anybodys = |servers: &Servers, session| {
+        let opened = servers.nodes[0].state().sessions().get(session);
+        opened.expect("it is open").owner().is_unowned()
+    };
+    assert!(is_anybodys(&servers, session));
+    servers.cut_off(None);
+    servers.pass(Duration::from_secs(1));
+    let session = open(&mut servers);
+    assert!(!is_anybodys(&servers, session));
 }
 
 #[test]

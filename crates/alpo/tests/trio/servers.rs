@@ -31,7 +31,7 @@ impl Servers {
     pub(crate) fn start(each: &[(Config, Limits)]) -> Self {
         let ids = || (1..=each.len() as u64).filter_map(ServerId::new);
         let founders = ids().map(|id| (id, storage(id)));
-        let members = Membership::founded(founders);
+        let members = Membership::bootstrapped(founders);
         let mut servers = Self {
             nodes: Vec::new(),
             events: Vec::new(),
@@ -46,7 +46,7 @@ impl Servers {
             token: 0,
         };
         for (id, (config, limits)) in ids().zip(each) {
-            let blank = State::founded(*limits, ClockId::default(), members.clone());
+            let blank = State::bootstrapped(*limits, ClockId::default(), members.clone());
             let recovered = Recovered {
                 snapshot: Some(Snapshot {
                     last: Position::ZERO,
@@ -121,7 +121,7 @@ impl Servers {
     pub(crate) fn ask(&mut self, index: usize, ask: ClientRequest) {
         self.token += 1;
         let (now, token) = (self.at(), self.token);
-        self.nodes[index].handle(now, Input::Asked { token, ask });
+        self.nodes[index].handle(now, Input::ClientRequest { token, ask });
         self.settle();
     }
 

@@ -1,4 +1,4 @@
-//! A member lacks what it has acknowledged to the leader of this reign.
+//! A member lacks what it has acknowledged to the leader of this term.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn write(servers: &mut Servers, entries: u64) {
     for _ in 0..entries {
         servers.ask(
             0,
-            ClientRequest::Open(OpenSession::of_nobody(3_600_000_000_000)),
+            ClientRequest::Open(OpenSession::unowned(3_600_000_000_000)),
         );
     }
     servers.pass(Duration::from_secs(1));
@@ -51,8 +51,8 @@ fn a_leader_finds_it_and_counts_it_no_more() {
     write(&mut servers, 1);
     assert_eq!(servers.nodes[1].log().last().id, left);
     assert_eq!(servers.nodes[2].log().last(), servers.nodes[0].log().last());
-    // Without the third there is no majority in this reign, though it
-    // answers. (That it does not vote either is for who greets it.)
+    // Without the third there is no majority in this term, though it answers.
+    // (That it does not vote either is for who greets it.)
     servers.cut_off(Some(2));
     servers.pass(Duration::from_secs(3));
     let stepped_down = (

@@ -3,8 +3,8 @@
 //! The schedule is one of the simulator's (seed 6433): a founder is late, the
 //! leader takes the only other voter out, and the founder that comes now knows
 //! no members and cannot vote before it has that change, which nobody leads to
-//! send. Whoever stays waits for ever for its vote, and the one that was taken
-//! out has the worse log.
+//! send. The server that stays waits for ever for its vote, and the one that
+//! was taken out has the worse log.
 
 use std::time::Duration;
 

@@ -133,9 +133,9 @@ pub(crate) enum SessionCommand {
     List,
     /// End a session in place of its owner.
     ///
-    /// What it holds gets its last wills, as if it had expired. Its client
-    /// notices by its next command. A session that holds registers is refused
-    /// unless its holder is said to be gone.
+    /// What it holds gets its on-expiry values, as if it had expired. Its
+    /// client notices by its next command. A session that holds registers is
+    /// refused unless its holder is said to be gone.
     Close(CloseSession),
 }
 

@@ -75,9 +75,10 @@ pub(crate) struct Serve {
     /// Let clients in that have no certificate.
     #[arg(long, env = "TENURE_TLS_ANY_CLIENT")]
     pub(crate) tls_any_client: bool,
-    /// The tokens that clients need (TOML, `tenure token` adds to it) [default: on loopback
-    /// addresses one that this user's servers share and `tenure` finds by itself; else none, and
-    /// whoever reaches the port may do everything]. Read again when it changes.
+    /// The tokens that clients need (TOML, `tenure token` adds to it) [default:
+    /// on loopback addresses one that this user's servers share and `tenure`
+    /// finds by itself; else none, and any program that reaches the port may do
+    /// everything]. Read again when it changes.
     #[arg(long, env = "TENURE_TOKENS", value_name = "FILE")]
     pub(crate) tokens: Option<PathBuf>,
     /// Ask for no token on loopback addresses either: every user and program of this machine may
@@ -225,8 +226,9 @@ pub(crate) struct Token {
     /// Let it do everything.
     #[arg(long)]
     pub(crate) admin: bool,
-    /// How many bytes the registers that it may write may have together, whoever wrote them;
-    /// a write of it that needs more is refused [default: no quota of its own].
+    /// How many bytes the registers that it may write may have together, no
+    /// matter who wrote them; a write of it that needs more is refused
+    /// [default: no quota of its own].
     #[arg(long, value_name = "BYTES")]
     pub(crate) quota_bytes: Option<u64>,
     /// How many of these registers there may be [default: no quota of its own].

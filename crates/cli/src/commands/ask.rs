@@ -20,8 +20,8 @@ pub(crate) async fn resign(context: &Context, args: &args::Resign) -> Result<Exi
         ))
     })?;
     let store = context.open_existing().await?;
-    let (within, patience) = (context.timeout, context.patience());
-    let gone = election::ask_to_resign(store, &election, Some(leader_id), within, patience)
+    let (within, max_wait) = (context.timeout, context.max_wait());
+    let gone = election::ask_to_resign(store, &election, Some(leader_id), within, max_wait)
         .await
         .map_err(ask_failure)?;
     let text = format!("{election}: {} has resigned term {}", gone.name, gone.term);
@@ -42,8 +42,8 @@ pub(crate) async fn transfer(
     let election = name(&args.election)?;
     let to = Name::new(&args.to).map_err(|error| usage(format!("--to: {error}")))?;
     let store = context.open_existing().await?;
-    let (within, patience) = (context.timeout, context.patience());
-    let (before, seen) = election::ask_to_transfer(store, &election, to.clone(), within, patience)
+    let (within, max_wait) = (context.timeout, context.max_wait());
+    let (before, seen) = election::ask_to_transfer(store, &election, to.clone(), within, max_wait)
         .await
         .map_err(ask_failure)?;
     context.output.observation(election.as_str(), &seen, None)?;

@@ -1,7 +1,7 @@
 //! `tenure certs`: an authority and certificates, in one command.
 //!
-//! For trying TLS, and for small clusters that have no authority of their
-//! own. The authority's key stays in the directory: whoever has it can make
+//! For trying TLS, and for small clusters that have no authority of their own.
+//! The authority's key stays in the directory: a user who has it can make
 //! certificates that the cluster believes.
 
 use std::fs;

@@ -185,6 +185,9 @@ fn part(status: &v1::StatusResponse) -> &'static str {
     } else if status.excluded && status.role() != v1::Role::Blank {
         // What its own log says of it is old.
         "excluded"
+    } else if status.role() == v1::Role::Passive {
+        // What Raft and etcd call it; `--json` keeps ALPO's word.
+        "follower"
     } else {
         role(status.role())
     }

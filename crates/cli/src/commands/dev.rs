@@ -32,7 +32,7 @@ pub(crate) async fn dev(context: &Context, args: &Dev) -> Result<ExitCode, Failu
         return Err(usage(format!("--nodes: expected 1 to 7, found {found}")));
     }
     if args.no_token {
-        tracing::warn!("--no-token: whoever reaches the clients' ports may do everything");
+        tracing::warn!("--no-token: a program that reaches the clients' ports may do everything");
     }
     let chaos = args.chaos.as_deref();
     let chaos = chaos

@@ -117,7 +117,7 @@ impl<'a> Leading<'a> {
             Event::WatchdogLost => {
                 tracing::error!(
                     "{}: the keeper of the guardian has failed; nobody can see the command \
-                     end, so the office is kept until its lease is over",
+                     end, so the election is held until its lease is over",
                     self.name
                 );
                 wait_out_lease(self.election, self.leadership).await;

@@ -121,9 +121,9 @@ async fn tail(context: &Context, args: &args::Tail) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a log goes on that was restored from a backup. That is told; but
-/// whoever begins at a number that may be of the lost cluster asks for what is
-/// gone, and that fails.
+/// Where a log goes on that was restored from a backup. That is told; but a
+/// reader that begins at a number that may be of the lost cluster asks for what
+/// is gone, and that fails.
 async fn beyond(
     context: &Context,
     client: &Client,

@@ -3,7 +3,7 @@
 //! A server without `--tokens`, that only this machine reaches, asks its
 //! clients for a token all the same: else every user and every program of the
 //! machine may do everything. The token is drawn once per user, under
-//! `$XDG_STATE_HOME/tenure/token`, and whoever can read it there may do
+//! `$XDG_STATE_HOME/tenure/token`, and a program that can read it there may do
 //! everything; `tenure` finds it by itself ([`OwnToken`]).
 //!
 //! Clients of before know nothing of it. So it is asked for where nobody can

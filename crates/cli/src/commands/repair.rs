@@ -21,8 +21,8 @@ pub(crate) async fn repair(context: &Context, args: &args::Repair) -> Result<Exi
     } else {
         context.open_existing().await?
     };
-    let (within, patience) = (context.timeout, context.patience());
-    let term = election::repair(store, &election, above, within, patience)
+    let (within, max_wait) = (context.timeout, context.max_wait());
+    let term = election::repair(store, &election, above, within, max_wait)
         .await
         .map_err(failure)?;
     let text = format!("{election}: term {term}; the next leader's is above {above}");

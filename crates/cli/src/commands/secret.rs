@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 use tenure::small;
 use tenure_server::Config;
-use tenure_server::transport::{PeerSecret, Unread};
+use tenure_server::transport::{FilesError, PeerSecret};
 
 use crate::agent::state_directory;
 use crate::args::Serve;
@@ -42,12 +42,12 @@ pub(crate) fn of(args: &Serve, settings: &Config) -> Result<Option<PeerSecret>, 
     Ok(secret.map(|secret| secret.or_none(optional)))
 }
 
-fn unread(flag: &str, error: &Unread) -> Failure {
+fn unread(flag: &str, error: &FilesError) -> Failure {
     let text = format!("{flag}{error}");
     match error {
-        Unread::Wrong(_) => usage(text),
+        FilesError::Wrong(_) => usage(text),
         // It may answer at the next start.
-        Unread::Late(_) => Failure::Other(anyhow::Error::msg(text)),
+        FilesError::Late(_) => Failure::Other(anyhow::Error::msg(text)),
     }
 }
 

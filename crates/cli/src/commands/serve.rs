@@ -231,7 +231,7 @@ fn warn_if_open(settings: &Config) {
         ),
         (
             !tokens,
-            "no tokens: whoever reaches the clients' port (with TLS: and has a certificate, \
+            "no tokens: a program that reaches the clients' port (with TLS: and has a certificate, \
              if clients need one) may do everything. Make some by `tenure token`, and name their \
              file by --tokens",
         ),

@@ -135,7 +135,7 @@ fn a_dead_nodes_load_is_spread_within_labels_and_limits() {
     assert!(used.len() >= 2, "all of it lies on one: {nodes:?}");
 }
 
-/// Nothing in the view says how far clocks may run apart, so whoever joins
+/// Nothing in the view says how far clocks may run apart, so a node that joins
 /// asks the others.
 #[test]
 fn a_drift_that_differs_within_a_group_is_warned_of() {

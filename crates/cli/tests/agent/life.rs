@@ -99,7 +99,7 @@ fn a_drained_node_hands_everything_on_and_leaves() {
         !two.log_text().contains("has died"),
         "a clean leave is no death"
     );
-    // The last one keeps its work for whoever comes.
+    // The last one keeps its work for a node that comes later.
     two.signal(Signal::TERM);
     assert_eq!(two.wait_for_exit(), 0);
     let shown = fixture.workload("a").expect("it is kept");

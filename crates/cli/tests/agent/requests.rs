@@ -160,8 +160,8 @@ fn another_user_is_told_that_it_may_not_ask() {
     if root {
         // Nobody may come as far as the binary, and to the door of the state.
         mode(directory, 0o711);
-        // By another process where it has to be a copy: what is open here to
-        // be written nobody can run, and whoever is forked meanwhile by
+        // By another process where it has to be a copy: what is open here to be
+        // written no process can run, and a child that is forked meanwhile by
         // another test has it open too.
         let copied = || Command::new("cp").arg(TENURE).arg(&binary).status();
         let made = fs::hard_link(TENURE, &binary).is_ok();

@@ -62,7 +62,8 @@ async fn attack(place: &Place, stranger: &Stranger<'_>, foreign: &str) -> Vec<Re
         let zero = Position::ZERO;
         let plain = |from: u64, disk: u128| greeting(from, disk, Some(cluster));
         // Nobody's number: a leader of this term, one that would lead in the
-        // last term there is, and one that would be voted for without a poll.
+        // last term there is, and one that would be voted for without a
+        // pre-vote.
         for forgery in [
             request(77, number, term, heartbeat(end)),
             request(77, number, term, forged(end, term, Payload::NoOp)),

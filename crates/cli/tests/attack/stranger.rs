@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use tenure::core::ids::Term;
 use tenure_alpo::codec::{Reader, encode_frame, put_bytes, put_u64};
 use tenure_alpo::{
-    Body, ClusterId, CompareChecksums, Config, Entry, Envelope, Hello, Membership, Payload,
-    Position, Request, ServerId, StorageId, Table,
+    Body, ClusterId, CompareChecksums, Config, Entry, Envelope, Hello, MemberDisks, Membership,
+    Payload, Position, Request, ServerId, StorageId,
 };
 use tenure_server::transport::{
-    AddressBook, CommittedMembers, Form, Greeting, GreetingAnswer, Line, Prover, Settings, Tls,
-    greet,
+    AddressBook, CommittedMembers, Form, Greeting, GreetingAnswer, MaybeTlsStream, Prover,
+    Settings, Tls, greet,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -71,10 +71,14 @@ impl Stranger<'_> {
     }
 
     /// Says a greeting and stays, if it was let in.
-    pub(crate) async fn stay(&self, address: &str, greeting: &Greeting) -> Result<Line, Response> {
+    pub(crate) async fn stay(
+        &self,
+        address: &str,
+        greeting: &Greeting,
+    ) -> Result<MaybeTlsStream, Response> {
         let stream = TcpStream::connect(address).await.expect("it listens");
         let line = match self.tls {
-            None => Ok(Line::Plain(stream)),
+            None => Ok(MaybeTlsStream::Plain(stream)),
             Some(tls) => tls.connect(stream, address).await,
         };
         let Ok(mut line) = line else {
@@ -130,7 +134,7 @@ pub(crate) fn greeting(number: u64, storage: u128, cluster: Option<ClusterId>) -
             server: id(number),
             storage: StorageId::from_u128(storage),
             cluster,
-            known: Table::new(),
+            known: MemberDisks::new(),
             founders: if cluster.is_none() {
                 BTreeSet::from([id(number)])
             } else {

@@ -45,9 +45,9 @@ impl Caller<'_> {
         (status.to_owned(), serde_json::from_str(body).expect("JSON"))
     }
 
-    /// The session that holds the office and the version of its register, and
+    /// The session that holds the election and the version of its register, and
     /// when the session was last heard of.
-    fn office(&self) -> Option<([u64; 2], u64)> {
+    fn bound_election(&self) -> Option<([u64; 2], u64)> {
         let (_, read) = self.ask("registers/read", &json!({"key": "elections/payroll"}));
         let number = |path: &str| read.pointer(path)?.as_u64();
         let held = [number("/bound/session")?, number("/register/version")?];
@@ -175,11 +175,15 @@ fn attacked_with(tokens: bool) {
     let starts = || std::fs::read_to_string(path("starts")).unwrap_or_default();
     let started = || (starts() == "started\n").then_some(());
     poll_until(SOON, started).expect("the command runs");
-    let (held, _) = holder.office().expect("it is bound to a session");
+    let (held, _) = holder.bound_election().expect("it is bound to a session");
 
     steal(&thief, held[0]);
-    let (_, attacked) = holder.office().expect("it is still bound");
-    let renewed = || holder.office().filter(|(_, heard)| *heard > attacked);
+    let (_, attacked) = holder.bound_election().expect("it is still bound");
+    let renewed = || {
+        holder
+            .bound_election()
+            .filter(|(_, heard)| *heard > attacked)
+    };
     let (after, _) = poll_until(SOON, renewed).expect("it is kept alive");
     assert_eq!(after, held, "somebody else's");
     assert_eq!(starts(), "started\n", "the command was started again");

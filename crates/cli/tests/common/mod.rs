@@ -75,7 +75,7 @@ impl Shared {
 }
 
 /// A directory in memory, where there is one: a disk that others keep busy for
-/// seconds must not end the reigns, nor fence the agents, of a test of
+/// seconds must not end the leaderships, nor fence the agents, of a test of
 /// something else.
 pub(crate) fn memory_directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
@@ -88,7 +88,7 @@ pub(crate) struct Ledger {
     directory: tempfile::TempDir,
 }
 
-/// When the command of one reign ran, in seconds of the calendar.
+/// When the command of one leadership ran, in seconds of the calendar.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) candidate: String,

@@ -1,9 +1,9 @@
 //! Servers whose clocks tell another time, by namespaces of the kernel's.
 //!
 //! The clock that counts for a server is the one that runs since boot. In a
-//! namespace of time it is days ahead, as on a machine that was up longer.
-//! Whoever leads stamps entries by it, sessions and leases are judged by those
-//! stamps, and the stamps must go on as real time does, whoever takes over.
+//! namespace of time it is days ahead, as on a machine that was up longer. The
+//! leader stamps entries by it, sessions and leases are judged by those stamps,
+//! and the stamps must go on as real time does, whichever server takes over.
 //!
 //! A calendar may be anywhere, and be set at any time: nothing rests on it.
 //! What the system's calendar says nobody can step for a single process, so
@@ -264,8 +264,8 @@ fn numbered(session: u64, serial: u64) -> v1::Numbered {
     }
 }
 
-/// Keeps a session alive, six times in its time to live, by asking whoever
-/// answers; how often it was answered.
+/// Keeps a session alive, six times in its time to live, by asking any server
+/// that answers; how often it was answered.
 async fn keep(
     session: u64,
     channels: Vec<tonic::transport::Channel>,

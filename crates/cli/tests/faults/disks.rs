@@ -235,7 +235,7 @@ fn one_slow_disk_slows_nobody_down() {
                 assert!(tries < 4, "server {leader} is deposed each time");
             };
             eprintln!("  the slow one is server 1, {leader} leads: median write {median:?}");
-            // Two others are a majority, whoever leads.
+            // Two others are a majority, whichever server leads.
             assert!(median < slower, "{median:?}, server {leader} leads");
         }
         let syncs = servers.metric(1, "tenure_disk_sync_seconds_count").await;

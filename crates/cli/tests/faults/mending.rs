@@ -1,10 +1,10 @@
 //! Having a wiped server taken in again, in the middle of a storm.
 //!
-//! It is started with its empty directory, as whoever does not know would do,
-//! takes no part, and says what to do. Then an operator types that, again and
-//! again until it is done, since whoever leads may be away, or it may be too
-//! early: the member is removed, and the server added and promoted. Meanwhile everything else goes on,
-//! for this server too.
+//! It is started with its empty directory, as an operator who does not know
+//! would do, takes no part, and says what to do. Then an operator types that,
+//! again and again until it is done, since the leader may be away, or it may be
+//! too early: the member is removed, and the server added and promoted.
+//! Meanwhile everything else goes on, for this server too.
 //!
 //! One at a time: of three servers, a second that is wiped before the first
 //! counts again leaves no majority that remembers, and no product mends that.

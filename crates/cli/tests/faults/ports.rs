@@ -39,7 +39,7 @@ fn closed(reason: &str) -> String {
 }
 
 /// Waits until a server has counted so many that it closed for this reason: it
-/// does so when they are closed, which whoever was at the other end may learn
+/// does so when they are closed, which the client at the other end may learn
 /// first. How many it has counted then.
 async fn counted(servers: &Servers, server: u64, reason: &str, least: f64) -> f64 {
     until(&format!("{least} closed, {reason}"), async || {
@@ -172,7 +172,8 @@ async fn trickle(address: String, start: Vec<u8>, within: Duration) {
             begun.elapsed() < within,
             "{said:?} is let be for {within:?}"
         );
-        // A header that never ends; nothing, to whoever has said nothing.
+        // A header that never ends; nothing, from a client that has said
+        // nothing.
         if said.starts_with("GET") {
             let _ = stream.write_all(b"a").await;
         }

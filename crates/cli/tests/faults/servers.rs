@@ -78,7 +78,7 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        // It may have ended by itself; whoever waits for it finds out.
+        // It may have ended by itself; the process that waits for it finds out.
         let _ = kill_process(pid.expect("a process id"), signal);
     }
 }
@@ -391,7 +391,7 @@ pub(crate) fn resident(path: &str) -> Option<u64> {
     Some(kib * 1_024)
 }
 
-/// What whoever leads says of itself, of these servers.
+/// What the leader among these servers says of itself.
 pub(crate) async fn leader_of(servers: Vec<Channel>) -> Option<v1::StatusResponse> {
     let asking: JoinSet<_> = servers.into_iter().map(status).collect();
     let seen = asking.join_all().await.into_iter().flatten();

@@ -39,7 +39,7 @@ impl Pipeline {
         };
         if verdict == Verdict::Stay {
             self.trial = None;
-            self.patience = self.patience_min;
+            self.answer_timeout = self.answer_timeout_min;
         }
         verdict
     }

@@ -39,7 +39,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tenure_api::v1::{self, command, request};
 use tenure_core::time::Instant;
-use tenure_runtime::distance::Distance;
+use tenure_runtime::round_trip::RoundTripTimes;
 
 use self::in_flight::InFlight;
 use self::message::{Message, command_weight, query_weight, weight};
@@ -57,8 +57,8 @@ const QUERIES_MAX: usize = 1_024;
 const TRIAL: usize = 16;
 /// How long an answer may take before others are asked who leads: of a server
 /// that is near, and the longest that this grows to by itself.
-const PATIENCE_MIN: Duration = Duration::from_millis(250);
-const PATIENCE_MAX: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT_MIN: Duration = Duration::from_millis(250);
+const ANSWER_TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
 /// Who is to be told what, once no lock is held.
 pub(super) type Outcomes = Vec<(Reply, Outcome)>;
@@ -121,9 +121,9 @@ pub(super) struct Pipeline {
     heard: Instant,
     /// Since when answers are waited for in vain.
     unanswered_since: Instant,
-    patience: Duration,
+    answer_timeout: Duration,
     /// What it is where answers come in time.
-    patience_min: Duration,
+    answer_timeout_min: Duration,
     /// The earliest deadline that anybody waits with, or earlier.
     next_deadline: Option<Instant>,
     /// What was last in the way, for those who run out of time.
@@ -151,17 +151,17 @@ impl Pipeline {
             pause: Duration::ZERO,
             heard: now,
             unanswered_since: now,
-            patience: PATIENCE_MIN,
-            patience_min: PATIENCE_MIN,
+            answer_timeout: ANSWER_TIMEOUT_MIN,
+            answer_timeout_min: ANSWER_TIMEOUT_MIN,
             next_deadline: None,
             trouble: "no server has been reached".into(),
         }
     }
 
     /// Waits for answers as long as the distance of the servers asks for.
-    pub(super) fn is_as_far_as(&mut self, distance: &Distance) {
-        self.patience_min = distance.patience(PATIENCE_MIN);
-        self.patience = self.patience.max(self.patience_min);
+    pub(super) fn adapt_to(&mut self, round_trips: &RoundTripTimes) {
+        self.answer_timeout_min = round_trips.timeout(ANSWER_TIMEOUT_MIN);
+        self.answer_timeout = self.answer_timeout.max(self.answer_timeout_min);
     }
 
     /// The same with one session and no other: when that is over, commands are
@@ -256,8 +256,8 @@ impl Pipeline {
             && self.returned.is_empty())
     }
 
-    /// Ends the session after everything that is waiting, and says so to
-    /// whoever `reply` is for. Gives it back if there is none to end.
+    /// Ends the session after everything that is waiting, and says so to the
+    /// caller that `reply` is for. Gives it back if there is none to end.
     pub(super) fn close(&mut self, now: Instant, reply: Reply) -> Option<Reply> {
         if !self.connected || !matches!(self.session, Session::Open(_)) {
             return Some(reply);

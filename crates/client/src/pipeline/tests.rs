@@ -453,7 +453,7 @@ fn a_silent_server_is_doubted_and_a_lively_one_is_not() {
     world.ask_next(60_000);
     world.write();
     let doubted = world.pipeline.wake_at().expect("a time");
-    assert_eq!(doubted, at(world.millis).after(PATIENCE_MIN));
+    assert_eq!(doubted, at(world.millis).after(ANSWER_TIMEOUT_MIN));
     let due = world.pipeline.tick(doubted, &mut Outcomes::new());
     assert!(due.no_answers);
 }
@@ -536,6 +536,30 @@ fn a_right_that_was_taken_away_since_proves_nothing() {
         assert_eq!(world.server.log(), [0, 1]);
         assert_eq!(check(&mut world), (1, 0, 3));
     }
+}
+
+#[test]
+fn what_was_sent_before_its_client_was_turned_away_says_why_it_is_unknown() {
+    let mut world = World::new(1);
+    world.pipeline.connected(at(0));
+    world.ask_next(60_000);
+    world.settle();
+    world.ask_next(1_000);
+    world.write();
+    world.cut(false);
+    let refusal = Error::Refused {
+        cause: v1::Cause::Unauthenticated,
+        message: "no server knows its token".into(),
+    };
+    let mut outcomes = Outcomes::new();
+    world.pipeline.disconnected("cut", &mut outcomes);
+    world.pipeline.turn_away(&refusal, &mut outcomes);
+    assert!(outcomes.is_empty(), "a server may have it");
+    world.pipeline.tick(at(world.millis + 1_000), &mut outcomes);
+    let [(_, Err(Error::Unknown(why)))] = &outcomes[..] else {
+        panic!("expected one that is unknown");
+    };
+    assert_eq!(why, "no answer in time: no server knows its token");
 }
 
 #[test]

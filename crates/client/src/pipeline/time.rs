@@ -6,10 +6,10 @@ use tenure_api::v1::command;
 use tenure_core::time::Instant;
 
 use super::message::{command_weight, query_weight};
-use super::{Outcomes, PATIENCE_MAX, PendingRequest, Pipeline, Reply, Session};
+use super::{ANSWER_TIMEOUT_MAX, Outcomes, PendingRequest, Pipeline, Reply, Session};
 use crate::Error;
 
-/// How long a sign of life may wait to be sent; it is sent again anyway.
+/// How long a keep-alive may wait to be sent; it is sent again anyway.
 const ALIVE_WITHIN: Duration = Duration::from_secs(3_600);
 
 /// What is due.
@@ -26,7 +26,7 @@ impl Pipeline {
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         let quiet = self
             .awaits_answers()
-            .then(|| self.unanswered_since.after(self.patience));
+            .then(|| self.unanswered_since.after(self.answer_timeout));
         [
             self.next_deadline,
             self.paused_until,
@@ -53,9 +53,10 @@ impl Pipeline {
             });
             due.send = true;
         }
-        if self.awaits_answers() && self.unanswered_since.after(self.patience) <= now {
+        if self.awaits_answers() && self.unanswered_since.after(self.answer_timeout) <= now {
             self.unanswered_since = now;
-            self.patience = (self.patience * 2).min(PATIENCE_MAX.max(self.patience_min));
+            self.answer_timeout =
+                (self.answer_timeout * 2).min(ANSWER_TIMEOUT_MAX.max(self.answer_timeout_min));
             due.no_answers = true;
         }
         if self
@@ -125,11 +126,15 @@ impl Pipeline {
             }
             !over
         });
+        // What is in the way now may be why, unless a server has it.
+        let late = match self.connected {
+            true => "no answer in time".to_owned(),
+            false => format!("no answer in time: {why}"),
+        };
         for sent in self.in_flight.iter_mut() {
             if !matches!(sent.op.reply, Reply::Nobody) && is_over(sent.op.deadline) {
                 let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
-                let late = Err(Error::Unknown("no answer in time".into()));
-                outcomes.push((reply, late));
+                outcomes.push((reply, Err(Error::Unknown(late.clone()))));
             }
         }
         self.next_deadline = next;

@@ -15,9 +15,9 @@ pub(crate) type Outcome = Result<answer::What, Error>;
 /// Who is told.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// Whoever waits for this one.
+    /// A caller that waits for this one.
     One(oneshot::Sender<Outcome>),
-    /// Whoever waits for many, of which this is one.
+    /// A caller that waits for many, of which this is one.
     Part(std::sync::Arc<Gather>, usize),
     /// Nobody (any more).
     Nobody,
@@ -27,7 +27,7 @@ impl Reply {
     /// Tells of the outcome.
     pub(crate) fn tell(self, outcome: Outcome) {
         match self {
-            // Whoever has gone away does not want to know.
+            // A caller that has gone does not want to know.
             Self::One(waiter) => drop(waiter.send(outcome)),
             Self::Part(gather, index) => gather.tell(index, outcome),
             Self::Nobody => {}
@@ -124,7 +124,8 @@ impl Gather {
         let numbers = std::mem::take(&mut inner.numbers);
         let outcome = match inner.error.take() {
             None => Ok(numbers),
-            // Some are in the log: whoever hears "no" would append all again.
+            // Some are in the log: a caller that hears "no" would append all
+            // again.
             Some(error) if inner.appended > 0 => Err(Error::Unknown(format!(
                 "{} of {} entries were appended; of the others: {error}",
                 inner.appended,

@@ -205,7 +205,7 @@ async fn a_backup_comes_whole() {
 async fn a_session_outlives_idleness_and_a_new_one_follows_an_old() {
     let servers = Servers::start(1);
     let watcher = client(&servers);
-    // Long enough for a busy machine to give the signs of life in time.
+    // Long enough for a busy machine to give the keep-alives in time.
     let ttl = Duration::from_secs(4);
     let config = Config::default().within(SOON).ttl(ttl);
     let client = Client::new(&servers.list(), &config).expect("a client");
@@ -213,7 +213,7 @@ async fn a_session_outlives_idleness_and_a_new_one_follows_an_old() {
     let sessions = |it: &tenure_api::v1::StatusResponse| it.sessions;
     let status = client.leader_status().await.expect("a leader");
     assert_eq!(sessions(&status), 1);
-    // Longer than it would live without a sign of life.
+    // Longer than it would live without a keep-alive.
     tokio::time::sleep(ttl * 3 / 2).await;
     let status = client.leader_status().await.expect("a leader");
     assert_eq!(sessions(&status), 1);

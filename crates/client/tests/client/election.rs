@@ -24,7 +24,7 @@ async fn a_successor_takes_over_at_once_and_servers_may_go() {
         }
     };
     let mut holder = stand("0").await;
-    let mut leadership = holder.elected().await.expect("an office");
+    let mut leadership = holder.elected().await.expect("a leadership");
     // The watch has to be up before it can be quick, and when it is nobody
     // sees: one of several successors has to have it.
     let mut tries = 0;
@@ -38,7 +38,7 @@ async fn a_successor_takes_over_at_once_and_servers_may_go() {
         drop(leadership);
         holder.stop().await;
         let successor = tokio::time::timeout(SOON, next.elected()).await;
-        leadership = successor.expect("in time").expect("an office");
+        leadership = successor.expect("in time").expect("a leadership");
         holder = next;
         let took = clock::boot().since(asked);
         println!("taken over after {took:?}");
@@ -56,7 +56,7 @@ async fn a_successor_takes_over_at_once_and_servers_may_go() {
     }
     assert!(
         successor.is_valid(),
-        "an office outlives its servers' restarts"
+        "an election outlives its servers' restarts"
     );
     let store = tenure::store::open(&servers.url()).await.expect("a store");
     let name = Name::new("payroll").expect("a name");

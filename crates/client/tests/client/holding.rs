@@ -44,7 +44,7 @@ async fn win(store: &Arc<dyn Store>, name: &str) -> (Vec<(Election, Leadership)>
     for number in 0..MANY {
         let mut election = stand(store, &format!("e{number}"), name);
         winning.spawn(async move {
-            let leadership = election.elected().await.expect("an office");
+            let leadership = election.elected().await.expect("a leadership");
             (election, leadership)
         });
     }
@@ -66,7 +66,7 @@ async fn counts(servers: &Servers) -> (u64, u64) {
     (status.sessions, status.bound)
 }
 
-/// The process that holds all offices.
+/// The process that holds all elections.
 struct Holder {
     child: Child,
     orders: ChildStdin,
@@ -109,7 +109,7 @@ impl Holder {
         })
     }
 
-    /// Asks how many reigns are valid, and until when the last one is.
+    /// Asks how many leaderships are valid, and until when the last one is.
     async fn ask(&mut self) -> (usize, u64) {
         writeln!(self.orders, "how").expect("it listens");
         let said = self.hear("valid:").await;
@@ -180,7 +180,7 @@ async fn succeed(rivals: Vec<Election>) -> (Instant, Instant, Vec<(Election, Lea
     for mut rival in rivals {
         winning.spawn(async move {
             let mut events = rival.events();
-            let leadership = rival.elected().await.expect("an office");
+            let leadership = rival.elected().await.expect("a leadership");
             let start = loop {
                 if let Some(Event::Elected { grant, .. }) = events.next().await {
                     break grant.start;
@@ -269,7 +269,7 @@ async fn an_office_goes_to_the_next_at_once_however_its_holder_goes() {
     let (ours, theirs) = (store(&servers.list(), true), store(&servers.list(), false));
     // One holds by a session, the other renews: each follows the other.
     let mut first = stand(&ours, "payroll", "first");
-    let leadership = first.elected().await.expect("an office");
+    let leadership = first.elected().await.expect("a leadership");
     assert!(first.config().by_session);
     let mut second = stand(&theirs, "payroll", "second");
     assert!(!second.config().by_session);
@@ -283,7 +283,7 @@ async fn an_office_goes_to_the_next_at_once_however_its_holder_goes() {
     let asked = clock::boot();
     drop(leadership);
     let leadership = timeout(SOON, second.elected()).await.expect("in time");
-    let leadership = leadership.expect("an office");
+    let leadership = leadership.expect("a leadership");
     println!("resigned: {:?}", clock::boot().since(asked));
     // Long before the lease is over.
     assert!(clock::boot().since(asked) < LEASE / 2);
@@ -294,7 +294,7 @@ async fn an_office_goes_to_the_next_at_once_however_its_holder_goes() {
     let _ = leadership.cancelled().await;
     drop(leadership);
     let leadership = timeout(SOON, first.elected()).await.expect("in time");
-    let leadership = leadership.expect("an office");
+    let leadership = leadership.expect("a leadership");
     assert_eq!(counts(&servers).await.1, 1, "one is bound again");
     let (store, name) = (Arc::clone(&theirs), Name::new("payroll").expect("a name"));
     let asked = clock::boot();
@@ -307,7 +307,7 @@ async fn an_office_goes_to_the_next_at_once_however_its_holder_goes() {
     drop(leadership);
     let leadership = timeout(SOON, second.elected()).await.expect("in time");
     println!("asked to resign: {:?}", clock::boot().since(asked));
-    assert_eq!(leadership.expect("an office").term().get(), 4);
+    assert_eq!(leadership.expect("a leadership").term().get(), 4);
     asking.await.expect("no panic").expect("it went");
 }
 
@@ -361,7 +361,7 @@ async fn what_nobody_claims_is_vacated_though_its_session_lives() {
     assert!(alive.expect("it lives") <= clock::boot());
 }
 
-/// A write of unknown outcome: whoever sent it does not wait.
+/// A write of unknown outcome: its sender does not wait.
 fn hold_again(hold: &Arc<dyn Hold>, key: &Key) -> impl Future {
     let (write, last) = bind(key, "late");
     hold.write(write, Some(last), SOON)

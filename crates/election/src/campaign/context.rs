@@ -317,7 +317,7 @@ impl Context {
     }
 }
 
-/// How far above its own write a holder's last will counts: more than the
+/// How far above its own write a holder's on-expiry value counts: more than the
 /// notes that strangers leave in one leadership.
 const ON_EXPIRY_AHEAD: u64 = 1 << 20;
 

@@ -106,7 +106,7 @@ impl Context {
             key: self.key.clone(),
             expect,
             value: record.encode(),
-            // Not the holder's sign of life.
+            // Not the holder's keep-alive.
             stamp: Stamp::Keep,
         };
         self.outputs.push_back(Output::Write {

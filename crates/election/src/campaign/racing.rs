@@ -61,7 +61,7 @@ impl Racing {
         let known = context.judge.record().cloned();
         let sequence = match &known {
             None => context.next_sequence(0),
-            Some(record) if record.sequence > Record::STAND_MAX => None,
+            Some(record) if record.sequence_to_stand().is_none() => None,
             Some(record) => context.next_sequence(record.sequence),
         };
         let Some(sequence) = sequence else {
@@ -228,8 +228,8 @@ impl Racing {
         }
     }
 
-    /// Whoever wants to stop settles for as long as there may be an election
-    /// to vacate, and no longer: the store may be gone for good.
+    /// A candidate that wants to stop settles the race for as long as there may
+    /// be an election to vacate, and no longer: the store may be gone for good.
     fn settle_until(&self, context: &Context) -> Instant {
         Grant::new(self.start, &context.config).valid_until
     }

@@ -1,11 +1,11 @@
 //! Waiting for the election to become vacant (§4.3).
 //!
-//! A watcher keeps its [`LeaseJudge`](super::super::Sight) fresh (by the store's
-//! watch, or by polling once an interval), and when the grant may be over it
-//! reads. Only what a read says ends a grant. An election that *ran out* is raced
-//! for after a jitter; one that was *resigned* at once, on the word of the watch
-//! alone: there the compare-and-swap picks the winner, and a stampede lasts one
-//! round trip.
+//! A watcher keeps its [`LeaseJudge`](super::super::LeaseJudge) fresh (by the
+//! store's watch, or by polling once an interval), and when the grant may be
+//! over it reads. Only what a read says ends a grant. An election that *ran
+//! out* is raced for after a jitter; one that was *resigned* at once, on the
+//! word of the watch alone: there the compare-and-swap picks the winner, and a
+//! stampede lasts one round trip.
 //!
 //! While somebody leads in a lower term than was seen before, it asks that
 //! leader to go ([`floor`](super::floor)).

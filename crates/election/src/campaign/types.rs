@@ -43,9 +43,10 @@ pub enum Input {
     Confirmed {
         /// Which.
         call: Call,
-        /// The moment before the sign of life was sent that was confirmed,
-        /// on this process's boot-time clock; a [`FailureClass::Conflict`](tenure_core::call::FailureClass::Conflict) if
-        /// the session is over.
+        /// The moment before the keep-alive was sent that was confirmed, on
+        /// this process's boot-time clock; a
+        /// [`FailureClass::Conflict`](tenure_core::call::FailureClass::Conflict)
+        /// if the session is over.
         result: Result<Instant, Failure>,
     },
     /// A watch has seen this state of a register, at some time past.
@@ -75,8 +76,8 @@ pub enum Input {
 pub struct Bind {
     /// What it is to hold when the session ends.
     pub last: Bytes,
-    /// How long the session must live after each sign of life, at least, on
-    /// the store's clock.
+    /// How long the session must live after each keep-alive, at least, on the
+    /// store's clock.
     pub ttl: Duration,
 }
 
@@ -108,8 +109,8 @@ pub enum Output {
     Confirm {
         /// To be named in the answer.
         call: Call,
-        /// A sign of life that was sent at this time or later is as good as a
-        /// new one.
+        /// A keep-alive that was sent at this time or later is as good as a new
+        /// one.
         since: Instant,
         /// After this the answer is not wanted any more.
         within: Duration,

@@ -59,7 +59,7 @@ pub(crate) struct Asked {
 
 pub(crate) enum What {
     Read(Key),
-    /// Under this session, and bound to it if there is a last will.
+    /// Under this session, and bound to it if there is an on-expiry value.
     Write(Write, Option<usize>, Option<Bytes>),
     /// Whether this session lives; asked at this time of the asker's clock.
     Confirm(Option<usize>, Instant),

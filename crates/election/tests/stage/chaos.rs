@@ -90,10 +90,10 @@ pub(crate) fn check(trace: &str) -> Result<(), String> {
                 }
             }
             "renewed" | "DRAINING" if reigning.get(actor) != Some(&term) => {
-                return Err(format!("{line}: it did not reign"));
+                return Err(format!("{line}: it did not lead"));
             }
             "OUSTED" if reigning.remove(actor) != Some(term) => {
-                return Err(format!("{line}: it did not reign"));
+                return Err(format!("{line}: it did not lead"));
             }
             _ => {}
         }

@@ -52,7 +52,7 @@ impl Sessions {
         }
     }
 
-    /// Ends a session; what it held, with the last wills.
+    /// Ends a session; what it held, with the on-expiry values.
     pub(crate) fn end(&mut self, session: usize) -> Vec<(Key, Bytes)> {
         if let Some(over) = self.over.get_mut(session.wrapping_sub(1)) {
             *over = true;

@@ -1,8 +1,8 @@
 //! Telling every listener what happens, in order, without waiting for any.
 //!
-//! A listener has a queue of its own that keeps the latest events; whoever is
-//! too slow loses the oldest and can see how many. So a machine never waits
-//! for an application, and no application can make a machine grow.
+//! A listener has a queue of its own that keeps the latest events; one that is
+//! too slow loses the oldest and can see how many. So a machine never waits for
+//! an application, and no application can make a machine grow.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -15,29 +15,29 @@ use tokio::sync::watch;
 
 use crate::clock;
 
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const CHECK_EVERY: Duration = Duration::from_millis(250);
 /// The two clocks are read one after the other; this much is no suspend.
 const SLACK: Duration = Duration::from_millis(5);
 
-fn bell() -> &'static watch::Sender<u64> {
-    static BELL: OnceLock<watch::Sender<u64>> = OnceLock::new();
-    BELL.get_or_init(|| watch::Sender::new(0))
+fn resume_signal() -> &'static watch::Sender<u64> {
+    static RESUME_SIGNAL: OnceLock<watch::Sender<u64>> = OnceLock::new();
+    RESUME_SIGNAL.get_or_init(|| watch::Sender::new(0))
 }
 
-/// Rings whenever the machine has woken up.
+/// Changes whenever the machine has woken up.
 pub(super) fn resumed() -> watch::Receiver<u64> {
-    bell().subscribe()
+    resume_signal().subscribe()
 }
 
 /// Watches for suspends, for ever.
 pub(super) async fn notice() {
     let mut known = clock::suspended();
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CHECK_EVERY).await;
         let now = clock::suspended();
         if now > known + SLACK {
             tracing::warn!(slept = ?now.saturating_sub(known), "the machine was suspended");
-            bell().send_modify(|count| *count += 1);
+            resume_signal().send_modify(|count| *count += 1);
         }
         known = now;
     }

@@ -11,13 +11,13 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
 
-use super::client::ClientLine;
-use super::distrust::for_client;
-use super::files::{Own, client, roots};
-use super::line::Line;
-use super::renewed::{Renewed, Unread};
-use super::revoked::Lists;
+use super::client_stream::ClientStream;
+use super::files::{CertificateAndKey, client, roots};
+use super::maybe_tls_stream::MaybeTlsStream;
+use super::reloaded::{FilesError, Reloaded};
+use super::revocation::RevocationLists;
 use super::secured::{Judging, again};
+use super::tls_error::explain_for_client;
 
 /// Where a client's certificates are, in PEM.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ pub struct OwnFiles {
 #[derive(Debug)]
 pub struct ClientTls {
     files: Arc<ClientTlsFiles>,
-    made: Renewed<(Arc<ClientConfig>, Arc<WebPkiServerVerifier>)>,
+    made: Reloaded<(Arc<ClientConfig>, Arc<WebPkiServerVerifier>)>,
     judging: Judging,
 }
 
@@ -54,7 +54,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// A sentence that says which file, what was expected and what was found.
-    pub fn open(files: ClientTlsFiles) -> Result<Self, Unread> {
+    pub fn open(files: ClientTlsFiles) -> Result<Self, FilesError> {
         let files = Arc::new(files);
         let named = Arc::clone(&files);
         let mut all = vec![files.authority.clone()];
@@ -65,14 +65,14 @@ impl ClientTls {
         let make = move || {
             let roots = Arc::new(roots(&files.authority)?);
             let own = files.own.as_ref();
-            let own = own.map(|own| Own::read(&own.certificate, &own.key));
+            let own = own.map(|own| CertificateAndKey::read(&own.certificate, &own.key));
             let own = own.transpose()?;
-            let servers = Lists::read(files.revoked.as_ref())?.of_servers(&roots)?;
+            let servers = RevocationLists::read(files.revoked.as_ref())?.server_verifier(&roots)?;
             let mut config = client(&servers, own.as_ref())?;
             config.alpn_protocols = vec![b"h2".to_vec()];
             Ok((Arc::new(config), servers))
         };
-        let made = Renewed::open("certificates", all, make)?;
+        let made = Reloaded::open("certificates", all, make)?;
         Ok(Self {
             files: named,
             made,
@@ -85,19 +85,20 @@ impl ClientTls {
     /// # Errors
     /// If the other side does not prove that it is that host, or speaks no
     /// TLS; the text says which, and what to do.
-    pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<ClientLine> {
+    pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<ClientStream> {
         let made = self.made.current();
         match connect(Arc::clone(&made.0), stream, address).await {
             Ok((stream, host)) => {
                 let is = |one: &(_, Arc<_>), other: &(_, Arc<_>)| Arc::ptr_eq(&one.1, &other.1);
-                let judge =
-                    move |made: &(_, Arc<_>), shown: &_, as_of| at(&made.1, shown, &host, as_of);
+                let judge = move |made: &(_, Arc<_>), shown: &_, as_of| {
+                    verify_server_certificate(&made.1, shown, &host, as_of)
+                };
                 let ask = again((&self.made, &self.judging), made, is, judge);
-                let line = Line::secured(stream, ask);
-                Ok(ClientLine::new(line, Arc::clone(&self.files)))
+                let line = MaybeTlsStream::secured(stream, ask);
+                Ok(ClientStream::new(line, Arc::clone(&self.files)))
             }
             Err(error) => {
-                let text = for_client(&error, &self.files);
+                let text = explain_for_client(&error, &self.files);
                 let text = text.unwrap_or_else(|| format!("expected TLS, found: {error}"));
                 Err(io::Error::new(error.kind(), text))
             }
@@ -110,7 +111,7 @@ impl ClientTls {
 ///
 /// # Errors
 /// Why it is not believed.
-pub fn at(
+pub fn verify_server_certificate(
     verifier: &WebPkiServerVerifier,
     shown: &[CertificateDer<'static>],
     host: &ServerName<'static>,

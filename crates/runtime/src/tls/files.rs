@@ -12,7 +12,7 @@ use rustls::{ClientConfig, RootCertStore};
 use crate::small;
 
 /// A certificate and its key as they were read.
-pub struct Own<'a> {
+pub struct CertificateAndKey<'a> {
     /// The certificate, and those between it and the authority.
     pub certificates: Vec<CertificateDer<'static>>,
     /// The key that belongs to it.
@@ -20,7 +20,7 @@ pub struct Own<'a> {
     file: &'a Path,
 }
 
-impl<'a> Own<'a> {
+impl<'a> CertificateAndKey<'a> {
     /// Reads both.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl<'a> Own<'a> {
     }
 
     /// What it means that the two do not fit.
-    pub fn unfit(&self, error: &rustls::Error) -> String {
+    pub fn key_mismatch(&self, error: &rustls::Error) -> String {
         found(self.file, "the certificate's key", error)
     }
 }
@@ -60,7 +60,7 @@ pub fn roots(authority: &Path) -> Result<RootCertStore, String> {
 /// If its certificate and its key do not fit.
 pub fn client(
     verifier: &Arc<WebPkiServerVerifier>,
-    own: Option<&Own<'_>>,
+    own: Option<&CertificateAndKey<'_>>,
 ) -> Result<ClientConfig, String> {
     let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
@@ -70,7 +70,7 @@ pub fn client(
         None => Ok(config.with_no_client_auth()),
         Some(own) => config
             .with_client_auth_cert(own.certificates.clone(), own.key.clone_key())
-            .map_err(|error| own.unfit(&error)),
+            .map_err(|error| own.key_mismatch(&error)),
     }
 }
 

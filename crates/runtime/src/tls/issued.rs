@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, Error, RootCertStore};
 
-use super::revoked::judge;
+use super::revocation::judge;
 
 /// A certificate of a file.
 #[derive(Debug)]

@@ -9,32 +9,32 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `files.rs` | certificates, keys and authorities, in PEM |
-//! | `renewed.rs` | what is made of files, and made again when they change |
-//! | `revoked.rs` | lists of revoked certificates |
+//! | `reloaded.rs` | what is made of files, and made again when they change |
+//! | `revocation.rs` | lists of revoked certificates |
 //! | `issued.rs` | what a certificate says of itself, and of whom it is |
 //! | `secured.rs` | a connection, whose other side is judged again while it is up |
 //! | `connect.rs` | the side that connects |
-//! | `line.rs`, `client.rs` | a connection with TLS or without, and that of a client |
-//! | `distrust.rs` | why TLS could not be made of a connection, for people |
+//! | `maybe_tls_stream.rs`, `client_stream.rs` | a connection with TLS or without, and that of a client |
+//! | `tls_error.rs` | why TLS could not be made of a connection, for people |
 //!
 //! The side that is connected to is the server's (`tenure-server`).
 
-mod client;
+mod client_stream;
 mod connect;
-mod distrust;
 mod files;
 mod issued;
-mod line;
-mod renewed;
-pub mod revoked;
+mod maybe_tls_stream;
+mod reloaded;
+pub mod revocation;
 mod secured;
+mod tls_error;
 
-pub use client::ClientLine;
-pub use connect::{ClientTls, ClientTlsFiles, OwnFiles, at, connect};
-pub use distrust::{Mismatch, date, distrust, flaw};
-pub use files::{Own, client, roots};
+pub use client_stream::ClientStream;
+pub use connect::{ClientTls, ClientTlsFiles, OwnFiles, connect, verify_server_certificate};
+pub use files::{CertificateAndKey, client, roots};
 pub use issued::Issued;
-pub use line::Line;
-pub use renewed::{Renewed, Unread, in_time};
-pub use revoked::Lists;
+pub use maybe_tls_stream::MaybeTlsStream;
+pub use reloaded::{FilesError, Reloaded, read_in_time};
+pub use revocation::RevocationLists;
 pub use secured::{Ask, Judge, Judging, Secured, again};
+pub use tls_error::{Mismatch, date, describe_certificate_error, explain_tls_error, is_refusal};

@@ -42,8 +42,8 @@ use tenure_core::time::Instant;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-use super::distrust::flaw;
-use super::renewed::Renewed;
+use super::reloaded::Reloaded;
+use super::tls_error::describe_certificate_error;
 use crate::clock;
 
 /// How often a connection that is up looks whether the files have changed, at
@@ -76,7 +76,7 @@ pub struct Verdict {
 /// Has the other side of a connection judged again whenever the files have
 /// changed since they made `seen`, with which it was let in.
 pub fn again<T: Clone + Send + Sync + 'static>(
-    (files, judging): (&Renewed<T>, &Judging),
+    (files, judging): (&Reloaded<T>, &Judging),
     mut seen: T,
     same: fn(&T, &T) -> bool,
     judge: impl Judge<T>,
@@ -210,7 +210,7 @@ impl Secured {
                     let from = self.stream.get_ref().0.peer_addr();
                     let from = from.map_or_else(|_| String::new(), |it| it.to_string());
                     let found = match why {
-                        Error::InvalidCertificate(why) => flaw(why).0,
+                        Error::InvalidCertificate(why) => describe_certificate_error(why).0,
                         other => format!("one that cannot be judged ({other})"),
                     };
                     tracing::warn!(from, "a connection ends: its certificate is {found}");
@@ -249,7 +249,7 @@ mod tests {
     use rustls::server::danger::ClientCertVerifier;
 
     use super::*;
-    use crate::tls::revoked::{Lists, judge};
+    use crate::tls::revocation::{RevocationLists, judge};
     use crate::tls::roots;
 
     type Authority = CertifiedIssuer<'static, KeyPair>;
@@ -275,20 +275,20 @@ mod tests {
         vec![signed.der().clone()]
     }
 
-    fn open(file: &Path) -> Renewed<Verifier> {
+    fn open(file: &Path) -> Reloaded<Verifier> {
         let from = file.to_owned();
         let make = move || {
-            let lists = Lists::read(None::<&PathBuf>)?;
-            lists.of_clients(&Arc::new(roots(&from)?), (false, false))
+            let lists = RevocationLists::read(None::<&PathBuf>)?;
+            lists.client_verifier(&Arc::new(roots(&from)?), (false, false))
         };
-        Renewed::open("authorities", vec![file.to_owned()], make).expect("a file")
+        Reloaded::open("authorities", vec![file.to_owned()], make).expect("a file")
     }
 
     /// A connection that was made when the file had the first authority.
     struct Up(Ask, Vec<CertificateDer<'static>>, Arc<Verdict>);
 
     impl Up {
-        fn new(files: &Renewed<Verifier>, shown: Vec<CertificateDer<'static>>) -> Self {
+        fn new(files: &Reloaded<Verifier>, shown: Vec<CertificateDer<'static>>) -> Self {
             let judge = |made: &Verifier, shown: &Chain, as_of| judge(&**made, shown, as_of);
             let judging = Judging::default();
             let ask = again((files, &judging), files.current(), Arc::ptr_eq, judge);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     /// Waits until other verifiers are in use.
-    fn renewed(files: &Renewed<Verifier>, before: &Verifier) -> Verifier {
+    fn renewed(files: &Reloaded<Verifier>, before: &Verifier) -> Verifier {
         loop {
             let now = files.current();
             if !Arc::ptr_eq(&now, before) {

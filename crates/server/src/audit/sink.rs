@@ -10,10 +10,14 @@
 //! server and admins can have done ([`is_operators`]) is copied from it to
 //! `FILE.kept`, of which there is one older as well. Lines are not synced: the
 //! last ones may be missing when the machine has lost its power.
+//!
+//! A file that somebody deletes or moves away stays open, and what is written
+//! to it is not found under its name. So the name is looked at before a write,
+//! once in [`LOOK_EVERY`], and the file is begun anew where it leads elsewhere.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,6 +36,8 @@ pub(super) const OLDER_FILES: u32 = 7;
 const BEGINNING_BYTES: u64 = 64 << 10;
 /// With what each line begins: its fields are sorted.
 const BEGINNING: &[u8] = br#"{"about":"#;
+/// How often it is looked whether the file has its name still, at most.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often it is said that lines are lost, at most.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
@@ -41,6 +47,8 @@ pub(super) struct Sink {
     pub(super) file: Option<(File, u64)>,
     /// The last line may not be whole.
     pub(super) torn: bool,
+    /// When the file's name was looked at last.
+    pub(super) looked: Option<Instant>,
     pub(super) complained: Option<Instant>,
 }
 
@@ -50,6 +58,7 @@ impl Sink {
             to,
             file: None,
             torn: false,
+            looked: None,
             complained: None,
         }
     }
@@ -84,6 +93,7 @@ impl Sink {
             return io::stderr().lock().write_all(text.as_bytes());
         };
         let path = path.clone();
+        self.leave_if_gone(&path);
         if self.file.is_none() {
             self.open()?;
         }
@@ -109,6 +119,25 @@ impl Sink {
         written
     }
 
+    /// Writes no more to a file that has another name by now, or none.
+    fn leave_if_gone(&mut self, path: &Path) {
+        let now = clock::boot();
+        let recently = self.looked.is_some_and(|at| now.since(at) < LOOK_EVERY);
+        if recently || self.file.is_none() {
+            return;
+        }
+        self.looked = Some(now);
+        let gone = |(file, _): &mut (File, u64)| !has_name(file, path);
+        if self.file.take_if(gone).is_some() {
+            tracing::warn!(
+                "--audit {}: the file was deleted, moved away or replaced while it was written; \
+                 it is begun anew, and what was noted before, up to a second ago, went with the \
+                 other",
+                path.display()
+            );
+        }
+    }
+
     pub(super) fn complain(&mut self, error: &io::Error) {
         let now = clock::boot();
         let recently = self
@@ -125,6 +154,16 @@ impl Sink {
     }
 }
 
+/// Whether this name leads to this file still, as far as can be told.
+fn has_name(file: &File, path: &Path) -> bool {
+    let place = |it: &fs::Metadata| (it.dev(), it.ino());
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(named)) => place(&open) == place(&named),
+        (Ok(_), Err(error)) => error.kind() != io::ErrorKind::NotFound,
+        (Err(_), _) => true,
+    }
+}
+
 /// Whether a file has nothing in it, or begins as an audit does. Its first line
 /// may have been cut.
 fn is_audit(file: &File) -> io::Result<bool> {
@@ -137,7 +176,7 @@ fn is_audit(file: &File) -> io::Result<bool> {
     if line.starts_with(BEGINNING) || BEGINNING.starts_with(line) {
         return Ok(true);
     }
-    // Whoever has put it there may have sorted the fields otherwise.
+    // The program that has put it there may have sorted the fields otherwise.
     let line: Option<Map<String, Value>> = serde_json::from_slice(line).ok();
     let fields = ["at_ms", "server", "event", "by", "about", "result"];
     Ok(line.is_some_and(|line| fields.iter().all(|field| line.contains_key(*field))))

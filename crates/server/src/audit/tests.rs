@@ -203,6 +203,37 @@ fn a_file_that_is_long_enough_is_put_aside_and_the_oldest_goes() {
 }
 
 #[test]
+fn a_file_that_was_deleted_or_moved_away_is_begun_anew() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("audit");
+    let mut sink = Sink::new(AuditTo::File(path.clone()));
+    let read = |name: &str| fs::read_to_string(dir.path().join(name)).ok();
+    let look_and_write = |sink: &mut Sink, text: &str| {
+        sink.looked = None;
+        sink.write(text)
+    };
+    look_and_write(&mut sink, "{\"about\":1}\n").expect("written");
+    fs::remove_file(&path).expect("deleted");
+    look_and_write(&mut sink, "{\"about\":2}\n").expect("written");
+    assert_eq!(read("audit").as_deref(), Some("{\"about\":2}\n"));
+    fs::rename(&path, dir.path().join("moved")).expect("moved");
+    // It is not looked at for every line.
+    sink.write("{\"about\":3}\n").expect("written");
+    assert_eq!(read("audit"), None);
+    look_and_write(&mut sink, "{\"about\":4}\n").expect("written");
+    assert_eq!(read("audit").as_deref(), Some("{\"about\":4}\n"));
+    let moved = "{\"about\":2}\n{\"about\":3}\n";
+    assert_eq!(read("moved").as_deref(), Some(moved));
+    // What took its place must be an audit, as at the start.
+    fs::write(dir.path().join("other"), "a secret").expect("written");
+    fs::rename(dir.path().join("other"), &path).expect("replaced");
+    let refused = look_and_write(&mut sink, "{\"about\":5}\n");
+    let why = refused.expect_err("it is none").to_string();
+    assert!(why.contains("found a file with other content"), "{why}");
+    assert_eq!(read("audit").as_deref(), Some("a secret"));
+}
+
+#[test]
 fn what_changed_nothing_pushes_nothing_out() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("audit");
@@ -249,7 +280,7 @@ fn who_writes_over_a_leadership_or_deletes_it_is_noted() {
         ..v1::Swap::default()
     };
     for junk in [&b""[..], b"no record"] {
-        let (event, about) = office(&swap(junk)).expect("it is noted");
+        let (event, about) = election_event(&swap(junk)).expect("it is noted");
         assert_eq!(event, "election_overwritten");
         assert_eq!(about, json!({ "election": "payroll" }));
     }
@@ -257,7 +288,7 @@ fn who_writes_over_a_leadership_or_deletes_it_is_noted() {
         key: "other/payroll".into(),
         ..swap(b"")
     };
-    assert_eq!(office(&elsewhere), None);
+    assert_eq!(election_event(&elsewhere), None);
 }
 
 #[test]

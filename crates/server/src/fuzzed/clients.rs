@@ -12,8 +12,8 @@ use axum::response::Response;
 use serde_json::Value;
 use tenure_alpo::codec::crc32c_append;
 use tenure_alpo::{
-    ClusterId, Config as NodeConfig, Hello, Identity, Input, Limits, Membership, Node, Output,
-    Recovered, Restoring, ServerId, Snapshot, State, StorageId, Table,
+    ClusterId, Config as NodeConfig, Hello, Identity, Input, Limits, MemberDisks, Membership, Node,
+    Output, Recovered, Restoring, ServerId, Snapshot, State, StorageId,
 };
 use tenure_api::v1::Cause;
 use tenure_core::Machine as _;
@@ -164,7 +164,7 @@ fn identity() -> Identity {
 }
 
 fn members() -> Membership {
-    Membership::founded([(server(), identity().storage)])
+    Membership::bootstrapped([(server(), identity().storage)])
 }
 
 /// A handle, and all routes to it.
@@ -178,7 +178,7 @@ fn port() -> (ServerHandle, Router) {
             server: server(),
             storage: identity().storage,
             cluster: Some(identity().cluster),
-            known: Table::new(),
+            known: MemberDisks::new(),
             founders: BTreeSet::new(),
         },
         settings: Settings::of(&config.node),
@@ -206,7 +206,7 @@ async fn machine(inbox: Arc<Inbox>) {
         boot: Instant::ZERO,
         wall: WallTime::from_millis(0),
     };
-    let state = State::founded(Limits::default(), ClockId::default(), members());
+    let state = State::bootstrapped(Limits::default(), ClockId::default(), members());
     let recovered = Recovered {
         snapshot: Some(Snapshot {
             last: state.applied(),
@@ -232,11 +232,11 @@ async fn machine(inbox: Arc<Inbox>) {
         }
         for event in events.drain(..) {
             match event {
-                Event::Asked(ask, _, reply) => {
+                Event::ClientRequest(ask, _, reply) => {
                     token += 1;
                     replies.insert(token, reply);
                     now.boot = now.boot.after(Duration::from_millis(1));
-                    node.handle(now, Input::Asked { token, ask });
+                    node.handle(now, Input::ClientRequest { token, ask });
                 }
                 Event::Inspection(inspect) => inspect(Some(&node)),
                 Event::Snapshot(teller) => drop(teller.send(node.commit())),

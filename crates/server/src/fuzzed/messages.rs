@@ -73,8 +73,8 @@ impl Heard {
             time: id * 10,
             payload: Payload::NoOp,
         };
-        let members = Membership::founded((1..=3).map(|it| (server(it), disk(it))));
-        let mut state = State::founded(Limits::default(), ClockId::default(), members);
+        let members = Membership::bootstrapped((1..=3).map(|it| (server(it), disk(it))));
+        let mut state = State::bootstrapped(Limits::default(), ClockId::default(), members);
         state.apply(&entry(1, 1));
         state.apply(&entry(2, 3));
         let recovered = Recovered {

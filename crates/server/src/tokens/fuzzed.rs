@@ -42,7 +42,7 @@ fn is_sound(table: &Table) {
             key: "election/x".to_owned(),
             ..v1::Swap::default()
         };
-        // Whoever may do everything may do each of these.
+        // A token that may do everything may do each of these.
         for need in [
             Need::Token,
             Need::Read("ha/x/view"),

@@ -68,7 +68,7 @@ pub(crate) enum Need<'a> {
     Swap(&'a v1::Swap),
     /// To delete the register of this key.
     Delete(&'a str),
-    /// To have a session: whoever may change anything.
+    /// To have a session: for a token that may change anything.
     Session,
     /// To keep the register of this key bound to a session.
     Hold(&'a str),
@@ -128,6 +128,14 @@ impl Rights {
                     "expected at most {PREFIXES_MAX} prefixes, found {found}"
                 ));
             }
+        }
+        let inner = |it: &str| it.strip_suffix('*').unwrap_or(it).contains('*');
+        if operate.iter().any(|it| inner(it)) {
+            return Err(
+                "expected operate to hold names of groups with a star at the end or with none, \
+                 found one elsewhere: there it would stand for itself"
+                    .to_owned(),
+            );
         }
         if operate.iter().any(|it| it.is_empty() || it.contains('/')) {
             return Err(
@@ -239,7 +247,7 @@ impl Rights {
         group(key).is_some_and(|group| operate.iter().any(|it| covers(it, group)))
     }
 
-    /// Whoever may campaign writes records of elections and nothing else.
+    /// A token that may campaign writes records of elections and nothing else.
     fn allow_campaign(&self, swap: &v1::Swap) -> bool {
         let last = swap.at_end.as_ref().map(|it| &it.value);
         let mut values = std::iter::once(&swap.value).chain(last);

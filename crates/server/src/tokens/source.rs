@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::own::{EXPECTED, Own};
 use super::{Fingerprint, Table, digest};
-use crate::transport::{Arrival, OwnToken, Renewed};
+use crate::transport::{Arrival, OwnToken, Reloaded};
 use tenure_api::v1::Cause;
 
 /// Where they are from.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    File(Arc<Renewed<Arc<Table>>>),
+    File(Arc<Reloaded<Arc<Table>>>),
     /// The one that all servers of a user share, which calls may prove instead
     /// of saying it.
     Own(Arc<Own>),

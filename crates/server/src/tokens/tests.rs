@@ -80,7 +80,7 @@ fn whoever_may_campaign_writes_records_of_those_elections_only() {
         let wanted = swap(key, value);
         assert_eq!(candidate.allow(Need::Swap(&wanted)), allowed, "{wanted:?}");
     }
-    // A last will is a record too.
+    // An on-expiry value is a record too.
     for (last, allowed) in [(record("payroll"), true), ("1".into(), false)] {
         let mut wanted = swap("elections/payroll", record("payroll"));
         wanted.at_end = Some(v1::AtEnd { value: last });

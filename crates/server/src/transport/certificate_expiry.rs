@@ -16,7 +16,7 @@ use rustls::{CertificateError, Error};
 use std::sync::Arc;
 
 use super::tls::TlsFiles;
-use tenure_runtime::tls::{date, flaw};
+use tenure_runtime::tls::{date, describe_certificate_error};
 
 /// The first second of the year 10,000, when every certificate is over.
 const NEVER: u64 = 253_402_300_800;
@@ -78,7 +78,7 @@ impl OwnCertificate {
     fn expiry_message(&self, now: u64) -> Option<ExpiryMessage> {
         let file = self.files.certificate.display();
         if let Err(why) = self.verify(now) {
-            let (found, advice) = flaw(&why);
+            let (found, advice) = describe_certificate_error(&why);
             return Some(ExpiryMessage::Bad(format!(
                 "{file}: expected a certificate that other servers believe, of an authority in \
                  {}, found {found}; {advice}",

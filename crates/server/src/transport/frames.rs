@@ -18,13 +18,13 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 /// How much is read at once.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// What the header of a sign of life begins with: that of a message has zeros
+/// What the header of a keep-alive begins with: that of a message has zeros
 /// behind the version.
 pub(super) const KEEP_ALIVE: [u8; 4] = [FRAME_VERSION, 1, 0, 0];
-/// The longest sign of life; a later release may say more.
+/// The longest keep-alive; a later release may say more.
 const MAX_KEEP_ALIVE_BYTES: u32 = 1_024;
 
-/// A sign of life.
+/// A keep-alive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerKeepAlive {
     /// How far the sender's disk has come.
@@ -49,7 +49,7 @@ impl PeerKeepAlive {
         to.extend_from_slice(&body);
     }
 
-    /// The sign of life that `bytes` begin with and how long it is; `None` if
+    /// The keep-alive that `bytes` begin with and how long it is; `None` if
     /// more bytes are needed.
     pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, FrameError> {
         let Some((header, rest)) = bytes.split_first_chunk::<FRAME_HEADER_BYTES>() else {
@@ -118,7 +118,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// Waits for bytes and hands every whole message among them to `take`.
-    /// Gives the newest sign of life among them.
+    /// Gives the newest keep-alive among them.
     ///
     /// # Errors
     /// If the connection ends or something else than a frame comes; frames

@@ -200,7 +200,7 @@ fn keep_alive(bytes: &[u8]) -> Option<(PeerKeepAlive, usize)> {
     Some((keep_alive, length))
 }
 
-/// The messages, the newest sign of life, and how it ended.
+/// The messages, the newest keep-alive, and how it ended.
 fn heard(first: &[u8], second: &[u8]) -> (Vec<Envelope>, Option<PeerKeepAlive>, String) {
     let mut frames = FrameReader::new(first.chain(second));
     let (mut messages, mut last) = (Vec::new(), None);
@@ -208,7 +208,7 @@ fn heard(first: &[u8], second: &[u8]) -> (Vec<Envelope>, Option<PeerKeepAlive>, 
         match at_once(frames.next(|envelope| messages.push(envelope))) {
             Ok(keep_alive) => last = keep_alive.or(last),
             Err(ReadError::Io(error)) => panic!("memory does not fail: {error}"),
-            // Signs of life in the same piece as what is wrong are not told.
+            // Keep-alives in the same piece as what is wrong are not told.
             Err(ReadError::Frame(error)) => return (messages, None, error.to_string()),
             Err(ReadError::Closed) => return (messages, last, "closed".to_owned()),
         }

@@ -12,8 +12,8 @@ use std::io;
 
 use tenure_alpo::codec::{DecodeError, Reader, put_bytes, put_u64};
 use tenure_alpo::{
-    ClusterId, ClusterVersion, Config, DiskProgress, Hello, LogId, Member, Membership, Position,
-    ServerId, Start, StorageId, Table, VotingStatus,
+    ClusterId, ClusterVersion, Config, DiskProgress, Hello, LogId, Member, MemberDisks, Membership,
+    Position, ServerId, Start, StorageId, VotingStatus,
 };
 use tenure_core::ids::Term;
 
@@ -302,10 +302,10 @@ fn put_greeting(to: &mut Vec<u8>, it: &Greeting) {
 fn take_greeting(reader: &mut Reader<'_>) -> Result<Greeting, DecodeError> {
     let server = take_server(reader)?;
     let storage = take_storage(reader)?;
-    let founded = reader.bool()?;
+    let bootstrapped = reader.bool()?;
     let cluster = ClusterId::from_u128(u128::from_le_bytes(reader.array()?));
     let count = reader.count()?;
-    let mut known = Table::new();
+    let mut known = MemberDisks::new();
     for _ in 0..count {
         known.insert(take_server(reader)?, take_storage(reader)?);
     }
@@ -318,7 +318,7 @@ fn take_greeting(reader: &mut Reader<'_>) -> Result<Greeting, DecodeError> {
         hello: Hello {
             server,
             storage,
-            cluster: founded.then_some(cluster),
+            cluster: bootstrapped.then_some(cluster),
             known,
             founders,
         },
@@ -427,13 +427,13 @@ pub(super) mod tests {
                 server: id(1),
                 storage,
                 cluster: Some(ClusterId::from_u128(9)),
-                known: Table::from([(id(1), storage), (id(2), storage)]),
+                known: MemberDisks::from([(id(1), storage), (id(2), storage)]),
                 founders: BTreeSet::from([id(1), id(3)]),
             },
             address_book: AddressBook::from_flags(&[(id(1), "host:1".to_owned())].into()),
             settled: CommittedMembers {
                 upto: 11,
-                members: Membership::founded([(id(1), storage), (id(4), storage)]),
+                members: Membership::bootstrapped([(id(1), storage), (id(4), storage)]),
             },
             settings: Settings::of(&Config::default()),
             details: Some(Details {

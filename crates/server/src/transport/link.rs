@@ -12,7 +12,7 @@ use futures_util::future::AbortHandle;
 use tenure_alpo::codec::encode_frame_with;
 use tenure_alpo::{Envelope, ServerId};
 use tenure_runtime::clock;
-use tenure_runtime::tls::Line;
+use tenure_runtime::tls::MaybeTlsStream;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -93,11 +93,12 @@ impl Queue {
 }
 
 impl Link {
-    /// Keeps a connection to `server` with one of `tasks`, at the first of `addresses` where it
-    /// is found: they are tried in turn. `greet` makes the greeting anew for
-    /// each connection, `tell` hears at which address, and what becomes of
-    /// them, and says whether to use the connection. On one that began in the
-    /// second form the sign of life that `live` makes is said every `every`.
+    /// Keeps a connection to `server` with one of `tasks`, at the first of
+    /// `addresses` where it is found: they are tried in turn. `greet` makes the
+    /// greeting anew for each connection, `tell` hears at which address, and
+    /// what becomes of them, and says whether to use the connection. On one
+    /// that began in the second form the keep-alive that `live` makes is said
+    /// every `every`.
     pub fn start(
         tasks: &Tasks,
         addresses: Vec<String>,
@@ -240,8 +241,8 @@ where
 
     fn broken(&self, error: &std::io::Error) -> DialError {
         let tls = self.tls.as_ref();
-        let distrust = tls.and_then(|tls| tls.distrust(error));
-        distrust.map_or_else(|| DialError::Other(error.to_string()), DialError::Trust)
+        let explain_tls_error = tls.and_then(|tls| tls.explain_tls_error(error));
+        explain_tls_error.map_or_else(|| DialError::Other(error.to_string()), DialError::Trust)
     }
 
     fn elsewhere(&self, found: ServerId) -> DialError {
@@ -320,14 +321,14 @@ where
         &mut self,
         greeting: &Greeting,
         form: Form,
-    ) -> Result<(Line, GreetingReply), DialError> {
+    ) -> Result<(MaybeTlsStream, GreetingReply), DialError> {
         let connected = connect(self.address(), self.tls.clone()).await;
         let mut stream = connected.map_err(|error| self.broken(&error))?;
         if let Some(tls) = &self.tls {
             // Before this side says anything of the cluster.
             tls.proves(&stream, self.server).map_err(DialError::Trust)?;
         }
-        // Whoever does not believe this side says so here: its own part of
+        // A peer that does not believe this side says so here: its own part of
         // the handshake is over before it has looked at the certificate.
         let answered = greet(&mut stream, form, Some(self.server), greeting, &self.prover);
         let answered = answered.await.map_err(|error| match error {
@@ -348,7 +349,7 @@ where
 /// What became of a greeting that was answered.
 enum Dialled {
     /// The connection is used.
-    Used(Line, Form),
+    Used(MaybeTlsStream, Form),
     /// It was refused, by one side or the other.
     Refused,
     /// It was refused for the moment.
@@ -367,7 +368,7 @@ enum DialError {
     Other(String),
 }
 
-async fn connect(address: String, tls: Option<Arc<Tls>>) -> std::io::Result<Line> {
+async fn connect(address: String, tls: Option<Arc<Tls>>) -> std::io::Result<MaybeTlsStream> {
     let stream = TcpStream::connect(&address).await?;
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
@@ -377,7 +378,7 @@ async fn connect(address: String, tls: Option<Arc<Tls>>) -> std::io::Result<Line
     }
     match tls {
         Some(tls) => tls.connect(stream, &address).await,
-        None => Ok(Line::Plain(stream)),
+        None => Ok(MaybeTlsStream::Plain(stream)),
     }
 }
 
@@ -385,7 +386,7 @@ async fn connect(address: String, tls: Option<Arc<Tls>>) -> std::io::Result<Line
 /// nothing more, so that anything read means that it has ended.
 async fn write(
     queue: &Queue,
-    stream: Line,
+    stream: MaybeTlsStream,
     (every, live): (Option<Duration>, &mut impl Fn() -> PeerKeepAlive),
 ) -> std::io::Result<()> {
     let (mut from, mut to) = tokio::io::split(stream);

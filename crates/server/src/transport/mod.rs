@@ -47,8 +47,8 @@ pub use handshake::{
 pub use link::{Link, LinkEvent, QUEUE_BYTES};
 pub use peer_identity::{PeerSecret, server_name};
 pub use tasks::Tasks;
-pub use tenure_runtime::own::OwnToken;
-pub(crate) use tenure_runtime::own::{Arrival, Verdict};
-pub use tenure_runtime::tls::{Line, Unread};
-pub(crate) use tenure_runtime::tls::{Renewed, distrust};
+pub use tenure_runtime::own_token::OwnToken;
+pub(crate) use tenure_runtime::own_token::{Arrival, Verdict};
+pub use tenure_runtime::tls::{FilesError, MaybeTlsStream};
+pub(crate) use tenure_runtime::tls::{Reloaded, explain_tls_error};
 pub use tls::{Demand, PeerRules, Tls, TlsFiles, accept_plain};

@@ -29,7 +29,7 @@ use rustls::{CertificateError, Error, RootCertStore};
 use sha2::Sha256;
 use tenure_alpo::ServerId;
 use tenure_runtime::small;
-use tenure_runtime::tls::{Unread, in_time};
+use tenure_runtime::tls::{FilesError, read_in_time};
 
 /// The shortest secret.
 const SECRET_BYTES_MIN: usize = 16;
@@ -143,9 +143,9 @@ impl PeerSecret {
     /// # Errors
     /// What was expected of the file, and what was found; also if its file
     /// system does not answer in time.
-    pub fn read(file: &Path) -> Result<Self, Unread> {
+    pub fn read(file: &Path) -> Result<Self, FilesError> {
         let path = file.to_owned();
-        in_time("the secret", file, move || Self::read_at_once(&path))
+        read_in_time("the secret", file, move || Self::read_at_once(&path))
     }
 
     fn read_at_once(file: &Path) -> Result<Self, String> {

@@ -1,7 +1,7 @@
 //! What those hear who speak no TLS where TLS is spoken.
 //!
-//! A record of TLS begins with a byte that nothing else of ours begins with.
-//! Whoever begins otherwise could only be told by an alert of TLS, which it
+//! A record of TLS begins with a byte that nothing else of ours begins with. A
+//! client that begins otherwise could only be told by an alert of TLS, which it
 //! cannot read, and would complain of garbage. So it is told in its own
 //! language: HTTP/2, HTTP/1 or a greeting between servers.
 //!

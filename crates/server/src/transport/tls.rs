@@ -22,8 +22,8 @@ use tenure_alpo::ServerId;
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
 use tenure_runtime::tls::{
-    Ask, Judge, Judging, Line, Lists, Own, Renewed, Unread, again, at, client, connect, distrust,
-    revoked, roots,
+    Ask, CertificateAndKey, FilesError, Judge, Judging, MaybeTlsStream, Reloaded, RevocationLists,
+    again, client, connect, explain_tls_error, revocation, roots, verify_server_certificate,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -34,8 +34,8 @@ use super::certificate_expiry::OwnCertificate;
 use super::peer_identity::ServerNames;
 use super::plaintext_detection;
 
-/// How long whoever is not let in may take to read why, and how much of what
-/// it still says is listened to, in pieces of [`PARTING_BYTES`].
+/// How long a peer that is not let in may take to read why, and how much of
+/// what it still says is listened to, in pieces of [`PARTING_BYTES`].
 const PARTING_WITHIN: Duration = Duration::from_secs(1);
 const PARTING_BYTES: usize = 1024;
 const PARTING_PIECES: usize = 64;
@@ -54,9 +54,9 @@ pub struct TlsFiles {
 /// What comes of a server's files.
 #[derive(Clone)]
 struct TlsConfigs {
-    /// Whoever connects must have a certificate.
+    /// A peer that connects must have a certificate.
     strict: Arc<ServerConfig>,
-    /// Whoever connects may have one.
+    /// A peer that connects may have one.
     lenient: Arc<ServerConfig>,
     /// Of other servers.
     peers: Arc<ServerConfig>,
@@ -98,7 +98,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(12 * 60 * 60);
 /// servers.
 #[derive(Debug)]
 pub struct Tls {
-    made: Renewed<TlsConfigs>,
+    made: Reloaded<TlsConfigs>,
     judging: Judging,
     authority: PathBuf,
     /// When it was last looked whether the certificate expires.
@@ -121,7 +121,7 @@ impl Tls {
     ///
     /// # Errors
     /// A sentence that says which file, what was expected and what was found.
-    pub fn open(files: TlsFiles) -> Result<Self, Unread> {
+    pub fn open(files: TlsFiles) -> Result<Self, FilesError> {
         Self::open_with(files, PeerRules::default())
     }
 
@@ -129,7 +129,7 @@ impl Tls {
     ///
     /// # Errors
     /// As there; and if this side's own certificate is not as others expect.
-    pub fn open_with(files: TlsFiles, rules: PeerRules) -> Result<Self, Unread> {
+    pub fn open_with(files: TlsFiles, rules: PeerRules) -> Result<Self, FilesError> {
         let own = [&files.certificate, &files.key, &files.authority];
         let server_names = rules.authority.iter().chain(&rules.revoked);
         let all = own.into_iter().chain(server_names).cloned();
@@ -141,7 +141,7 @@ impl Tls {
             Ok(both)
         };
         Ok(Self {
-            made: Renewed::open("certificates", all, make)?,
+            made: Reloaded::open("certificates", all, make)?,
             judging: Judging::default(),
             authority,
             looked: Mutex::new(clock::boot()),
@@ -163,8 +163,8 @@ impl Tls {
 
     /// Why `error` means that one side does not believe the other, if it
     /// does: what was expected, what was found and what to do.
-    pub fn distrust(&self, error: &io::Error) -> Option<String> {
-        distrust(error, &self.authority)
+    pub fn explain_tls_error(&self, error: &io::Error) -> Option<String> {
+        explain_tls_error(error, &self.authority)
     }
 
     /// Whether the certificate that was shown on `line` proves that the other
@@ -172,10 +172,10 @@ impl Tls {
     ///
     /// # Errors
     /// What was expected, what was found and what to do.
-    pub fn proves(&self, line: &Line, server: ServerId) -> Result<(), String> {
+    pub fn proves(&self, line: &MaybeTlsStream, server: ServerId) -> Result<(), String> {
         let shown = match line {
-            Line::Plain(_) => None,
-            Line::Tls(stream) => stream.get_ref().1.peer_certificates(),
+            MaybeTlsStream::Plain(_) => None,
+            MaybeTlsStream::Tls(stream) => stream.get_ref().1.peer_certificates(),
         };
         self.made.current().server_names.proves(shown, server)
     }
@@ -184,7 +184,11 @@ impl Tls {
     ///
     /// # Errors
     /// If the other side does not prove itself, or speaks no TLS.
-    pub async fn accept(&self, mut stream: TcpStream, demand: Demand) -> io::Result<Line> {
+    pub async fn accept(
+        &self,
+        mut stream: TcpStream,
+        demand: Demand,
+    ) -> io::Result<MaybeTlsStream> {
         if let Some(why) = plaintext_detection::refuse_plaintext(&mut stream).await? {
             close_gracefully(stream).await;
             return Err(why);
@@ -203,9 +207,12 @@ impl Tls {
                         Demand::Server => &made.verifiers.peers,
                         Demand::Certificate | Demand::Nothing => &made.verifiers.clients,
                     };
-                    revoked::judge(&**verifier, shown, as_of)
+                    revocation::judge(&**verifier, shown, as_of)
                 };
-                Ok(Line::secured(stream.into(), self.again(made, judge)))
+                Ok(MaybeTlsStream::secured(
+                    stream.into(),
+                    self.again(made, judge),
+                ))
             }
             Err((error, stream)) => {
                 close_gracefully(stream).await;
@@ -218,7 +225,7 @@ impl Tls {
     ///
     /// # Errors
     /// If the other side does not prove that it is that host.
-    pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<Line> {
+    pub async fn connect(&self, stream: TcpStream, address: &str) -> io::Result<MaybeTlsStream> {
         let made = self.current();
         let connected = connect(Arc::clone(&made.client), stream, address).await;
         let (stream, host) = connected.map_err(|error| {
@@ -231,9 +238,9 @@ impl Tls {
             }
         })?;
         let judge = move |made: &TlsConfigs, shown: &_, as_of| {
-            at(&made.verifiers.servers, shown, &host, as_of)
+            verify_server_certificate(&made.verifiers.servers, shown, &host, as_of)
         };
-        Ok(Line::secured(stream, self.again(made, judge)))
+        Ok(MaybeTlsStream::secured(stream, self.again(made, judge)))
     }
 
     /// Has a connection that was made with these files judged again by those
@@ -255,12 +262,12 @@ impl TlsConfigs {
 /// # Errors
 /// If the other side speaks TLS; it is answered something else, so that
 /// it finds that this one does not.
-pub async fn accept_plain(mut stream: TcpStream) -> io::Result<Line> {
+pub async fn accept_plain(mut stream: TcpStream) -> io::Result<MaybeTlsStream> {
     if let Some(why) = plaintext_detection::refuse_tls(&mut stream).await? {
         close_gracefully(stream).await;
         return Err(why);
     }
-    Ok(Line::Plain(stream))
+    Ok(MaybeTlsStream::Plain(stream))
 }
 
 /// Lets the other side read why it is not let in. A connection that is closed
@@ -281,7 +288,7 @@ async fn close_gracefully(mut stream: TcpStream) {
 }
 
 fn both(files: &TlsFiles, rules: &PeerRules) -> Result<TlsConfigs, String> {
-    let own = Own::read(&files.certificate, &files.key)?;
+    let own = CertificateAndKey::read(&files.certificate, &files.key)?;
     let clients = Arc::new(roots(&files.authority)?);
     let authority = rules.authority.as_ref().unwrap_or(&files.authority);
     let peers = Arc::new(roots(authority)?);
@@ -294,20 +301,20 @@ fn both(files: &TlsFiles, rules: &PeerRules) -> Result<TlsConfigs, String> {
         proves.map_err(|why| format!("{}: {why}", files.certificate.display()))?;
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let lists = Lists::read(rules.revoked.as_ref())?;
+    let lists = RevocationLists::read(rules.revoked.as_ref())?;
     let verifiers = Verifiers {
-        clients: lists.of_clients(&clients, (false, false))?,
-        peers: lists.of_clients(&peers, (false, false))?,
-        servers: lists.of_servers(&peers)?,
+        clients: lists.client_verifier(&clients, (false, false))?,
+        peers: lists.client_verifier(&peers, (false, false))?,
+        servers: lists.server_verifier(&peers)?,
     };
-    lists.fit(&*verifiers.peers, &own.certificates, &files.certificate)?;
+    lists.check_own_certificate(&*verifiers.peers, &own.certificates, &files.certificate)?;
     let server = |verifier: &Arc<dyn ClientCertVerifier>| {
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .with_client_cert_verifier(Arc::clone(verifier))
             .with_single_cert(own.certificates.clone(), own.key.clone_key());
-        let mut config = config.map_err(|error| own.unfit(&error))?;
+        let mut config = config.map_err(|error| own.key_mismatch(&error))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         // A session that is resumed shows no certificate: one that has expired
         // would be believed for as long as its holder comes again.
@@ -315,7 +322,7 @@ fn both(files: &TlsFiles, rules: &PeerRules) -> Result<TlsConfigs, String> {
         config.send_tls13_tickets = 0;
         Ok::<_, String>(Arc::new(config))
     };
-    let verifier = lists.of_clients(&peers, (false, true))?;
+    let verifier = lists.client_verifier(&peers, (false, true))?;
     let files = TlsFiles {
         authority: authority.clone(),
         ..files.clone()
@@ -323,7 +330,7 @@ fn both(files: &TlsFiles, rules: &PeerRules) -> Result<TlsConfigs, String> {
     let shown = OwnCertificate::new(files, own.certificates.clone(), verifier);
     Ok(TlsConfigs {
         strict: server(&verifiers.clients)?,
-        lenient: server(&lists.of_clients(&clients, (true, false))?)?,
+        lenient: server(&lists.client_verifier(&clients, (true, false))?)?,
         peers: server(&verifiers.peers)?,
         client: Arc::new(client(&verifiers.servers, Some(&own))?),
         verifiers: Arc::new(verifiers),

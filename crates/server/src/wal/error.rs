@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tenure_alpo::wal::{self, Flaw, Refused};
+use tenure_alpo::wal::{self, DamageReport, Refused};
 
 /// Why the log could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +61,7 @@ pub enum WalError {
         /// What failed.
         doing: &'static str,
         /// What the system said. Not called `source`: the message says it
-        /// already, and whoever prints the chain would print it twice.
+        /// already, and a program that prints the chain would print it twice.
         why: io::Error,
     },
     /// An earlier write or sync failed, so nobody knows what is on disk until
@@ -179,7 +179,7 @@ impl WalError {
 
     /// Why bytes in `dir` are not taken for the log.
     pub(super) fn refused(dir: &Path, refused: Refused) -> Self {
-        let fault = |flaw: Flaw, advice| Fault {
+        let fault = |flaw: DamageReport, advice| Fault {
             file: within(dir, &flaw.file),
             offset: flaw.offset,
             expected: flaw.expected,

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::{channel, sync_channel};
 
-use tenure_alpo::wal::{self, Format, Item, Listing, Log, Reading, Room, Walked};
+use tenure_alpo::wal::{self, Format, Item, Listing, Log, LogReader, ReadBuffers, ScannedSegment};
 
 use super::disk::Disk;
 use super::error::WalError;
@@ -23,11 +23,12 @@ fn walk(
     disk: &dyn Disk,
     format: &Format,
     (number, name): (u64, String),
-    mut room: Room,
-) -> Result<Walked, WalError> {
+    mut room: ReadBuffers,
+) -> Result<ScannedSegment, WalError> {
     disk.read(&name, &mut room.bytes)
         .map_err(|error| WalError::disk(disk.path(&name), None, "read", error))?;
-    wal::walk(format, number, room).map_err(|refused| WalError::refused(&disk.path(""), refused))
+    wal::scan_segment(format, number, room)
+        .map_err(|refused| WalError::refused(&disk.path(""), refused))
 }
 
 /// Reads all segments.
@@ -42,15 +43,15 @@ pub(super) fn read(
             .map_err(|error| WalError::of(&disk.path(""), error));
     }
     let refused = |refused| WalError::refused(&disk.path(""), refused);
-    let mut reading = Reading::new(listing, see).map_err(refused)?;
+    let mut reading = LogReader::new(listing, see).map_err(refused)?;
     std::thread::scope(|scope| {
         let walkers = std::thread::available_parallelism().map_or(1, |count| count.get().min(MANY));
         let mut turns = VecDeque::new();
         for first in 0..walkers {
-            // Without a queue: whoever has walked a segment waits until it is
-            // its turn, and no more of them are in memory.
+            // Without a queue: a thread that has scanned a segment waits until
+            // it is its turn, and no more of them are in memory.
             let (ahead, walked) = sync_channel(0);
-            let (give_back, rooms) = channel::<Room>();
+            let (give_back, rooms) = channel::<ReadBuffers>();
             let mine = listing.segments().skip(first).step_by(walkers);
             let walk_mine = move || {
                 for segment in mine {
@@ -75,7 +76,7 @@ pub(super) fn read(
         while let Some((walked, give_back)) = turns.pop_front() {
             if let Ok(segment) = walked.recv() {
                 let room = reading.take(segment?).map_err(refused)?;
-                // Whoever has walked its last one needs no room.
+                // A thread that has scanned its last one needs no buffers.
                 let _ = give_back.send(room);
                 turns.push_back((walked, give_back));
             }

@@ -29,7 +29,7 @@ const NAME: &str = "spare";
 /// to wait for.
 const PIECE: usize = 512 * 1024;
 /// A server that starts has better things to do with its disk.
-const PATIENCE: Duration = Duration::from_millis(500);
+const WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// A handle to the thread. Dropping it ends the thread.
 #[derive(Debug)]
@@ -52,8 +52,8 @@ enum State {
     Wanted,
     /// It is there.
     Ready(File),
-    /// There is no room for one, or something else is wrong. Whoever takes
-    /// one will want to know whether that is still so.
+    /// There is no room for one, or something else is wrong. A caller that
+    /// takes one will want to know whether that is still so.
     Failed,
     Ended,
 }
@@ -129,7 +129,7 @@ impl Shared {
         let ended = |state: &mut State| matches!(state, State::Ended);
         let begin = self
             .changed
-            .wait_timeout_while(self.lock(), PATIENCE, |state| !ended(state));
+            .wait_timeout_while(self.lock(), WAIT_MAX, |state| !ended(state));
         drop(begin.unwrap_or_else(PoisonError::into_inner));
         loop {
             let idle = |state: &mut State| matches!(state, State::Ready(_) | State::Failed);

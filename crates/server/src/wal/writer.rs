@@ -103,9 +103,9 @@ impl Writer {
         })
     }
 
-    /// Hands over a batch. It never waits, for whoever owns the machine must
-    /// answer others while the disk is slow; what can be under way is bounded
-    /// by the machine itself, in bytes.
+    /// Hands over a batch. It never waits, for the thread that owns the machine
+    /// must answer others while the disk is slow; what can be under way is
+    /// bounded by the machine itself, in bytes.
     ///
     /// # Errors
     /// [`Ended`] if the log has failed.
@@ -212,7 +212,7 @@ fn serve(shared: &Shared, queue: Receiver<Batch>, mut report: impl FnMut(Result<
         }
         let number = batches.last().map_or(0, |batch| batch.number);
         if let Err(error) = shared.write(&batches, || ()) {
-            // Whoever hears of the failure must find the queue closed.
+            // A caller that hears of the failure must find the queue closed.
             drop(queue);
             return report(Err(error));
         }

@@ -1,4 +1,4 @@
-//! Registers that are bound to sessions, and offices that rest on them.
+//! Registers that are bound to sessions, and elections that rest on them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::servers::{PATIENCE, Servers, again, cause};
 
-/// A client that numbers its commands, on whoever leads.
+/// A client that numbers its commands, on the leader.
 struct Caller<'a> {
     servers: &'a Servers,
     session: u64,
@@ -58,7 +58,8 @@ impl<'a> Caller<'a> {
         })
     }
 
-    /// What has a number is asked again, unchanged, of whoever leads by then.
+    /// What has a number is asked again, unchanged, of the server that leads by
+    /// then.
     async fn swap(&mut self, swap: v1::Swap) -> v1::CompareAndSwapResponse {
         let request = v1::CompareAndSwapRequest {
             swap: Some(swap),
@@ -243,7 +244,7 @@ async fn an_office_held_by_a_session_is_taken_when_that_ends_and_not_before() {
         request: None,
     });
     let mut last = record(1, Occupancy::Vacant { successor: None });
-    // Whoever leaves a note in between counts on, and this is still another.
+    // A note that is left in between counts on, and this is still another.
     last.sequence += 1_000_000;
     let key = "elections/payroll";
     let bound = bind(key, &record(1, held).encode(), &last.encode(), None);
@@ -258,10 +259,10 @@ async fn an_office_held_by_a_session_is_taken_when_that_ends_and_not_before() {
     for _ in 0..6 {
         holder.keep_alive().await;
         let elected = timeout(Duration::from_millis(500), rival.elected()).await;
-        assert!(elected.is_err(), "the office is held: {elected:?}");
+        assert!(elected.is_err(), "the election is held: {elected:?}");
     }
     holder.close().await;
-    let reign = timeout(PATIENCE, rival.elected()).await;
-    let reign = reign.expect("in time").expect("elected");
-    assert_eq!(reign.term().get(), 2, "terms go on");
+    let leadership = timeout(PATIENCE, rival.elected()).await;
+    let leadership = leadership.expect("in time").expect("elected");
+    assert_eq!(leadership.term().get(), 2, "terms go on");
 }

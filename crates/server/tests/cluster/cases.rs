@@ -47,7 +47,8 @@ async fn three_servers_found_a_cluster_and_keep_registers() {
     let stamp = register.stamp.expect("stamped").nanos;
     assert!(found.now.expect("a time").nanos >= stamp);
 
-    // Whoever does not lead says who does; another may lead by then.
+    // A server that does not lead says which one does; another may lead by
+    // then.
     let refused = loop {
         let leader = servers.leader().await;
         let other = leader % 3 + 1;
@@ -199,8 +200,8 @@ pub(crate) async fn remove(servers: &Servers, number: u64) {
 
 type Cluster = v1::cluster_client::ClusterClient<tonic::transport::Channel>;
 
-/// Asks whoever leads until it is done. Those of the running servers that
-/// have joined agree on a leader; `new` need not have.
+/// Asks the leader until it is done. Those of the running servers that have
+/// joined agree on a leader; `new` need not have.
 async fn until_done(
     servers: &Servers,
     new: u64,

@@ -92,7 +92,7 @@ async fn a_server_that_follows_is_as_new_as_its_leaders_last_word() {
         let first = servers.leader().await;
         let mut cluster = servers.cluster(first).await;
         let moved = cluster.transfer(v1::TransferRequest { to: None }).await;
-        // It may have lost the office before it was asked, or may not have
+        // It may have lost leadership before it was asked, or may not have
         // found anybody in time who could have it.
         match moved.map_err(|status| cause(&status)) {
             Ok(_) => break first,
@@ -101,7 +101,7 @@ async fn a_server_that_follows_is_as_new_as_its_leaders_last_word() {
         }
     };
     servers.until(first, |it| it.ready && !it.leads).await;
-    servers.append("in the second reign").await;
+    servers.append("in the second term").await;
     let second = servers.leader().await;
     for number in (1..=3).filter(|number| *number != second) {
         servers.entries(number, 1).await;

@@ -20,4 +20,5 @@ mod space;
 mod strangers;
 mod tls;
 mod tokens;
+mod two_clusters;
 mod watches;

@@ -153,9 +153,9 @@ impl Servers {
         ClusterClient::new(self.channel(number).await)
     }
 
-    /// Appends to the log by whoever leads, trying again where that is safe.
-    /// What was under way when its leader lost the office is looked for: no
-    /// two entries of a test are the same.
+    /// Appends to the log by the leader, trying again where that is safe. What
+    /// was under way when its leader lost leadership is looked for: no two
+    /// entries of a test are the same.
     pub(crate) async fn append(&self, data: &str) -> u64 {
         loop {
             let leader = self.leader().await;
@@ -175,7 +175,7 @@ impl Servers {
         }
     }
 
-    /// Under which number the log has this entry, by whoever leads now.
+    /// Under which number the log has this entry, by the server that leads now.
     async fn find(&self, data: &str) -> Option<u64> {
         let mut from = 1;
         loop {
@@ -198,9 +198,9 @@ impl Servers {
         }
     }
 
-    /// Writes a register by whoever leads, who may be another than a moment
-    /// ago, trying again where that is safe; its version. What was under way
-    /// when its leader lost the office is looked for.
+    /// Writes a register by the leader, which may be another than a moment ago,
+    /// trying again where that is safe; its version. What was under way when
+    /// its leader lost leadership is looked for.
     pub(crate) async fn write(&self, swap: v1::Swap) -> u64 {
         loop {
             let leader = self.leader().await;
@@ -225,7 +225,7 @@ impl Servers {
         }
     }
 
-    /// What whoever leads says of a register.
+    /// What the leader says of a register.
     pub(crate) async fn read(&self, key: &str) -> v1::ReadResponse {
         loop {
             let leader = self.leader().await;

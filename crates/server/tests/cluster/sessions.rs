@@ -221,6 +221,31 @@ fn is_refused<T>(told: &Result<T, Error>, wanted: Cause) -> bool {
     matches!(told, Err(Error::Refused { cause, .. }) if *cause == wanted)
 }
 
+/// Clients that wait for a new cluster open their sessions as soon as it has a
+/// leader, which is before the cluster's version has risen.
+#[tokio::test]
+async fn a_session_of_the_first_moment_of_a_cluster_has_an_owner() {
+    let servers = Servers::found(1, 0);
+    servers.leader().await;
+    let session = open(&servers, "none", SECRET).await.expect("a session");
+    assert!(session.owned);
+
+    let servers = Servers::found(3, 0);
+    let listen = servers.configs.values().map(|it| it.listen.clone());
+    let config = tenure_client::Config::default().within(PATIENCE);
+    let clients: Vec<_> = listen
+        .map(|it| Client::new(&it, &config).expect("a client"))
+        .collect();
+    for client in &clients {
+        let session = client.session(TTL);
+        session.keep_alive(PATIENCE).await.expect("it is opened");
+        let number = session.number().expect("it is open");
+        let listed = client.sessions().await.expect("a list");
+        let seen = listed.iter().find(|it| it.session == number);
+        assert!(seen.expect("it is among them").secret);
+    }
+}
+
 #[tokio::test]
 async fn nobody_touches_the_session_of_anothers_token() {
     let tokens = [

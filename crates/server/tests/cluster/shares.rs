@@ -107,7 +107,7 @@ async fn a_token_without_a_quota_takes_half_and_others_begin_elections_and_come_
         .expect("a node comes back");
     let (count, said) = until_refused(async |n| write(&writer, &format!("state/{n}")).await).await;
     assert_eq!(count, 13, "{said}");
-    // Whoever may write everything fills it to the brim, as operators do.
+    // A token that may write everything fills it to the brim, as operators do.
     let (count, said) = until_refused(async |n| write(&all, &format!("z/{n}")).await).await;
     assert!(said.contains("take 60 of 60"), "{said}");
     assert_eq!(count, 13);

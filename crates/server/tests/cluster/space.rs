@@ -104,7 +104,7 @@ async fn where_the_quota_is_taken_what_grows_is_refused_and_the_rest_goes_on() {
     };
     let mut first = stand("first");
     let elected = tokio::time::timeout(PATIENCE, first.elected()).await;
-    let reign = elected.expect("in time").expect("elected");
+    let leadership = elected.expect("in time").expect("elected");
     client
         .compare_and_swap(put("ha/web/view", b"1"))
         .await
@@ -150,15 +150,15 @@ async fn where_the_quota_is_taken_what_grows_is_refused_and_the_rest_goes_on() {
     let taken = cluster.snapshot(v1::SnapshotRequest {}).await;
     taken.expect("an operator goes on");
     // A leader goes on beyond its lease, and another takes over.
-    let term = reign.term();
+    let term = leadership.term();
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert!(reign.is_valid(), "it renews");
+    assert!(leadership.is_valid(), "it renews");
     let mut second = stand("second");
-    drop(reign);
+    drop(leadership);
     drop(first);
     let elected = tokio::time::timeout(PATIENCE, second.elected()).await;
-    let reign = elected.expect("in time").expect("elected");
-    assert!(reign.term() > term);
+    let leadership = elected.expect("in time").expect("elected");
+    assert!(leadership.term() > term);
     it_is_left_by_deleting(&servers, &client).await;
 }
 
@@ -320,7 +320,7 @@ async fn a_token_has_a_quota_of_what_is_below_its_prefixes() {
     ];
     let (mut servers, _) = guarded(1, &tokens).await;
     let [greedy, small, boss] = tokens.map(|(name, _)| named(&servers, name));
-    // More than are counted at once, whoever wrote them.
+    // More than are counted at once, no matter who wrote them.
     let boss = Arc::new(boss);
     let writes = (0..2_998).map(|number| {
         let boss = Arc::clone(&boss);
@@ -359,7 +359,7 @@ async fn a_token_has_a_quota_of_what_is_below_its_prefixes() {
         said.contains("quota_bytes") && said.contains("of 10000"),
         "{said}"
     );
-    // Nobody else is concerned, and room comes back by whoever deletes.
+    // No other token is concerned, and any token that deletes makes room again.
     boss.compare_and_swap(put("s/more", b"1"))
         .await
         .expect("written");

@@ -1,4 +1,4 @@
-//! Whoever does not belong, and whatever makes no sense.
+//! Strangers, and messages that make no sense.
 
 use std::future::poll_fn;
 use std::io::{Read as _, Write as _};
@@ -158,8 +158,8 @@ impl Body for Half {
     }
 }
 
-/// Whoever sends a part of a message and goes to sleep is not waited for, and
-/// other calls of the same connection are none the worse.
+/// A client that sends a part of a message and goes to sleep is not waited for,
+/// and other calls of the same connection are none the worse.
 #[tokio::test]
 async fn a_message_that_is_sent_by_half_is_dropped_in_time() {
     use tonic::codegen::{Service as _, http};

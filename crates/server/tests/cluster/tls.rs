@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::store::{Expect, Key, Stamp, Write};
 use tenure_client::{Client, ClientTlsFiles, Config, Error, OwnFiles, WatchEvent, WatchTarget};
 use tenure_server::Server;
-use tenure_server::transport::{Line, Tls, TlsFiles};
+use tenure_server::transport::{MaybeTlsStream, Tls, TlsFiles};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -14,7 +14,7 @@ use crate::certificates::{Authority, authority, certified};
 use crate::servers::{PATIENCE, Servers};
 
 /// Writes a certificate for this machine.
-fn write(dir: &Path, authority: &Authority, expired: bool) -> TlsFiles {
+pub(crate) fn write(dir: &Path, authority: &Authority, expired: bool) -> TlsFiles {
     std::fs::create_dir_all(dir).expect("a directory");
     let [certificate, key] = certified(authority, expired);
     let files = TlsFiles {
@@ -37,6 +37,17 @@ fn secured(count: u64, authority: &Authority) -> (Servers, TlsFiles) {
 
 /// The same, whose clients must have a certificate, or need none.
 fn secured_for(count: u64, authority: &Authority, demanding: bool) -> (Servers, TlsFiles) {
+    secured_with(count, authority, |config| {
+        config.client_certificates = demanding;
+    })
+}
+
+/// The same with what `change` makes of their settings.
+pub(crate) fn secured_with(
+    count: u64,
+    authority: &Authority,
+    change: impl Fn(&mut tenure_server::Config),
+) -> (Servers, TlsFiles) {
     let mut servers = Servers::found(0, count);
     let client = write(&servers.dir.path().join("client"), authority, false);
     for number in 1..=count {
@@ -45,8 +56,8 @@ fn secured_for(count: u64, authority: &Authority, demanding: bool) -> (Servers, 
         let all = servers.configs[&count].peers.clone();
         let config = servers.configs.get_mut(&number).expect("a server");
         config.tls = Some(files);
-        config.client_certificates = demanding;
         config.peers = all;
+        change(config);
     }
     for number in 1..=count {
         servers.start(number);
@@ -62,7 +73,7 @@ async fn ask(tls: &Tls, server: &Server) -> Result<(String, Vec<u8>), std::io::E
     line.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     line.read_to_string(&mut answer).await?;
-    let Line::Tls(stream) = line else {
+    let MaybeTlsStream::Tls(stream) = line else {
         panic!("expected TLS");
     };
     // The server asks for the certificate on each connection: it may have
@@ -161,7 +172,7 @@ async fn files_that_make_no_sense_are_named() {
 }
 
 /// A client of all the servers that has these files.
-fn client(servers: &Servers, authority: &Path, own: Option<&TlsFiles>) -> Client {
+pub(crate) fn client(servers: &Servers, authority: &Path, own: Option<&TlsFiles>) -> Client {
     let listen: Vec<&str> = servers.configs.values().map(|it| &*it.listen).collect();
     let files = ClientTlsFiles {
         authority: authority.to_owned(),

@@ -273,7 +273,7 @@ async fn a_client_does_what_its_token_allows_and_hears_of_the_rest_at_once() {
         assert_eq!(again, Cause::NotHandedOver);
     }
 
-    // All of them ask whoever leads now; nobody lets a stranger in.
+    // All of them ask the server that leads now; none lets a stranger in.
     assert_eq!(logger.append("two").await, Ok(2));
     for token in [None, Some(Token::Text("stranger".into()))] {
         let stranger = client(&servers, token);
@@ -292,9 +292,9 @@ async fn a_candidate_needs_the_right_to_campaign_and_no_other() {
     let mut election = Election::builder(store.clone(), "payroll")
         .start()
         .expect("it stands");
-    let reign = tokio::time::timeout(PATIENCE, election.elected()).await;
-    let reign = reign.expect("in time").expect("elected");
-    assert!(reign.is_valid());
+    let leadership = tokio::time::timeout(PATIENCE, election.elected()).await;
+    let leadership = leadership.expect("in time").expect("elected");
+    assert!(leadership.is_valid());
     let key = Key::new("elections/other").expect("a key");
     let read = store.read(&key, PATIENCE).await;
     assert!(matches!(read, Err(StoreError::Broken(_))), "{read:?}");
@@ -346,6 +346,42 @@ async fn tokens_come_and_go_without_a_restart() {
     std::fs::write(&file, "nonsense").expect("written");
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     client.append("still").await.expect("let in");
+}
+
+/// Waits until a token is known, or is not any more.
+async fn until(servers: &Servers, token: &str, known: bool) {
+    let path = "/v1/cluster/status";
+    while (http(servers, "GET", path, Some(token)).await == 200) != known {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A token is replaced while both the old and the new one are known.
+#[tokio::test]
+async fn a_tail_goes_on_with_the_token_that_replaces_its_own() {
+    const LOG: &str = "log = \"append\"";
+    let boss = ("boss", "admin = true");
+    let (servers, file) = guarded(1, &[boss, ("old", LOG)]).await;
+    let secret = servers.dir.path().join("token");
+    std::fs::write(&secret, "old").expect("written");
+    let client = client(&servers, Some(Token::File(secret.clone())));
+    let mut tail = client.tail(1);
+    let boss_client = named(&servers, "boss");
+    assert_eq!(boss_client.append("one").await, Ok(1));
+    tail.next().await.expect("it goes on").expect("an entry");
+
+    write(&file, &[boss, ("old", LOG), ("new", LOG)]);
+    until(&servers, "new", true).await;
+    std::fs::write(&secret, "new").expect("written");
+    write(&file, &[boss, ("new", LOG)]);
+    until(&servers, "old", false).await;
+    while client.leader_status().await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    // The tail began with the old one.
+    assert_eq!(boss_client.append("two").await, Ok(2));
+    let entry = tail.next().await.expect("it goes on").expect("an entry");
+    assert_eq!((entry.number, &*entry.data), (2, &b"two"[..]));
 }
 
 #[tokio::test]

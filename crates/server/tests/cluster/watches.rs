@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use crate::servers::{PATIENCE, Servers, again, cause, error, id};
 
-/// Writes a new register by whoever leads; its version.
+/// Writes a new register by the leader; its version.
 async fn put(servers: &Servers, key: &str) -> u64 {
     let swap = v1::Swap {
         key: key.to_owned(),
@@ -17,7 +17,7 @@ async fn put(servers: &Servers, key: &str) -> u64 {
     servers.write(swap).await
 }
 
-/// Deletes it, by whoever leads.
+/// Deletes it, by the leader.
 async fn remove(servers: &Servers, key: &str, expect: u64) {
     let request = v1::DeleteRequest {
         key: key.to_owned(),

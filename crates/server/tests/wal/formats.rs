@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tenure_alpo::{
-    Batch, ClusterVersion, Command, Entry, HardState, Limits, Member, Membership, Operation, Owner,
-    Payload, Position, Rank, ServerId, SessionOpener, Snapshot, State, Vote, VotingStatus,
+    Batch, ClusterVersion, Command, Entry, HardState, Limits, Member, Membership, Operation,
+    Payload, Position, Rank, ServerId, SessionOpener, SessionOwner, Snapshot, State, Vote,
+    VotingStatus,
 };
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
@@ -24,8 +25,8 @@ fn document() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/formats.md")
 }
 
-fn owner() -> Owner {
-    Owner {
+fn owner() -> SessionOwner {
+    SessionOwner {
         secret: Some([0x11; 16]),
         opener: SessionOpener::Token([0x22; 16]),
     }
@@ -39,7 +40,7 @@ fn entries() -> Vec<Entry> {
         voting_status: VotingStatus::Learner,
         storage,
     };
-    let mut members = Membership::founded([(server(7), storage)]);
+    let mut members = Membership::bootstrapped([(server(7), storage)]);
     members = members.iter().chain([(server(300), learner)]).collect();
     let key = Key::new("job/1").expect("a key");
     let version = Version::from_u64(5);

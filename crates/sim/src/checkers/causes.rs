@@ -1,4 +1,4 @@
-//! No office is lost without a cause.
+//! No leadership is lost without a cause.
 //!
 //! * A leader leaves *unconfirmed* only if something happened to its calls or
 //!   to itself within the last lease.
@@ -9,12 +9,12 @@
 use tenure_core::ids::Fence;
 
 use super::{Finding, Terms};
-use crate::clock::True;
+use crate::clock::TrueTime;
 
 /// When each process was last disturbed.
 #[derive(Clone, Debug)]
 pub(crate) struct Causes {
-    disturbed: Vec<True>,
+    disturbed: Vec<TrueTime>,
 }
 
 impl Causes {
@@ -25,13 +25,13 @@ impl Causes {
     }
 
     /// Something happened to `process` or to its calls, until `until`.
-    pub(crate) fn disturb(&mut self, process: usize, until: True) {
+    pub(crate) fn disturb(&mut self, process: usize, until: TrueTime) {
         let last = &mut self.disturbed[process];
         *last = until.max(*last);
     }
 
     /// A leader gives up because no renewal was confirmed in time.
-    pub(crate) fn unconfirmed(&self, process: usize, now: True, lease: u64) -> Finding {
+    pub(crate) fn unconfirmed(&self, process: usize, now: TrueTime, lease: u64) -> Finding {
         let calm = now.saturating_sub(self.disturbed[process]);
         if calm <= lease {
             return Ok(());

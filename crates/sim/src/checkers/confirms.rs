@@ -2,15 +2,16 @@
 //!
 //! What the guardian has said is noted where it says it, so a candidate that
 //! goes by something else is found whatever it believes. And whatever was on
-//! its way when a guardian hung, the reign ends: the grant that was confirmed
-//! last may be extended once, before its `drain_at`, so within two leases.
+//! its way when a guardian hung, the leadership ends: the grant that was
+//! confirmed last may be extended once, before its `drain_at`, so within two
+//! leases.
 
 use tenure_core::ids::Term;
 use tenure_core::time::Instant;
 
 use super::{Exclusivity, Finding};
-use crate::app::Leadership;
-use crate::clock::True;
+use crate::application::Leadership;
+use crate::clock::TrueTime;
 
 /// What was said of the grants that one process's work goes by.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,14 +61,14 @@ impl Confirmed {
         p: usize,
         election: usize,
         term: Term,
-        now: True,
-        reigns: &Exclusivity,
+        now: TrueTime,
+        leaderships: &Exclusivity,
     ) -> Finding {
-        let mut valid = reigns.valid(election, now);
+        let mut valid = leaderships.valid(election, now);
         match valid.find(|(who, held)| *who == p && held.term == term) {
             None => Ok(()),
             Some((_, held)) => Err(format!(
-                "the work of term {term} has confirmed nothing for two leases, and its reign is \
+                "the work of term {term} has confirmed nothing for two leases, and its leadership is \
                  valid for {} ns more",
                 held.until - now
             )),

@@ -1,20 +1,20 @@
-//! No step of guarded work begins at or after `drain_at` of the last grant
-//! that was confirmed, nor while anybody else holds a valid reign.
+//! No step of guarded work begins at or after `drain_at` of the last grant that
+//! was confirmed, nor while anybody else holds a valid leadership.
 
 use tenure_core::time::Instant;
 
 use super::{Exclusivity, Finding, Held};
-use crate::app::Leadership;
-use crate::clock::True;
+use crate::application::Leadership;
+use crate::clock::TrueTime;
 
 /// Looks at a step of `p` as it begins, at `local` on its own clock.
 pub(crate) fn step(
     p: usize,
     leadership: &Leadership,
     local: Instant,
-    now: True,
+    now: TrueTime,
     held: Option<Held>,
-    reigns: &Exclusivity,
+    leaderships: &Exclusivity,
 ) -> Finding {
     let (term, grant) = (leadership.fence.term, leadership.grant);
     if local >= grant.drain_at {
@@ -27,7 +27,7 @@ pub(crate) fn step(
     let Some(election) = held.map(|held| held.election) else {
         return Ok(());
     };
-    let rival = reigns.valid(election, now).find(|(who, _)| *who != p);
+    let rival = leaderships.valid(election, now).find(|(who, _)| *who != p);
     match rival {
         None => Ok(()),
         Some((_, rival)) => Err(format!(

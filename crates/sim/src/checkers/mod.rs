@@ -6,6 +6,7 @@
 
 mod causes;
 mod confirms;
+mod deadlines_told;
 mod exclusivity;
 mod floors;
 mod guard;
@@ -15,13 +16,13 @@ mod races;
 mod refusals;
 mod requests;
 mod terms;
-mod told;
 mod work;
 
 use std::fmt;
 
 pub(crate) use causes::Causes;
 pub(crate) use confirms::Confirmed;
+pub(crate) use deadlines_told::told;
 pub(crate) use exclusivity::{Exclusivity, Held};
 pub(crate) use floors::Floors;
 pub(crate) use guard::step;
@@ -31,7 +32,6 @@ pub(crate) use races::race;
 pub(crate) use refusals::Refusals;
 pub(crate) use requests::Requests;
 pub(crate) use terms::Terms;
-pub(crate) use told::told;
 pub(crate) use work::Works;
 
 /// What a checker found wrong, in a sentence.
@@ -40,12 +40,12 @@ pub(crate) type Finding = Result<(), String>;
 /// Which checker.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Check {
-    /// At most one reign is valid at any instant of true time.
+    /// At most one leadership is valid at any instant of true time.
     Exclusivity,
     /// A grant counts from before the write that gave it took effect.
     Grants,
     /// The term grows by exactly one whenever the leader changes, and every
-    /// reign has its own id.
+    /// leadership has its own id.
     Terms,
     /// A process that runs at a deadline has been told by then.
     Told,
@@ -58,11 +58,11 @@ pub enum Check {
     /// A process is never elected at or below a term that it knows, and asks
     /// for a higher one at most once a lease.
     Floors,
-    /// No office is lost without a cause.
+    /// No leadership is lost without a cause.
     Causes,
     /// A candidate that watches is not the holder it sees.
     OwnId,
-    /// Nobody races for an office whose judged holder is still valid.
+    /// Nobody races for an election whose judged holder is still valid.
     Races,
     /// What is said to be proven is true.
     Observers,

@@ -1,23 +1,23 @@
 //! What is said to be proven is true, and who is said to lead has led.
 //!
 //! "Nobody leads" is old by the time it is said: the answer travelled, and
-//! somebody may have been elected meanwhile, in a *higher* term. What does
-//! not age is that every reign up to the term seen is over. Who is said to
+//! somebody may have been elected meanwhile, in a *higher* term. What does not
+//! age is that every leadership up to the term seen is over. Who is said to
 //! lead must have been the register's holder at some time; how long ago is a
 //! matter of how late news may be, and so of the world.
 
 use tenure_election::{Certainty, Observation};
 
 use super::{Exclusivity, Finding, Terms};
-use crate::clock::True;
+use crate::clock::TrueTime;
 
 /// Looks at what a process says of an election.
 pub(crate) fn claim(
     observation: &Observation,
     election: usize,
-    now: True,
+    now: TrueTime,
     terms: &Terms,
-    reigns: &Exclusivity,
+    leaderships: &Exclusivity,
 ) -> Finding {
     if let Some(leader) = &observation.leader {
         return if terms.held(leader.term, leader.id) {
@@ -32,7 +32,7 @@ pub(crate) fn claim(
     if observation.certainty != Certainty::Proven {
         return Ok(());
     }
-    let mut valid = reigns.valid(election, now);
+    let mut valid = leaderships.valid(election, now);
     match valid.find(|(_, held)| held.term <= observation.term) {
         None => Ok(()),
         Some((_, held)) => Err(format!(

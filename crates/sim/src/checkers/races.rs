@@ -1,4 +1,4 @@
-//! Nobody races for an office while the holder that it judged over is valid.
+//! Nobody races for an election while the holder that it judged over is valid.
 //!
 //! The compare-and-swap would stop most such races, which is why exclusivity
 //! alone does not notice them. But a verdict against a valid holder is wrong
@@ -8,15 +8,15 @@ use tenure_core::cas::{Expect, Write};
 use tenure_election::Record;
 
 use super::{Exclusivity, Finding, Terms};
-use crate::clock::True;
+use crate::clock::TrueTime;
 
 /// Looks at a write as it is sent.
 pub(crate) fn race(
     write: &Write,
     election: usize,
-    now: True,
+    now: TrueTime,
     terms: &Terms,
-    reigns: &Exclusivity,
+    leaderships: &Exclusivity,
 ) -> Finding {
     let Expect::Version(version) = &write.expect else {
         return Ok(());
@@ -34,7 +34,7 @@ pub(crate) fn race(
     if new.is_none() || new == judged.holder {
         return Ok(());
     }
-    let valid = reigns
+    let valid = leaderships
         .valid(election, now)
         .find(|(_, held)| held.term == judged.term);
     match valid {

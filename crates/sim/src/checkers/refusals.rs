@@ -1,4 +1,4 @@
-//! Whoever is refused its writes does not repeat them as fast as the store
+//! A process whose writes are refused does not repeat them as fast as the store
 //! answers.
 //!
 //! The pauses double from an eighth of the interval, a fortieth of a lease, up
@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use super::Finding;
-use crate::clock::True;
+use crate::clock::TrueTime;
 
 /// The most writes that one process may have refused within a lease.
 const REFUSED_MAX: usize = 40;
@@ -17,7 +17,7 @@ const REFUSED_MAX: usize = 40;
 /// as they expected.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusals {
-    recent: Vec<VecDeque<True>>,
+    recent: Vec<VecDeque<TrueTime>>,
 }
 
 impl Refusals {
@@ -28,7 +28,7 @@ impl Refusals {
     }
 
     /// A write of `process` is refused.
-    pub(crate) fn refused(&mut self, process: usize, now: True, lease: u64) -> Finding {
+    pub(crate) fn refused(&mut self, process: usize, now: TrueTime, lease: u64) -> Finding {
         let recent = &mut self.recent[process];
         recent.push_back(now);
         while recent.front().is_some_and(|at| at + lease < now) {

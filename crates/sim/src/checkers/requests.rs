@@ -1,13 +1,13 @@
 //! What was asked through the register is obeyed.
 //!
 //! From the moment a request is in the register, the holder's next renewal
-//! either finds it or fails. So whatever else happens, the reign it was
+//! either finds it or fails. So whatever else happens, the leadership it was
 //! written to cannot last longer than one lease of true time from then.
 
 use tenure_core::ids::Term;
 
 use super::{Exclusivity, Finding};
-use crate::clock::True;
+use crate::clock::TrueTime;
 
 /// The requests that reached the register.
 #[derive(Clone, Debug, Default)]
@@ -32,8 +32,13 @@ impl Requests {
     }
 
     /// One lease has passed.
-    pub(crate) fn due(election: usize, term: Term, now: True, reigns: &Exclusivity) -> Finding {
-        match reigns
+    pub(crate) fn due(
+        election: usize,
+        term: Term,
+        now: TrueTime,
+        leaderships: &Exclusivity,
+    ) -> Finding {
+        match leaderships
             .valid(election, now)
             .find(|(_, held)| held.term == term)
         {

@@ -1,5 +1,5 @@
 //! The term never falls and grows by exactly one whenever the leader changes;
-//! the sequence grows with every write; every reign has an id of its own.
+//! the sequence grows with every write; every leadership has an id of its own.
 //!
 //! The first two are read off the register itself, write by write. The third
 //! is asked of what candidates are told: an election nobody else could see,
@@ -15,7 +15,7 @@ use tenure_core::ids::{Fence, LeaderId, Term, Version};
 use tenure_election::Record;
 
 use super::Finding;
-use crate::clock::True;
+use crate::clock::TrueTime;
 
 /// One write of an election's register.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Entry {
     pub(crate) holder: Option<LeaderId>,
     pub(crate) sequence: u64,
     pub(crate) renewal: u64,
-    pub(crate) applied: True,
+    pub(crate) applied: TrueTime,
 }
 
 /// All writes of one election's register, and all its leaders.
@@ -36,15 +36,15 @@ pub(crate) struct Terms {
     ids: BTreeSet<u128>,
     /// The register was lost once, or an older state of it came back: terms
     /// may be had twice, and a leader's is only above the one that it found.
-    torn: bool,
+    store_damage: bool,
     /// There are two copies of it.
     forked: bool,
 }
 
 impl Terms {
     /// The register holds something else that nobody has written.
-    pub(crate) fn tore(&mut self, record: Option<(&Record, &Version)>, now: True) {
-        self.torn = true;
+    pub(crate) fn tore(&mut self, record: Option<(&Record, &Version)>, now: TrueTime) {
+        self.store_damage = true;
         self.entries.push(Entry {
             version: record.map_or_else(|| Version::from_u64(0), |(_, version)| version.clone()),
             term: record.map_or(Term::ZERO, |(record, _)| record.term),
@@ -57,12 +57,12 @@ impl Terms {
 
     /// There are two copies of the register from now on, or one again.
     pub(crate) const fn forked(&mut self, forked: bool) {
-        self.torn = true;
+        self.store_damage = true;
         self.forked = forked;
     }
 
     /// A write has taken effect.
-    pub(crate) fn wrote(&mut self, record: &Record, version: &Version, now: True) -> Finding {
+    pub(crate) fn wrote(&mut self, record: &Record, version: &Version, now: TrueTime) -> Finding {
         let entry = Entry {
             version: version.clone(),
             term: record.term,
@@ -95,7 +95,7 @@ impl Terms {
             Some(_) | None => Some(term),
         };
         // Above the register's, and above what its holder remembers.
-        let risen = self.torn && expected != Some(term) && next.term > term;
+        let risen = self.store_damage && expected != Some(term) && next.term > term;
         if expected == Some(next.term) || risen {
             return Ok(());
         }
@@ -108,7 +108,7 @@ impl Terms {
     /// A candidate was told that it leads.
     pub(crate) fn elected(&mut self, fence: Fence) -> Finding {
         let Fence { term, leader } = fence;
-        if term <= self.top && !self.torn {
+        if term <= self.top && !self.store_damage {
             return Err(format!("elected in term {term} after term {}", self.top));
         }
         self.top = self.top.max(term);
@@ -124,7 +124,7 @@ impl Terms {
     }
 
     /// A grant was told that counts from `start`.
-    pub(crate) fn granted(&self, fence: Fence, start: True) -> Finding {
+    pub(crate) fn granted(&self, fence: Fence, start: TrueTime) -> Finding {
         let mine = |entry: &&Entry| {
             entry.term == fence.term
                 && entry.holder == Some(fence.leader)
@@ -143,7 +143,7 @@ impl Terms {
     }
 
     /// The session lives that the register is bound to.
-    pub(crate) fn confirmed(&mut self, now: True) {
+    pub(crate) fn confirmed(&mut self, now: TrueTime) {
         let Some(shown) = self.entries.last() else {
             return;
         };
@@ -162,7 +162,7 @@ impl Terms {
             .entries
             .iter()
             .rev()
-            .skip_while(|entry| entry.term > term && !self.torn);
+            .skip_while(|entry| entry.term > term && !self.store_damage);
         back.any(|entry| entry.term == term && entry.holder == Some(leader))
     }
 

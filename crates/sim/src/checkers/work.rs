@@ -7,7 +7,7 @@
 use tenure_core::ids::Term;
 
 use super::Finding;
-use crate::clock::True;
+use crate::clock::TrueTime;
 
 #[derive(Clone, Copy, Debug)]
 struct Running {
@@ -50,7 +50,7 @@ impl Works {
     }
 
     /// Work that ended at `now` should have by `kill_at`, both in true time.
-    pub(crate) fn ended(term: Term, now: True, kill_at: True) -> Finding {
+    pub(crate) fn ended(term: Term, now: TrueTime, kill_at: TrueTime) -> Finding {
         if now <= kill_at {
             return Ok(());
         }

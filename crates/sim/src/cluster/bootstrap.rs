@@ -17,8 +17,8 @@
 use std::collections::BTreeSet;
 
 use tenure_alpo::{
-    Bootstrap, ClusterId, Hello, Identity, JoinError, Membership, ServerId, State, StorageId,
-    Table, quorum,
+    Bootstrap, ClusterId, Hello, Identity, JoinError, MemberDisks, Membership, ServerId, State,
+    StorageId, quorum,
 };
 use tenure_core::time::ClockId;
 
@@ -30,9 +30,9 @@ use super::world::{Event, World};
 
 /// How the cluster began.
 #[derive(Default)]
-pub(super) struct Beginning {
+pub(super) struct BootstrapState {
     /// What was founded first, and by whom.
-    pub(super) founded: Option<(ClusterId, Membership)>,
+    pub(super) bootstrapped: Option<(ClusterId, Membership)>,
     /// A disk was wiped, or a number used twice.
     pub(super) mishap: bool,
     /// No cluster can ever vote.
@@ -77,7 +77,7 @@ impl World {
         host.epoch += 1;
         let epoch = host.epoch;
         if let Some((identity, members)) = alone {
-            return self.founded(server, &identity, &members);
+            return self.bootstrapped(server, &identity, &members);
         }
         self.after(0, Event::Greet { server, epoch });
         Ok(())
@@ -103,7 +103,7 @@ impl World {
         self.after(again, Event::Greet { server, epoch });
     }
 
-    /// On the connection of whoever asked.
+    /// On the connection of the server that asked.
     fn say_hello(&mut self, from: usize, to: usize, hello: Hello, asks: bool) {
         let (a, b) = if asks { (from, to) } else { (to, from) };
         let lost = self.network.unruly && self.rng.below(1_000) < self.swarm.loss;
@@ -172,7 +172,7 @@ impl World {
                 }
                 Ok(())
             }
-            Ok(Some((identity, members))) => self.founded(to, &identity, &members),
+            Ok(Some((identity, members))) => self.bootstrapped(to, &identity, &members),
             Err(JoinError::Promised { .. }) => {
                 // One whose disk failed just after it had founded the cluster
                 // is blank again, and nobody else has heard of that.
@@ -197,15 +197,20 @@ impl World {
     }
 
     /// A server knows its cluster: it writes that down, and begins.
-    fn founded(&mut self, server: usize, identity: &Identity, members: &Membership) -> Verdict {
+    fn bootstrapped(
+        &mut self,
+        server: usize,
+        identity: &Identity,
+        members: &Membership,
+    ) -> Verdict {
         self.stats.foundings += 1;
         let host = &mut self.hosts[server];
         host.bootstrap = None;
         host.cluster = identity.cluster;
         self.note(server, &format!("is of cluster {}", identity.cluster));
-        match &self.beginning.founded {
+        match &self.beginning.bootstrapped {
             None => {
-                self.beginning.founded = Some((identity.cluster, members.clone()));
+                self.beginning.bootstrapped = Some((identity.cluster, members.clone()));
                 self.committed = committed(&self.swarm, members);
             }
             Some((first, table)) if *first == identity.cluster => {
@@ -225,7 +230,7 @@ impl World {
         }
         let host = &mut self.hosts[server];
         if !members.is_empty() {
-            let state = State::founded(self.swarm.limits, ClockId::default(), members.clone());
+            let state = State::bootstrapped(self.swarm.limits, ClockId::default(), members.clone());
             // Nothing fails here: the log is made next, and that may.
             let written = host.disk.found(&state.encode());
             written.expect("a sound disk");
@@ -247,7 +252,7 @@ impl World {
         if !self.beginning.mishap {
             return;
         }
-        let Some((cluster, table)) = &self.beginning.founded else {
+        let Some((cluster, table)) = &self.beginning.bootstrapped else {
             return;
         };
         let able = self.hosts.iter().filter(|host| {
@@ -264,7 +269,7 @@ impl World {
     /// that they have said is on its way.
     fn begin_anew(&mut self) {
         self.stats.begun_anew += 1;
-        self.beginning.founded = None;
+        self.beginning.bootstrapped = None;
         for server in 0..self.swarm.founders {
             self.crash(server, None);
             self.storages += 1;
@@ -303,7 +308,7 @@ impl World {
                 server: self.hosts[server].id,
                 storage,
                 cluster: None,
-                known: Table::new(),
+                known: MemberDisks::new(),
                 founders: self.founders(),
             };
             for _ in 0..self.rng.between(1, 2 * self.swarm.founders as u64) {
@@ -328,9 +333,9 @@ impl World {
 /// What all servers are judged by, from the bootstrap on.
 pub(super) fn committed(swarm: &Swarm, members: &Membership) -> Committed {
     let mut wide = swarm.limits;
-    wide.journal_bytes = u64::MAX;
-    let founded = |limits| {
-        let state = State::founded(limits, ClockId::default(), members.clone());
+    wide.user_log_bytes = u64::MAX;
+    let bootstrapped = |limits| {
+        let state = State::bootstrapped(limits, ClockId::default(), members.clone());
         // A mistake in the state itself is for the checker of that rule to
         // see, not for the comparison with a state that does not make it.
         #[cfg(feature = "planted-bugs")]
@@ -341,5 +346,5 @@ pub(super) fn committed(swarm: &Swarm, members: &Membership) -> Committed {
         };
         state
     };
-    Committed::new(founded(swarm.limits), founded(wide))
+    Committed::new(bootstrapped(swarm.limits), bootstrapped(wide))
 }

@@ -2,10 +2,10 @@
 //! answered.
 //!
 //! It does what the client library does: it keeps up to a few requests under
-//! way, sends each again unchanged, to whoever is said to lead or else to the
-//! next server, and takes no answer for a failure.
+//! way, sends each again unchanged, to the server that is said to lead or else
+//! to the next one, and takes no answer for a failure.
 //!
-//! Some registers it binds to its session, as the holder of an office would,
+//! Some registers it binds to its session, as the holder of an election would,
 //! and lets go again. Some clients fall silent for about as long as a session
 //! lives, so that it is over, or nearly over, when they speak again.
 
@@ -66,7 +66,7 @@ pub(super) struct Client {
 
 /// What a client wants to do next.
 #[derive(Clone, Debug)]
-pub(super) enum Wish {
+pub(super) enum ClientOperation {
     Append(Bytes),
     Swap(Write),
     Bind(Write, Bytes),
@@ -104,7 +104,7 @@ impl Client {
 
     /// What it asks to have a session.
     pub(super) const fn opening(&self, ttl: u64) -> OpenSession {
-        let mut opening = OpenSession::of_nobody(ttl);
+        let mut opening = OpenSession::unowned(ttl);
         opening.owner.secret = Some(self.secret());
         opening
     }
@@ -139,42 +139,42 @@ impl Client {
         }
     }
 
-    fn delete(&self, key: Key) -> Wish {
+    fn delete(&self, key: Key) -> ClientOperation {
         match self.seen.get(&key) {
-            Some(Some(version)) => Wish::Delete(key, version.clone()),
-            Some(None) | None => Wish::Read(key),
+            Some(Some(version)) => ClientOperation::Delete(key, version.clone()),
+            Some(None) | None => ClientOperation::Read(key),
         }
     }
 
-    pub(super) fn wish(&mut self) -> Wish {
+    pub(super) fn client_operation(&mut self) -> ClientOperation {
         if self.rng.chance(15) {
-            return self.wish_of_bound();
+            return self.operation_of_bound();
         }
         let key = self.key_of("k");
         match self.rng.below(20) {
-            0..6 => Wish::Append(self.value()),
-            6..13 => Wish::Swap(self.write(key, Stamp::Now)),
+            0..6 => ClientOperation::Append(self.value()),
+            6..13 => ClientOperation::Swap(self.write(key, Stamp::Now)),
             13 => self.delete(key),
-            14 => Wish::KeepAlive,
-            _ => Wish::Read(key),
+            14 => ClientOperation::KeepAlive,
+            _ => ClientOperation::Read(key),
         }
     }
 
     /// Something about a register that is, or may be, bound.
-    fn wish_of_bound(&mut self) -> Wish {
+    fn operation_of_bound(&mut self) -> ClientOperation {
         let key = self.key_of("b");
         match self.rng.below(20) {
             0..11 => {
                 let write = self.write(key, Stamp::Now);
                 let last = self.value();
-                Wish::Bind(write, last)
+                ClientOperation::Bind(write, last)
             }
-            11..13 => Wish::Swap(self.write(key, Stamp::Now)),
-            13..15 => Wish::Swap(self.write(key, Stamp::Keep)),
+            11..13 => ClientOperation::Swap(self.write(key, Stamp::Now)),
+            13..15 => ClientOperation::Swap(self.write(key, Stamp::Keep)),
             15 => self.delete(key),
             // Alone, so that nothing of the session is left unanswered.
-            16 if self.pending.is_empty() => Wish::Close,
-            _ => Wish::Read(key),
+            16 if self.pending.is_empty() => ClientOperation::Close,
+            _ => ClientOperation::Read(key),
         }
     }
 
@@ -191,15 +191,19 @@ impl Client {
     }
 
     /// Turns a wish into a request.
-    pub(super) fn request(&mut self, wish: Wish, session: SessionId) -> ClientRequest {
-        let operation = match wish {
-            Wish::Append(bytes) => Operation::Append(bytes),
-            Wish::Swap(write) => Operation::swap(write),
-            Wish::Bind(write, last) => Operation::bind(write, last),
-            Wish::Delete(key, expect) => Operation::delete(key, expect),
-            Wish::KeepAlive => Operation::KeepAlive,
-            Wish::Close => Operation::Close,
-            Wish::Read(key) => return ClientRequest::Read(Query::Register(key)),
+    pub(super) fn request(
+        &mut self,
+        client_operation: ClientOperation,
+        session: SessionId,
+    ) -> ClientRequest {
+        let operation = match client_operation {
+            ClientOperation::Append(bytes) => Operation::Append(bytes),
+            ClientOperation::Swap(write) => Operation::swap(write),
+            ClientOperation::Bind(write, last) => Operation::bind(write, last),
+            ClientOperation::Delete(key, expect) => Operation::delete(key, expect),
+            ClientOperation::KeepAlive => Operation::KeepAlive,
+            ClientOperation::Close => Operation::Close,
+            ClientOperation::Read(key) => return ClientRequest::Read(Query::Register(key)),
         };
         let serial = self.next_serial;
         let outstanding = self.outstanding().min(serial);

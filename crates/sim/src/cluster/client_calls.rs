@@ -4,7 +4,7 @@ use tenure_alpo::{Answer, ClientRequest, Outcome, Query, Refusal, ServerId};
 
 use super::checkers::Verdict;
 use super::client::Pending;
-use super::reading::any_query;
+use super::readers::any_query;
 use super::swarm::{MILLI, SECOND};
 use super::world::{Event, World};
 
@@ -54,8 +54,8 @@ impl World {
         let Some(session) = own.session else {
             return;
         };
-        let wish = own.wish();
-        let ask = own.request(wish, session);
+        let client_operation = own.client_operation();
+        let ask = own.request(client_operation, session);
         self.begin(client, ask);
     }
 
@@ -80,7 +80,7 @@ impl World {
 
     fn begin(&mut self, client: usize, ask: ClientRequest) {
         if let ClientRequest::Command(command, _) = &ask {
-            self.holders.sends(client, command);
+            self.session_leases.sends(client, command);
         }
         let operation = self.calls.invoke(self.now, client, &ask);
         let servers = self.swarm.servers as u64;
@@ -102,7 +102,7 @@ impl World {
         self.ask(client, request);
     }
 
-    /// Sends a request to whoever the client takes for the leader.
+    /// Sends a request to the server that the client takes for the leader.
     fn ask(&mut self, client: usize, request: u64) {
         let server = self.clients[client].target;
         let Some(pending) = self.clients[client].pending.get_mut(&request) else {
@@ -120,18 +120,18 @@ impl World {
         if !lost {
             // One connection: what is asked first arrives first.
             let delay = self.swarm.latency;
-            self.after(delay, Event::Asked { server, token, ask });
+            self.after(delay, Event::ClientRequest { server, token, ask });
         }
     }
 
     /// If something was not answered for long, everything is asked again, in
     /// order, of the next server.
     fn retry_late(&mut self, client: usize) {
-        let patience = 2 * self.timeout();
+        let answer_timeout = 2 * self.timeout();
         let now = self.now;
         let own = &mut self.clients[client];
-        let late = |p: &Pending| now > p.since + patience * p.tries.min(5);
-        if own.pending.values().any(late) && now > own.turned + patience {
+        let late = |p: &Pending| now > p.since + answer_timeout * p.tries.min(5);
+        if own.pending.values().any(late) && now > own.turned + answer_timeout {
             own.turned = now;
             own.turn(self.swarm.servers);
             self.ask_all(client);
@@ -225,25 +225,27 @@ impl World {
         let own = &mut self.clients[client];
         let until = own.believes_until(pending.since, self.swarm.session_ttl);
         if let ClientRequest::Command(command, _) = &pending.ask {
-            self.holders.answered(client, command, outcome, until);
+            self.session_leases
+                .answered(client, command, outcome, until);
         }
         match outcome {
             Outcome::Opened(session) => {
                 own.session = Some(*session);
                 own.next_serial = 1;
-                self.holders.opened(client, *session, until);
+                self.session_leases.opened(client, *session, until);
             }
             Outcome::SessionExpired | Outcome::Closed => {
                 self.stats.expired += u64::from(*outcome == Outcome::SessionExpired);
                 own.start_over();
-                self.holders.over(client);
+                self.session_leases.over(client);
                 return Ok(());
             }
             Outcome::Conflict => own.seen.clear(),
             _ => own.learn(&pending.ask, outcome),
         }
         own.pending.remove(&request);
-        self.holders.check(self.now, &self.committed.reference)
+        self.session_leases
+            .check(self.now, &self.committed.reference)
     }
 
     /// An operator asks the leader for something.
@@ -253,7 +255,7 @@ impl World {
         };
         self.next_token += 1;
         let token = self.next_token;
-        self.after(MILLI, Event::Asked { server, token, ask });
+        self.after(MILLI, Event::ClientRequest { server, token, ask });
     }
 
     /// Requests that wait longer than is right when all is well.

@@ -19,22 +19,22 @@ use tenure_alpo::wal::{self, Disk as _, DiskFile as _, Format, Options, Refused,
 use tenure_alpo::{Batch, Entry, Position, Recovered, Snapshot};
 use tenure_core::rng::Rng;
 
-use super::files::{Broken, Files, Mishap};
+use super::files::{DiskFault, FileError, Files};
 
 /// The state that the cluster was founded with.
 const FOUNDING: &str = "founding";
 
 /// Why a server cannot start.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Trouble {
+pub(super) enum StartFailure {
     /// The disk failed; it may be tried again.
     Failed,
     /// What is there is refused (H14).
     Refused(Refused),
 }
 
-impl From<wal::WalError<Broken>> for Trouble {
-    fn from(error: wal::WalError<Broken>) -> Self {
+impl From<wal::WalError<FileError>> for StartFailure {
+    fn from(error: wal::WalError<FileError>) -> Self {
         match error {
             wal::WalError::Refused(refused) => Self::Refused(refused),
             _ => Self::Failed,
@@ -42,8 +42,8 @@ impl From<wal::WalError<Broken>> for Trouble {
     }
 }
 
-impl From<Broken> for Trouble {
-    fn from(_: Broken) -> Self {
+impl From<FileError> for StartFailure {
+    fn from(_: FileError) -> Self {
         Self::Failed
     }
 }
@@ -80,7 +80,7 @@ impl Disk {
     }
 
     /// Writes down what the founders agreed on.
-    pub(super) fn found(&self, state: &[u8]) -> Result<(), Broken> {
+    pub(super) fn found(&self, state: &[u8]) -> Result<(), FileError> {
         let unfinished = "founding.tmp";
         let mut file = self.files.create(unfinished, 0)?;
         file.write_at(0, state)?;
@@ -90,7 +90,7 @@ impl Disk {
     }
 
     /// Opens the log, or makes it if there is none.
-    pub(super) fn open(&mut self, format: Format, options: Options) -> Result<Found, Trouble> {
+    pub(super) fn open(&mut self, format: Format, options: Options) -> Result<Found, StartFailure> {
         let files = Box::new(self.files.clone());
         let opened = if wal::list(&self.files)?.has_identity() {
             Wal::open(files, format, options)?
@@ -112,7 +112,7 @@ impl Disk {
     }
 
     /// Before the first snapshot there is what was founded, if anything was.
-    fn after_founding(&self, mut recovered: Recovered) -> Result<Recovered, Trouble> {
+    fn after_founding(&self, mut recovered: Recovered) -> Result<Recovered, StartFailure> {
         if recovered.snapshot.is_none() && self.files.has(FOUNDING) {
             let mut state = Vec::new();
             self.files.read(FOUNDING, &mut state)?;
@@ -138,7 +138,7 @@ impl Disk {
         format: Format,
         options: Options,
         batch: Batch,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), StartFailure> {
         let mut log = Wal::create(Box::new(self.files.clone()), format, options)?;
         Ok(log.append(&[batch])?)
     }
@@ -167,7 +167,7 @@ impl Disk {
     }
 
     /// The sync comes to its end.
-    pub(super) fn sync(&mut self) -> Result<(), wal::WalError<Broken>> {
+    pub(super) fn sync(&mut self) -> Result<(), wal::WalError<FileError>> {
         let upto = take(&mut self.begun).unwrap_or(0);
         let count = self.waiting.partition_point(|batch| batch.number <= upto);
         let batches: Vec<_> = self.waiting.drain(..count).collect();
@@ -184,7 +184,7 @@ impl Disk {
         if full {
             self.files.fill_up(rng.below(700) as usize);
         } else {
-            let how = [Mishap::Refused, Mishap::Half, Mishap::Forgotten];
+            let how = [DiskFault::Refused, DiskFault::Half, DiskFault::Forgotten];
             let how = how[rng.below(3) as usize];
             self.files.fail_after(rng.below(3), how);
         }
@@ -193,7 +193,7 @@ impl Disk {
 
     /// The next opening will fail, if it takes some steps.
     pub(super) fn spoil_start(&self, rng: &mut Rng) {
-        let how = [Mishap::Refused, Mishap::Half][rng.below(2) as usize];
+        let how = [DiskFault::Refused, DiskFault::Half][rng.below(2) as usize];
         self.files.fail_after(rng.below(5), how);
     }
 
@@ -214,7 +214,7 @@ impl Disk {
                 // A group is a write and a sync; a snapshot and a new
                 // segment are more.
                 let steps = if rng.chance(70) { 3 } else { 16 };
-                let how = [Mishap::Refused, Mishap::Half][rng.below(2) as usize];
+                let how = [DiskFault::Refused, DiskFault::Half][rng.below(2) as usize];
                 self.files.fail_after(rng.below(steps), how);
             }
             // Whether it failed matters to nobody who is left.

@@ -23,7 +23,7 @@
 
 use tenure_alpo::ClientRequest;
 
-use super::late::Hold;
+use super::delayed_messages::DelayRule;
 use super::world::{Event, World};
 
 /// What comes next in a row of faults.
@@ -33,7 +33,8 @@ pub(super) enum SequenceStep {
     Part { leader: usize, orphan: usize },
     /// The leader is back with the rest.
     Return { leader: usize, orphan: usize },
-    /// Whoever leads by now hands over to the one of before, or is cut off.
+    /// The server that leads by now hands over to the one before, or is cut
+    /// off.
     Swap { leader: usize },
     /// The leader is cut off.
     Fork,
@@ -51,7 +52,7 @@ pub(super) enum Waiting {
 }
 
 impl World {
-    /// A reign begins; perhaps with it one of these.
+    /// A leader begins its term; perhaps with it one of these.
     pub(super) fn plot(&mut self, leader: usize) {
         let kinds = self.swarm.kinds;
         // A removed disk that lives on shares the place of its successor.
@@ -81,7 +82,7 @@ impl World {
             // It leads again, and all is as it was.
             Some(_) => self.waiting = None,
             // The rest must be a majority without the pair.
-            None if kinds.late && self.swarm.servers > 4 && self.rng.chance(20) => {
+            None if kinds.delayed_messages && self.swarm.servers > 4 && self.rng.chance(20) => {
                 let others = self.swarm.servers as u64 - 1;
                 let orphan = (leader + 1 + self.rng.below(others) as usize) % self.swarm.servers;
                 let part = SequenceStep::Part { leader, orphan };
@@ -92,7 +93,10 @@ impl World {
                 let delay = self.rng.below(8 * step);
                 self.after(delay, Event::Plot(part));
             }
-            None if kinds.late && self.swarm.config.lease_reads && self.rng.chance(40) => {
+            None if kinds.delayed_messages
+                && self.swarm.config.lease_reads
+                && self.rng.chance(40) =>
+            {
                 let delay = self.rng.below(2 * self.timeout());
                 self.after(delay, Event::Plot(SequenceStep::CutLate { leader }));
             }
@@ -125,7 +129,7 @@ impl World {
     /// Perhaps the storm ends with a fork.
     pub(super) fn plot_the_end(&mut self) {
         let before = 5 * self.timeout();
-        if self.swarm.kinds.shapes && before < self.swarm.storm && self.rng.chance(60) {
+        if self.swarm.kinds.lasting_partitions && before < self.swarm.storm && self.rng.chance(60) {
             self.after(self.swarm.storm - before, Event::Plot(SequenceStep::Fork));
         }
     }
@@ -191,7 +195,7 @@ impl World {
         let until = self.now + self.timeout();
         for other in (0..self.swarm.servers).filter(|other| *other != opener) {
             if of.is_none_or(|of| of == other) {
-                self.late.begin(Hold {
+                self.delayed_messages.begin(DelayRule {
                     connection: (opener, other),
                     until,
                     requests: false,

@@ -32,7 +32,7 @@ impl World {
             self.change_members()?;
         }
         let server = self.rng.below(self.swarm.servers as u64) as usize;
-        if kinds.late && self.rng.chance(25) {
+        if kinds.delayed_messages && self.rng.chance(25) {
             self.hold(server);
         }
         if kinds.members && kinds.partitions {
@@ -82,9 +82,9 @@ impl World {
         let server = self.place(server);
         let step = 2 * self.swarm.latency + self.swarm.sync;
         if won && self.swarm.fickle {
-            // Whoever has won is cut off some steps later, and whoever was
-            // cut off before is back: figure 8 of the Raft paper, again and
-            // again.
+            // The server that has won is cut off some steps later, and the one
+            // that was cut off before is back: figure 8 of the Raft paper,
+            // again and again.
             let delay = self.rng.below(6 * step);
             self.after(delay, Event::Dethrone { server });
         } else if self.rng.chance(30) {
@@ -101,7 +101,7 @@ impl World {
             self.stats.snipes += 1;
             self.network.heal();
             // A connection that holds messages back may outlive the cut.
-            if !self.swarm.kinds.late || self.rng.chance(50) {
+            if !self.swarm.kinds.delayed_messages || self.rng.chance(50) {
                 self.hang_up(server);
             }
             self.network.isolate(server, 0);
@@ -137,7 +137,8 @@ impl World {
             let back = self.rng.below(4 * self.swarm.latency) + 1;
             self.crash(server, Some(back));
         }
-        // Whoever has just won is cut off, and one of its voters forgets.
+        // The server that has just won is cut off, and one of its voters
+        // forgets.
         if kind >= 5 && self.swarm.kinds.partitions {
             let place = self.place(server);
             let server = self.leader().filter(|_| kind < 9).unwrap_or(place);
@@ -179,9 +180,9 @@ impl World {
         self.stats.partitions += 1;
         match self.rng.below(5) {
             0 | 1 => self.network.heal(),
-            2 if self.swarm.kinds.shapes && self.rng.chance(60) => {
-                let shape = self.any_shape();
-                self.shape(shape);
+            2 if self.swarm.kinds.lasting_partitions && self.rng.chance(60) => {
+                let partition_shape = self.any_shape();
+                self.partition_shape(partition_shape);
             }
             2 => {
                 self.network.heal();
@@ -288,7 +289,7 @@ impl World {
             host.fresh = true;
             host.disk = Disk::default();
             host.founder = false;
-            if let Some((cluster, _)) = self.beginning.founded {
+            if let Some((cluster, _)) = self.beginning.bootstrapped {
                 host.cluster = cluster;
             }
             host.storage = StorageId::from_u128(self.storages);

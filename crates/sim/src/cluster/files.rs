@@ -18,7 +18,7 @@ const SECTOR: usize = 512;
 
 /// How a step fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Mishap {
+pub(super) enum DiskFault {
     /// Nothing happens but the error.
     Refused,
     /// Half of a write, or a whole sync, happens; then the error.
@@ -30,13 +30,13 @@ pub(super) enum Mishap {
 
 /// What a step says that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Broken {
+pub(super) enum FileError {
     Failed,
     Full,
     Missing,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Failed => "the disk failed",
@@ -92,18 +92,18 @@ struct Inner {
     /// since but the last.
     past: Vec<Names>,
     /// After so many more steps one fails.
-    mishap: Option<(u64, Mishap)>,
+    disk_fault: Option<(u64, DiskFault)>,
     /// How many more bytes can be written.
     room: Option<usize>,
 }
 
 impl Inner {
     /// Counts a step and says how it fails, if it does.
-    fn step(&mut self) -> Option<Mishap> {
-        let (left, how) = self.mishap?;
+    fn step(&mut self) -> Option<DiskFault> {
+        let (left, how) = self.disk_fault?;
         match left.checked_sub(1) {
             Some(left) => {
-                self.mishap = Some((left, how));
+                self.disk_fault = Some((left, how));
                 None
             }
             // What comes after the failure fails too.
@@ -111,14 +111,14 @@ impl Inner {
         }
     }
 
-    fn find(&self, name: &str) -> Result<usize, Broken> {
-        self.names.get(name).copied().ok_or(Broken::Missing)
+    fn find(&self, name: &str) -> Result<usize, FileError> {
+        self.names.get(name).copied().ok_or(FileError::Missing)
     }
 
     /// Changes the names, as a step.
-    fn rename(&mut self, change: impl FnOnce(&mut Names)) -> Result<(), Broken> {
+    fn rename(&mut self, change: impl FnOnce(&mut Names)) -> Result<(), FileError> {
         if self.step().is_some() {
-            return Err(Broken::Failed);
+            return Err(FileError::Failed);
         }
         self.past.push(self.names.clone());
         change(&mut self.names);
@@ -154,8 +154,8 @@ impl Files {
     }
 
     /// After `steps` more steps one fails like this, and all after it.
-    pub(super) fn fail_after(&self, steps: u64, how: Mishap) {
-        self.inner().mishap = Some((steps, how));
+    pub(super) fn fail_after(&self, steps: u64, how: DiskFault) {
+        self.inner().disk_fault = Some((steps, how));
     }
 
     /// Only so many bytes more can be written.
@@ -166,7 +166,7 @@ impl Files {
     /// Failures are over.
     pub(super) fn repair(&self) {
         let mut inner = self.inner();
-        inner.mishap = None;
+        inner.disk_fault = None;
         inner.room = None;
     }
 
@@ -226,21 +226,21 @@ impl Files {
 }
 
 impl wal::Disk for Files {
-    type Error = Broken;
+    type Error = FileError;
     type File = Handle;
 
-    fn names(&self) -> Result<Vec<String>, Broken> {
+    fn names(&self) -> Result<Vec<String>, FileError> {
         Ok(self.inner().names.keys().cloned().collect())
     }
 
-    fn read(&self, name: &str, into: &mut Vec<u8>) -> Result<(), Broken> {
+    fn read(&self, name: &str, into: &mut Vec<u8>) -> Result<(), FileError> {
         let inner = self.inner();
         let number = inner.find(name)?;
         into.clone_from(&inner.inodes[&number].cache);
         Ok(())
     }
 
-    fn create(&self, name: &str, bytes: u64) -> Result<Handle, Broken> {
+    fn create(&self, name: &str, bytes: u64) -> Result<Handle, FileError> {
         let mut inner = self.inner();
         let number = inner.made;
         inner.rename(|names| {
@@ -256,12 +256,12 @@ impl wal::Disk for Files {
         Ok(Handle(self.clone(), number))
     }
 
-    fn open(&self, name: &str) -> Result<Handle, Broken> {
+    fn open(&self, name: &str) -> Result<Handle, FileError> {
         let number = self.inner().find(name)?;
         Ok(Handle(self.clone(), number))
     }
 
-    fn rename(&self, from: &str, to: &str) -> Result<(), Broken> {
+    fn rename(&self, from: &str, to: &str) -> Result<(), FileError> {
         let mut inner = self.inner();
         let number = inner.find(from)?;
         inner.rename(|names| {
@@ -270,7 +270,7 @@ impl wal::Disk for Files {
         })
     }
 
-    fn remove(&self, name: &str) -> Result<(), Broken> {
+    fn remove(&self, name: &str) -> Result<(), FileError> {
         let mut inner = self.inner();
         inner.find(name)?;
         inner.rename(|names| {
@@ -278,13 +278,13 @@ impl wal::Disk for Files {
         })
     }
 
-    fn sync_names(&self) -> Result<(), Broken> {
+    fn sync_names(&self) -> Result<(), FileError> {
         let mut inner = self.inner();
-        let mishap = inner.step();
-        if mishap.is_none_or(|how| how == Mishap::Half) {
+        let disk_fault = inner.step();
+        if disk_fault.is_none_or(|how| how == DiskFault::Half) {
             inner.settle();
         }
-        mishap.map_or(Ok(()), |_| Err(Broken::Failed))
+        disk_fault.map_or(Ok(()), |_| Err(FileError::Failed))
     }
 
     fn warn(&self, _what: fmt::Arguments<'_>) {}
@@ -294,14 +294,16 @@ impl wal::Disk for Files {
 pub(super) struct Handle(Files, usize);
 
 impl wal::DiskFile for Handle {
-    type Error = Broken;
+    type Error = FileError;
 
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Broken> {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         let mut inner = self.0.inner();
         let (written, outcome) = match (inner.step(), &mut inner.room) {
-            (Some(Mishap::Half), _) => (bytes.len() / 2, Err(Broken::Failed)),
-            (Some(_), _) => (0, Err(Broken::Failed)),
-            (None, Some(room)) if *room < bytes.len() => (std::mem::take(room), Err(Broken::Full)),
+            (Some(DiskFault::Half), _) => (bytes.len() / 2, Err(FileError::Failed)),
+            (Some(_), _) => (0, Err(FileError::Failed)),
+            (None, Some(room)) if *room < bytes.len() => {
+                (std::mem::take(room), Err(FileError::Full))
+            }
             (None, Some(room)) => {
                 *room -= bytes.len();
                 (bytes.len(), Ok(()))
@@ -314,16 +316,16 @@ impl wal::DiskFile for Handle {
         outcome
     }
 
-    fn sync(&mut self) -> Result<(), Broken> {
+    fn sync(&mut self) -> Result<(), FileError> {
         let mut inner = self.0.inner();
-        let mishap = inner.step();
+        let disk_fault = inner.step();
         if let Some(inode) = inner.inodes.get_mut(&self.1) {
-            match mishap {
-                Some(Mishap::Refused) => {}
-                Some(Mishap::Forgotten) => inode.dirty.clear(),
-                None | Some(Mishap::Half) => inode.sync(|| true),
+            match disk_fault {
+                Some(DiskFault::Refused) => {}
+                Some(DiskFault::Forgotten) => inode.dirty.clear(),
+                None | Some(DiskFault::Half) => inode.sync(|| true),
             }
         }
-        mishap.map_or(Ok(()), |_| Err(Broken::Failed))
+        disk_fault.map_or(Ok(()), |_| Err(FileError::Failed))
     }
 }

@@ -1,7 +1,7 @@
 //! A machine with a server on it: its disk, its clock, its process.
 
 use tenure_alpo::{
-    Bootstrap, ClusterId, Identity, KnownStarts, Node, ServerId, Start, StorageId, Table,
+    Bootstrap, ClusterId, Identity, KnownStarts, MemberDisks, Node, ServerId, Start, StorageId,
 };
 use tenure_core::time::{Instant, Now, WallTime};
 
@@ -19,7 +19,7 @@ pub(super) struct Host {
     /// The process, if one runs and looks for its cluster.
     pub(super) bootstrap: Option<Bootstrap>,
     /// With whom it has promised to found a cluster; on its disk.
-    pub(super) promised: Option<Table>,
+    pub(super) promised: Option<MemberDisks>,
     /// The process, if one runs and has a cluster.
     pub(super) node: Option<Node>,
     /// Counts processes; what was meant for an earlier one is dropped.

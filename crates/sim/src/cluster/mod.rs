@@ -11,41 +11,41 @@
 //! | `swarm` | what kind of world, drawn from the seed |
 //! | `host`, `process`, `network` | machines and what joins them |
 //! | `disk`, `files` | a server's log, and the files that lose it |
-//! | `copies` | disks that are set back to an earlier copy |
-//! | `clones` | two live processes with one disk |
+//! | `set_back_disks` | disks that are set back to an earlier copy |
+//! | `cloned_processes` | two live processes with one disk |
 //! | `bootstrap` | how a cluster begins |
 //! | `removed_disks` | disks that were removed and live on |
 //! | `client`, `client_calls` | who asks for things, and how |
 //! | `shared_sessions` | who uses a session that another client opened |
-//! | `reading` | pages, the plain log, stale reads, watches |
+//! | `readers` | pages, the plain log, stale reads, watches |
 //! | `restore_from_backup` | the cluster is lost, and restored from a backup |
 //! | `settings_rollout` | settings that change in turn, disks that stall |
 //! | `faults`, `recovery_checks` | what goes wrong, and what must be right after |
-//! | `late` | messages that come in a later reign |
+//! | `delayed_messages` | messages that come in a later leadership |
 //! | `fault_sequences` | faults that only matter in a row |
-//! | `shapes` | networks that are broken in part, for long |
+//! | `lasting_partitions` | networks that are broken in part, for long |
 //! | `checkers` | what must be true, a file each |
 
 mod bootstrap;
 mod checkers;
 mod client;
 mod client_calls;
-mod clones;
-mod copies;
+mod cloned_processes;
+mod delayed_messages;
 mod disk;
 mod fault_sequences;
 mod faults;
 mod files;
 mod host;
-mod late;
+mod lasting_partitions;
 mod network;
 mod process;
-mod reading;
+mod readers;
 mod recovery_checks;
 mod removed_disks;
 mod restore_from_backup;
+mod set_back_disks;
 mod settings_rollout;
-mod shapes;
 mod shared_sessions;
 mod stats;
 mod swarm;
@@ -95,8 +95,8 @@ impl Default for Options {
                 transfers: true,
                 snipers: true,
                 slow_links: true,
-                late: true,
-                shapes: true,
+                delayed_messages: true,
+                lasting_partitions: true,
                 settings: true,
                 stalls: true,
             },
@@ -121,8 +121,8 @@ impl Options {
             transfers: drawn.transfers && allowed.transfers,
             snipers: drawn.snipers && allowed.snipers,
             slow_links: drawn.slow_links && allowed.slow_links,
-            late: drawn.late && allowed.late,
-            shapes: drawn.shapes && allowed.shapes,
+            delayed_messages: drawn.delayed_messages && allowed.delayed_messages,
+            lasting_partitions: drawn.lasting_partitions && allowed.lasting_partitions,
             // Drawn elsewhere, see `settings_rollout`.
             settings: false,
             stalls: false,
@@ -221,8 +221,8 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
                 &mut kinds.transfers,
                 &mut kinds.snipers,
                 &mut kinds.slow_links,
-                &mut kinds.late,
-                &mut kinds.shapes,
+                &mut kinds.delayed_messages,
+                &mut kinds.lasting_partitions,
                 &mut kinds.settings,
                 &mut kinds.stalls,
             ];

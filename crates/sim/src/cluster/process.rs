@@ -12,7 +12,7 @@ use tenure_core::time::ClockId;
 use super::checkers::leaders::Leaders;
 use super::checkers::members;
 use super::checkers::{Check, Verdict, Violation, broken};
-use super::disk::Trouble;
+use super::disk::StartFailure;
 use super::network::InFlightMessage;
 use super::swarm::SECOND;
 use super::world::{Event, World};
@@ -41,7 +41,8 @@ impl World {
                 self.committed.past.now = self.now;
                 if let Some(node) = &self.hosts[server].node {
                     self.committed.applied(node, from, to)?;
-                    self.holders.check(self.now, &self.committed.reference)?;
+                    self.session_leases
+                        .check(self.now, &self.committed.reference)?;
                     self.tell_watch(server)?;
                 }
             }
@@ -232,7 +233,7 @@ impl World {
     /// ever.
     fn recover(&mut self, server: usize) -> Result<Option<Recovered>, Violation> {
         let spoils = self.swarm.kinds.disks && !self.healed && self.rng.chance(10);
-        let spoils = spoils && !self.copies.returns(server);
+        let spoils = spoils && !self.set_back_disks.returns(server);
         let host = &mut self.hosts[server];
         let format = Format::new(host.identity(), crc32c_append);
         #[cfg(feature = "planted-bugs")]
@@ -248,19 +249,19 @@ impl World {
                 self.stats.spares += u64::from(found.spare);
                 Ok(Some(found.recovered))
             }
-            Err(Trouble::Failed) => {
+            Err(StartFailure::Failed) => {
                 self.stats.cut_starts += 1;
                 host.disk.crash(&mut self.rng);
                 let delay = self.rng.between(SECOND / 100, SECOND);
                 self.after(delay, Event::Restart { server });
                 Ok(None)
             }
-            Err(Trouble::Refused(_)) if host.disk.rotten => {
+            Err(StartFailure::Refused(_)) if host.disk.rotten => {
                 host.dead = true;
                 self.stats.refused_starts += 1;
                 Ok(None)
             }
-            Err(Trouble::Refused(refused)) => {
+            Err(StartFailure::Refused(refused)) => {
                 let detail = format!("{}: {refused}", host.id);
                 Err(Violation::new(Check::Disk, detail))
             }

@@ -41,11 +41,14 @@ impl World {
         self.lose_machines();
         // Who is a member is open while members change, and nobody can lead
         // before all is founded.
-        if self.swarm.kinds.shapes && !self.swarm.kinds.members && !self.beginning.failed {
-            self.stats.shapes += 1;
-            let shape = self.any_shape();
-            self.shape(shape);
-            self.after(1, Event::Shaped);
+        if self.swarm.kinds.lasting_partitions
+            && !self.swarm.kinds.members
+            && !self.beginning.failed
+        {
+            self.stats.lasting_partitions += 1;
+            let partition_shape = self.any_shape();
+            self.partition_shape(partition_shape);
+            self.after(1, Event::PartitionCheck);
             return Ok(());
         }
         self.mended()
@@ -59,9 +62,9 @@ impl World {
         let out = |host: &Host| host.dead || host.bootstrap.is_some();
         let mute = self.swarm.mute && !self.hosts.iter().any(out);
         if mute {
-            // It answers whoever asks, and can ask nobody. A leader to whom
-            // that happens goes on appending for a while, so its log is the
-            // best, and it can neither lead nor let others.
+            // It answers every server that asks, and can ask none. A leader to
+            // whom that happens goes on appending for a while, so its log is
+            // the best, and it can neither lead nor let others.
             let best = (0..self.swarm.servers)
                 .max_by_key(|server| self.hosts[*server].node.as_ref().map(|n| n.log().last()));
             let mute = self.leader().or(best).unwrap_or(0);

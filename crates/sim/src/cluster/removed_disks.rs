@@ -1,11 +1,12 @@
 //! Disks that were removed and live on, and machines that are lost for good.
 //!
-//! Whoever is replaced does not always stop. When an operator replaces a
+//! A server that is replaced does not always stop. When an operator replaces a
 //! server's disk, the old one may come back beside it: a second process under
-//! the same number, with the promises of the first, and without the entry
-//! that removed it, since nobody sends it that. By its own log it is a member
-//! for ever: it asks for pre-votes, and votes for whoever asks. It is in a slot of its own
-//! behind the others, and shares the place of its number in the network.
+//! the same number, with the promises of the first, and without the entry that
+//! removed it, since nobody sends it that. By its own log it is a member for
+//! ever: it asks for pre-votes, and votes for every candidate that asks. It is
+//! in a slot of its own behind the others, and shares the place of its number
+//! in the network.
 //!
 //! A message says for which disk it is, and only that disk gets it. One that
 //! does not say (a planted mistake) goes where the sender's connection ends,
@@ -145,8 +146,8 @@ impl World {
         if voters.len() < 3 || !voters.iter().all(knows_itself) {
             return None;
         }
-        // Of those who have everything one whose disk is new: whoever lags
-        // does not know it.
+        // Of those that have everything one whose disk is new: a server that
+        // lags does not know it.
         let all: LogId = self.committed.len();
         let has_all = |server: &&usize| {
             let node = self.hosts[**server].node.as_ref();

@@ -40,13 +40,13 @@ const TURNS: u64 = 80;
 
 /// What was given out to clients.
 #[derive(Clone, Default)]
-pub(super) struct GivenOut {
+pub(super) struct HighestGiven {
     versions: BTreeSet<Version>,
     sessions: BTreeSet<SessionId>,
     numbers: BTreeSet<u64>,
 }
 
-impl GivenOut {
+impl HighestGiven {
     pub(super) fn note(&mut self, outcome: &Outcome) {
         match outcome {
             Outcome::Swapped(version) => drop(self.versions.insert(version.clone())),
@@ -70,7 +70,7 @@ impl GivenOut {
 pub(super) struct ClusterLoss {
     /// Apart from the run's, so that this changes nothing in it.
     rng: Rng,
-    pub(super) given_out: GivenOut,
+    pub(super) given_out: HighestGiven,
     backup: Option<State>,
 }
 
@@ -78,7 +78,7 @@ impl ClusterLoss {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             rng: Rng::from_seed(seed ^ 0x7e57_04ed_0b5e_55ed),
-            given_out: GivenOut::default(),
+            given_out: HighestGiven::default(),
             backup: None,
         }
     }
@@ -123,7 +123,7 @@ impl World {
 }
 
 /// What is asked and not answered.
-struct Asked {
+struct BackupRequest {
     client: usize,
     ask: ClientRequest,
     operation: usize,
@@ -137,7 +137,7 @@ struct RestoredCluster {
     host: Host,
     clients: Vec<Client>,
     calls: Calls,
-    waiting: BTreeMap<u64, Asked>,
+    waiting: BTreeMap<u64, BackupRequest>,
     token: u64,
     appended: Vec<(u64, Bytes)>,
     /// Registers that somebody counts on, until when, and to what they were
@@ -156,7 +156,7 @@ impl RestoredCluster {
         is_all_there(backup, &state)?;
         let ttl = swarm.session_ttl;
         let now = world.now + rng.below(ttl);
-        let counted = world.holders.counted_on();
+        let counted = world.session_leases.counted_on();
         let counted = counted.filter_map(|(key, until)| {
             let bound = state.bound(key)?;
             Some((key.clone(), until, bound.session))
@@ -206,7 +206,7 @@ impl RestoredCluster {
                 value: held.value.clone(),
                 stamp: tenure_core::cas::Stamp::Now,
             };
-            let last = state.last_will(key);
+            let last = state.on_expiry_value(key);
             let session = state.bound(key).map_or(0, |bound| bound.session);
             let operation = match last {
                 Some(last) => Operation::bind(write, last.clone()),
@@ -246,7 +246,7 @@ impl RestoredCluster {
     }
 
     /// Time passes, the server does what is due, and a client has its turn.
-    fn turn(&mut self, lost: &GivenOut) -> Verdict {
+    fn turn(&mut self, lost: &HighestGiven) -> Verdict {
         self.now += self.rng.between(MILLI, self.swarm.session_ttl / 20);
         if self.rng.chance(4) {
             self.host.node = None;
@@ -268,14 +268,14 @@ impl RestoredCluster {
         self.token += 1;
         let token = self.token;
         let operation = self.calls.invoke(self.now, client, &ask);
-        let asked = Asked {
+        let asked = BackupRequest {
             client,
             ask: ask.clone(),
             operation,
         };
         self.waiting.insert(token, asked);
         self.step(lost, |node, now| {
-            node.handle(now, Input::Asked { token, ask });
+            node.handle(now, Input::ClientRequest { token, ask });
         })?;
         self.still_counted_on()
     }
@@ -291,15 +291,15 @@ impl RestoredCluster {
             _ if own.reader => ClientRequest::Read(Query::Register(own.key())),
             None => ClientRequest::Open(own.opening(ttl)),
             Some(session) => {
-                let wish = own.wish();
-                own.request(wish, session)
+                let client_operation = own.client_operation();
+                own.request(client_operation, session)
             }
         }
     }
 
     fn step(
         &mut self,
-        lost: &GivenOut,
+        lost: &HighestGiven,
         act: impl FnOnce(&mut Node, tenure_core::time::Now),
     ) -> Verdict {
         let now = self.host.now(self.now);
@@ -331,7 +331,7 @@ impl RestoredCluster {
         Ok(())
     }
 
-    fn answered(&mut self, lost: &GivenOut, token: u64, answer: Answer) -> Verdict {
+    fn answered(&mut self, lost: &HighestGiven, token: u64, answer: Answer) -> Verdict {
         let Some(asked) = self.waiting.remove(&token) else {
             return Ok(());
         };
@@ -432,7 +432,7 @@ fn restored(swarm: &Swarm, backup: &State, host: &Host) -> Result<State, Violati
             boot: 2,
             namespace: 2,
         },
-        members: Membership::founded([(host.id, host.storage)]),
+        members: Membership::bootstrapped([(host.id, host.storage)]),
         times: 1,
         term_step: TERM_STEP,
         longest_lease: None,

@@ -101,8 +101,8 @@ impl World {
         }
     }
 
-    /// A server is started again under other settings. Whoever leads goes
-    /// last, or is forgotten: it is then that a lease of before may live on.
+    /// A server is started again under other settings. The leader goes last, or
+    /// is forgotten: it is then that a lease of before may live on.
     pub(super) fn turn(&mut self, server: usize, old: bool) {
         let forgotten = self.leader() == Some(server) && self.settings_rollout.rng.chance(60);
         if self.healed || self.hosts[server].old == old || forgotten {
@@ -126,7 +126,8 @@ impl World {
         }
     }
 
-    /// Whether a server has refused the greetings of whoever has this disk.
+    /// Whether a server has refused the greetings of the process that has this
+    /// disk.
     pub(super) fn are_strange(&self, sender: StorageId, server: usize) -> bool {
         let sender = self.hosts.iter().find(|host| host.storage == sender);
         sender.is_some_and(|sender| sender.old != self.hosts[server].old)
@@ -186,8 +187,8 @@ impl World {
         size + stall
     }
 
-    /// A leader that has just offered the leadership is cut off: whoever is
-    /// elected, it does not hear of it.
+    /// A leader that has just offered the leadership is cut off: whichever
+    /// server is elected, it does not hear of it.
     pub(super) fn cut_off_who_offers(&mut self, server: usize, envelope: &Envelope) {
         let offers = matches!(
             envelope.body,

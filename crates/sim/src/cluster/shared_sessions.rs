@@ -26,8 +26,8 @@ const MEDDLES: u64 = 4;
 
 /// What was asked by somebody else.
 #[derive(Clone, Debug)]
-enum Meddling {
-    JoinError(Command),
+enum Intruder {
+    Stranger(Command),
     /// Its number in the history.
     Copy(ClientRequest, usize),
 }
@@ -36,7 +36,7 @@ enum Meddling {
 #[derive(Debug)]
 pub(super) struct SharedSessions {
     rng: Rng,
-    asked: BTreeMap<u64, Meddling>,
+    asked: BTreeMap<u64, Intruder>,
     /// Sessions that a copy has used.
     copied: BTreeSet<SessionId>,
     made: u64,
@@ -61,7 +61,7 @@ impl World {
             return;
         };
         let state = &self.committed.reference;
-        let owned = |it: &tenure_alpo::Session| !it.owner().is_anybody();
+        let owned = |it: &tenure_alpo::Session| !it.owner().is_unowned();
         if !state.sessions().get(session).is_some_and(owned) {
             return;
         }
@@ -91,12 +91,12 @@ impl World {
         };
         let (ask, meddling) = if stranger {
             let ask = ClientRequest::Command(command.clone(), OwnershipProof::NONE);
-            (ask, Meddling::JoinError(command))
+            (ask, Intruder::Stranger(command))
         } else {
             shared_sessions.copied.insert(session);
             let ask = ClientRequest::Command(command, OwnershipProof::of_secret(own.secret()));
             let number = self.calls.invoke(self.now, self.clients.len(), &ask);
-            (ask.clone(), Meddling::Copy(ask, number))
+            (ask.clone(), Intruder::Copy(ask, number))
         };
         self.stats.meddled += 1;
         let server = self.clients[client].target;
@@ -104,7 +104,7 @@ impl World {
         let token = self.next_token;
         self.shared_sessions.asked.insert(token, meddling);
         let delay = self.swarm.latency;
-        self.after(delay, Event::Asked { server, token, ask });
+        self.after(delay, Event::ClientRequest { server, token, ask });
     }
 
     /// Somebody else was answered, if it was somebody else who asked.
@@ -119,11 +119,11 @@ impl World {
         };
         Some(match (meddling, outcome) {
             (_, Outcome::SessionExpired | Outcome::TooOld | Outcome::OtherContent) => Ok(()),
-            (Meddling::JoinError(command), outcome) => broken(
+            (Intruder::Stranger(command), outcome) => broken(
                 Check::Owned,
                 format!("{command:?} of somebody who did not prove anything: {outcome:?}"),
             ),
-            (Meddling::Copy(ask, number), outcome) => {
+            (Intruder::Copy(ask, number), outcome) => {
                 self.calls.done(self.now, number, &ask, outcome)
             }
         })
@@ -139,7 +139,7 @@ impl World {
         }
         // Somebody else counts along: no serial of its own is safe any more.
         self.clients[client].start_over();
-        self.holders.over(client);
+        self.session_leases.over(client);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use tenure_alpo::{Event, StepDownReason};
 
-use super::checkers::bound::Seen;
+use super::checkers::bindings::Seen;
 
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident: $text:literal,)*) => {
@@ -73,7 +73,7 @@ stats! {
     spares: "older snapshots used",
     set_back: "disks set back",
     refused_copies: "starts refused for an earlier copy",
-    clones: "disks with two processes",
+    cloned_processes: "disks with two processes",
     refused_firsts: "first processes refused after silence",
     refused_seconds: "second processes refused",
     restores: "clusters lost and restored",
@@ -92,7 +92,7 @@ stats! {
     held: "messages held back",
     released: "messages held back that came",
     plots: "faults in a row",
-    shapes: "networks broken in part for long",
+    lasting_partitions: "networks broken in part for long",
     shapes_led: "of them led",
     shapes_idle: "of them in which nobody could lead",
     foundings: "servers founded",

@@ -41,9 +41,9 @@ pub struct Kinds {
     /// Connections become slow for a while.
     pub slow_links: bool,
     /// Connections hold messages back for seconds.
-    pub late: bool,
+    pub delayed_messages: bool,
     /// The network is broken in part for long: a star, a chain, one-way.
-    pub shapes: bool,
+    pub lasting_partitions: bool,
     /// Settings change, in turn over the cluster.
     pub settings: bool,
     /// Disks stall, for seconds or for ever.
@@ -63,8 +63,8 @@ impl Kinds {
             transfers: rng.chance(30),
             snipers: rng.chance(40),
             slow_links: rng.chance(40),
-            late: rng.chance(50),
-            shapes: servers > 2 && rng.chance(35),
+            delayed_messages: rng.chance(50),
+            lasting_partitions: servers > 2 && rng.chance(35),
             settings: false,
             stalls: false,
         }
@@ -164,7 +164,7 @@ impl Swarm {
             pipeline: rng.between(1, 4),
             config,
             limits: Limits {
-                journal_bytes: [1_000, 1_000_000][rng.below(2) as usize],
+                user_log_bytes: [1_000, 1_000_000][rng.below(2) as usize],
                 sessions: 64,
                 changes: 32,
                 // Not drawn, so that the seeds before it keep their meaning.

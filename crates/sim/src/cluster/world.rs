@@ -12,27 +12,27 @@ use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
 
 use super::Options;
-use super::bootstrap::{Beginning, committed};
+use super::bootstrap::{BootstrapState, committed};
 use super::checkers::accepted;
 use super::checkers::clients::Calls;
 use super::checkers::committed::Committed;
 use super::checkers::deferral::{Calm, Patience};
-use super::checkers::holders::Holders;
 use super::checkers::leaders::Leaders;
 use super::checkers::majority_heard::Followed;
+use super::checkers::session_leases::Holders;
 use super::checkers::{Check, Verdict, broken};
 use super::client::Client;
-use super::clones::Clones;
-use super::copies::Copies;
+use super::cloned_processes::ClonedProcesses;
+use super::delayed_messages::DelayedMessages;
 use super::fault_sequences::{SequenceStep, Waiting};
 use super::host::Host;
-use super::late::Late;
+use super::lasting_partitions::PartitionCheck;
 use super::network::{InFlightMessage, Network};
-use super::reading::Reading;
+use super::readers::Readers;
 use super::removed_disks::LINGER_MAX;
 use super::restore_from_backup::ClusterLoss;
+use super::set_back_disks::SetBackDisks;
 use super::settings_rollout::SettingsRollout;
-use super::shapes::Shaped;
 use super::shared_sessions::SharedSessions;
 use super::stats::Stats;
 use super::swarm::{SECOND, Swarm};
@@ -61,7 +61,7 @@ pub(super) enum Event {
     Restart {
         server: usize,
     },
-    Asked {
+    ClientRequest {
         server: usize,
         token: u64,
         ask: ClientRequest,
@@ -134,7 +134,7 @@ pub(super) enum Event {
     },
     Heal,
     /// A look at a network that is broken in part.
-    Shaped,
+    PartitionCheck,
     /// Somebody must have been elected; how long it may need from here on
     /// until it is ready.
     Elected {
@@ -187,25 +187,25 @@ pub(super) struct World {
     pub(super) settings_rollout: SettingsRollout,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
-    pub(super) late: Late,
+    pub(super) delayed_messages: DelayedMessages,
     /// What a row of faults waits for.
     pub(super) waiting: Option<Waiting>,
-    pub(super) reading: Reading,
-    pub(super) shaped: Shaped,
+    pub(super) readers: Readers,
+    pub(super) partition_check: PartitionCheck,
     pub(super) clients: Vec<Client>,
     /// Who asked with a token, and which of its requests it was.
     pub(super) tokens: BTreeMap<u64, (usize, u64)>,
     pub(super) next_token: u64,
     pub(super) shared_sessions: SharedSessions,
     pub(super) committed: Committed,
-    pub(super) beginning: Beginning,
-    pub(super) copies: Copies,
-    pub(super) clones: Clones,
+    pub(super) beginning: BootstrapState,
+    pub(super) set_back_disks: SetBackDisks,
+    pub(super) cloned_processes: ClonedProcesses,
     pub(super) leaders: Leaders,
     pub(super) deferral: Patience,
     majority_heard: Followed,
     pub(super) calls: Calls,
-    pub(super) holders: Holders,
+    pub(super) session_leases: Holders,
     pub(super) loss: ClusterLoss,
     pub(super) stats: Stats,
     pub(super) trace: Trace,
@@ -213,7 +213,7 @@ pub(super) struct World {
     pub(super) healed: bool,
     /// Clients ask for nothing new.
     pub(super) quiet: bool,
-    /// Whoever leads from here on must not be disturbed.
+    /// The leader from here on must not be disturbed.
     pub(super) undisturbed: Option<(ServerId, tenure_core::ids::Term)>,
     /// What was committed a while before the end.
     pub(super) settled: LogId,
@@ -237,16 +237,19 @@ impl World {
         let mut members = Membership::default();
         if !swarm.blank {
             let founders = hosts.iter().take(swarm.founders);
-            members = Membership::founded(founders.map(|host| (host.id, host.storage)));
-            let founded = State::founded(swarm.limits, ClockId::default(), members.clone());
+            members = Membership::bootstrapped(founders.map(|host| (host.id, host.storage)));
+            let bootstrapped =
+                State::bootstrapped(swarm.limits, ClockId::default(), members.clone());
             for host in hosts.iter_mut().take(swarm.founders) {
-                host.disk.found(&founded.encode()).expect("a sound disk");
+                host.disk
+                    .found(&bootstrapped.encode())
+                    .expect("a sound disk");
             }
         }
         let rates = swarm.client_drift.iter().copied().enumerate();
         let clients = rates.map(|(number, rate)| Client::new(number, rng.fork(), rate));
         let clients: Vec<_> = clients.collect();
-        let copies = Copies::new(seed, &swarm);
+        let set_back_disks = SetBackDisks::new(seed, &swarm);
         let (least, most, strictly) = settings_rollout.timeouts(&swarm.config);
         Self {
             now: 0,
@@ -254,18 +257,18 @@ impl World {
             order: 0,
             hosts,
             network: Network::new(swarm.servers),
-            late: Late::default(),
+            delayed_messages: DelayedMessages::default(),
             waiting: None,
-            reading: Reading::new(swarm.servers + LINGER_MAX),
-            shaped: Shaped::default(),
+            readers: Readers::new(swarm.servers + LINGER_MAX),
+            partition_check: PartitionCheck::default(),
             clients,
             tokens: BTreeMap::new(),
             next_token: 0,
             shared_sessions: SharedSessions::new(seed),
             committed: committed(&swarm, &members),
-            beginning: Beginning::default(),
-            clones: Clones::new(seed, &swarm, &copies),
-            copies,
+            beginning: BootstrapState::default(),
+            cloned_processes: ClonedProcesses::new(seed, &swarm, &set_back_disks),
+            set_back_disks,
             leaders: Leaders::default(),
             deferral: Patience::new(swarm.servers + LINGER_MAX, least),
             majority_heard: Followed::new(
@@ -274,7 +277,7 @@ impl World {
                 strictly,
             ),
             calls: Calls::default(),
-            holders: Holders::default(),
+            session_leases: Holders::default(),
             loss: ClusterLoss::new(seed),
             stats: Stats::default(),
             trace: Trace::new(options.trace),
@@ -369,8 +372,8 @@ impl World {
                 })
             }
             Event::Restart { server } => self.start(server),
-            Event::Asked { server, token, ask } => {
-                let again = || Event::Asked {
+            Event::ClientRequest { server, token, ask } => {
+                let again = || Event::ClientRequest {
                     server,
                     token,
                     ask: ask.clone(),
@@ -379,7 +382,7 @@ impl World {
                     return self.put_off(server, event);
                 }
                 self.step(server, |node, now| {
-                    node.handle(now, Input::Asked { token, ask });
+                    node.handle(now, Input::ClientRequest { token, ask });
                 })
             }
             Event::Answered { token, answer } => self.answered(token, answer),
@@ -394,7 +397,7 @@ impl World {
             Event::Lost => self.lost(),
             Event::Readmit { server } => self.readmit(server),
             Event::Heal => self.heal(),
-            Event::Shaped => self.look_at_shape(),
+            Event::PartitionCheck => self.look_at_shape(),
             Event::Client { client } => self.client_and_reader(client),
             Event::Elected { catching_up } => self.elected(catching_up),
             Event::Calm => self.calm(),
@@ -547,7 +550,7 @@ impl World {
             self.note(server, &what);
         }
         if before.hard.term != after.hard.term {
-            self.reading.has_term(server, self.now);
+            self.readers.has_term(server, self.now);
         }
         let voted = after
             .hard

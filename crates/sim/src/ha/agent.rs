@@ -19,10 +19,10 @@ use tenure_group::{
 };
 
 use super::checkers::{Check, Floors};
-use super::lives::{Home, Noted, Reads};
-use super::store::{Op, Question};
-use super::world::{Happening, World};
-use crate::clock::{MICRO, True};
+use super::machine_clocks::{ClockReading, ClockView, NotedClock};
+use super::store::{GroupStoreCall, Op};
+use super::world::{GroupEvent, World};
+use crate::clock::{MICRO, TrueTime};
 
 /// A workload that runs, as its guardian sees it.
 #[derive(Clone, Debug)]
@@ -47,20 +47,20 @@ pub(super) struct Agent {
     /// It was told to leave, and has; or it does not come back.
     pub(super) gone: bool,
     inbox: VecDeque<Input>,
-    pub(super) timer: (True, u64),
+    pub(super) timer: (TrueTime, u64),
     spins: u32,
     pub(super) works: BTreeMap<Run, Work>,
     /// Until when its workloads may run, and which timer counts.
     pub(super) leash: (Instant, u64),
     /// What it wrote to its file.
-    pub(super) file: Option<Noted>,
+    pub(super) file: Option<NotedClock>,
     /// Where its present life lives, and what is read there of clocks: by it,
     /// and by the guardian, which may be of an earlier life.
-    pub(super) home: Home,
-    pub(super) reads: Reads,
-    pub(super) shim: Reads,
+    pub(super) clock_view: ClockView,
+    pub(super) reads: ClockReading,
+    pub(super) shim: ClockReading,
     /// Until when its machine is suspended.
-    pub(super) sleeps_until: True,
+    pub(super) sleeps_until: TrueTime,
     /// Its present life goes on from an earlier one.
     pub(super) resumed: bool,
     pub(super) floors: Floors,
@@ -87,14 +87,14 @@ impl Agent {
             paused: false,
             gone: false,
             inbox: VecDeque::new(),
-            timer: (True::MAX, 0),
+            timer: (TrueTime::MAX, 0),
             spins: 0,
             works: BTreeMap::new(),
             leash: (Instant::ZERO, 0),
             file: None,
-            home: Home::default(),
-            reads: Reads::default(),
-            shim: Reads::default(),
+            clock_view: ClockView::default(),
+            reads: ClockReading::default(),
+            shim: ClockReading::default(),
             sleeps_until: 0,
             resumed: false,
             floors: Floors::default(),
@@ -137,7 +137,7 @@ impl World {
         (agent.floors, agent.fell) = (Floors::default(), None);
         (agent.up, agent.paused) = (true, false);
         (agent.fenced, agent.leaving) = (false, false);
-        agent.timer = (True::MAX, agent.timer.1 + 1);
+        agent.timer = (TrueTime::MAX, agent.timer.1 + 1);
         agent.inbox.clear();
         let config = agent.config.clone();
         let (clock, plant) = (agent.reads.id, config.plant);
@@ -148,7 +148,7 @@ impl World {
             .filter(|it| may_resume(it.reads.id, clock, now.boot, &it.grant, plant));
         agent.resumed = past.is_some();
         match past {
-            Some(Noted { id, grant, .. }) => {
+            Some(NotedClock { id, grant, .. }) => {
                 // What was only about to run, or to end, is ended first.
                 let keep = |work: &Work| work.up && !work.stopping;
                 let ends: Vec<Run> = agent
@@ -196,7 +196,7 @@ impl World {
         let life = self.agents[p].life;
         let input = Input::WatchUp(true);
         self.queue
-            .push(self.now, Happening::Mail { p, life, input });
+            .push(self.now, GroupEvent::Mail { p, life, input });
         let keys: Vec<Key> = self
             .registers(p)
             .list("ha/")
@@ -219,7 +219,7 @@ impl World {
     }
 
     pub(super) fn timer(&mut self, p: usize) {
-        self.agents[p].timer.0 = True::MAX;
+        self.agents[p].timer.0 = TrueTime::MAX;
         if self.agents[p].runs() {
             self.step(p, None);
         }
@@ -316,7 +316,7 @@ impl World {
                 }
             };
             let life = self.agents[p].life;
-            let question = Question {
+            let question = GroupStoreCall {
                 p,
                 life,
                 id,
@@ -337,7 +337,7 @@ impl World {
         let deadline = deadline.filter(|at| *at < Instant::MAX);
         let Some(at) = deadline.map(|at| self.when(p, at)) else {
             let agent = &mut self.agents[p];
-            agent.timer = (True::MAX, agent.timer.1 + 1);
+            agent.timer = (TrueTime::MAX, agent.timer.1 + 1);
             return;
         };
         let agent = &mut self.agents[p];
@@ -353,7 +353,7 @@ impl World {
         if at != agent.timer.0 {
             agent.timer = (at, agent.timer.1 + 1);
             let (life, number) = (agent.life, agent.timer.1);
-            self.queue.push(at, Happening::Timer { p, life, number });
+            self.queue.push(at, GroupEvent::Timer { p, life, number });
         }
         if spins {
             let finding = Err("asked a hundred times to be woken in the past".into());
@@ -367,7 +367,7 @@ impl World {
         self.agents[p].floors.hear(&event);
         match event {
             Event::Beat { grant } => {
-                let finding = self.ledger.granted(
+                let finding = self.checker_state.granted(
                     self.agents[p].machine.as_ref().map(Node::id),
                     self.when(p, grant.start),
                 );
@@ -377,12 +377,12 @@ impl World {
                 let agent = &mut self.agents[p];
                 if let Some(machine) = &agent.machine {
                     let (reads, id) = (agent.reads, machine.id());
-                    agent.file = Some(Noted { reads, id, grant });
+                    agent.file = Some(NotedClock { reads, id, grant });
                 }
                 let number = self.number();
                 self.agents[p].leash = (grant.kill_at, number);
                 let at = self.guarded_when(p, grant.kill_at);
-                self.queue.push(at, Happening::Leash { p, number });
+                self.queue.push(at, GroupEvent::Leash { p, number });
             }
             Event::Fenced { .. } => self.agents[p].fenced = true,
             Event::Joined { .. } => self.agents[p].fenced = false,
@@ -395,14 +395,14 @@ impl World {
                 self.agents[p].up = false;
                 self.agents[p].file = None;
                 self.end_all(p);
-                self.people.forget(p);
+                self.users.forget(p);
                 if self.faulty() {
                     // It comes back as another node.
                     self.agents[p].gone = false;
                     self.agents[p].life += 1;
                     let life = self.agents[p].life;
                     let at = self.now + self.rng.between(0, 2 * self.swarm.lease);
-                    self.queue.push(at, Happening::Restart { p, life });
+                    self.queue.push(at, GroupEvent::Restart { p, life });
                 }
             }
             _ => {}
@@ -427,8 +427,10 @@ impl World {
         let Some(id) = self.agents[p].machine.as_ref().map(Node::id) else {
             return;
         };
-        let torn = self.store.torn.ever;
-        let finding = self.once.begins(&self.agents[p].config, &order, p, torn);
+        let store_damage = self.store.store_damage.ever;
+        let finding = self
+            .once
+            .begins(&self.agents[p].config, &order, p, store_damage);
         self.judge(Check::Once, Some(p), finding);
         let work = Work {
             order,
@@ -441,14 +443,14 @@ impl World {
         let at = self.now + self.rng.between(0, self.swarm.start);
         let failed = self.faulty() && self.rng.chance(self.swarm.failing);
         let happening = if failed {
-            Happening::Down {
+            GroupEvent::Down {
                 p,
                 run,
                 number,
                 failed,
             }
         } else {
-            Happening::Up { p, run, number }
+            GroupEvent::Up { p, run, number }
         };
         self.queue.push(at, happening);
     }
@@ -465,7 +467,7 @@ impl World {
         let life = self.agents[p].life;
         let input = Input::Started { run };
         self.queue
-            .push(self.now, Happening::Mail { p, life, input });
+            .push(self.now, GroupEvent::Mail { p, life, input });
     }
 
     fn stop_work(&mut self, p: usize, run: Run) {
@@ -484,7 +486,7 @@ impl World {
         let failed = false;
         self.queue.push(
             at,
-            Happening::Down {
+            GroupEvent::Down {
                 p,
                 run,
                 number,
@@ -518,7 +520,7 @@ impl World {
         let failed = failed.then(|| "it would not start".into());
         let (life, input) = (self.agents[p].life, Input::Ended { run, failed });
         self.queue
-            .push(self.now, Happening::Mail { p, life, input });
+            .push(self.now, GroupEvent::Mail { p, life, input });
     }
 
     /// Ends everything that runs at `p`.

@@ -9,7 +9,7 @@ use tenure_group::{Digest, KeyPage, Keys, MARKS_MAX};
 
 use super::checkers::Check;
 use super::swarm::Swarm;
-use super::world::{Happening, World};
+use super::world::{GroupEvent, World};
 use crate::clock::{MILLI, pick};
 
 impl Swarm {
@@ -42,14 +42,14 @@ impl World {
         if self.swarm.bare {
             return digest;
         }
-        let known = &self.people.digests;
+        let known = &self.users.digests;
         let again = new_name && !known.is_empty() && bits >> 60 < 8;
         if again {
             // Mostly one of the latest.
             let back = (bits >> 32) as usize % known.len().min(6);
             return known[known.len() - 1 - back].clone();
         }
-        self.people.digests.push(digest.clone());
+        self.users.digests.push(digest.clone());
         digest
     }
 
@@ -67,7 +67,7 @@ impl World {
     /// The contents of a group that none of its workloads needs.
     fn needless(&self, group: &Name) -> Vec<Key> {
         let keys = Keys::of(group.clone());
-        let view = self.ledger.views.get(group);
+        let view = self.checker_state.views.get(group);
         let needed = |digest: &Digest| {
             let mut workloads = view.into_iter().flat_map(|view| view.workloads.values());
             workloads.any(|it| it.digest == *digest)
@@ -80,7 +80,7 @@ impl World {
 
     /// The groups that somebody is left to see to.
     fn seen_to(&self) -> Vec<Name> {
-        let groups = self.ledger.views.keys();
+        let groups = self.checker_state.views.keys();
         let seen = groups.filter(|group| {
             let mut agents = self.agents.iter();
             agents.any(|agent| agent.up && agent.config.group == **group)
@@ -107,14 +107,18 @@ impl World {
         let looks = 14 + 6 * pages + 2 * batches;
         let calls = (listed as u64 + 10 * looks) * 4 * (self.swarm.net.1 + MILLI);
         let at = self.now + looks * (pace + pace / 10) + calls;
-        self.queue.push(at, Happening::Collected);
+        self.queue.push(at, GroupEvent::Collected);
     }
 
     /// By now it must be gone, and so must be all marks.
     pub(super) fn collected(&mut self) {
         for group in self.seen_to() {
             let needless = self.needless(&group);
-            let marks = self.ledger.views.get(&group).map(|view| view.marks.clone());
+            let marks = self
+                .checker_state
+                .views
+                .get(&group)
+                .map(|view| view.marks.clone());
             let finding = match (needless.first(), marks.unwrap_or_default().first()) {
                 (Some(key), _) => Err(format!("no workload needs {key}, and it is still there")),
                 (None, Some(mark)) => Err(format!("{mark} is still marked")),

@@ -2,71 +2,71 @@
 
 use tenure_group::Input;
 
-use super::swarm::Mishaps;
-use super::world::{Happening, World};
+use super::swarm::GroupFaultRates;
+use super::world::{GroupEvent, World};
 use crate::clock::{MILLI, SECOND, pick};
 
 /// A kind of mishap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Mishap {
+pub(super) enum GroupFault {
     Pause,
     Crash,
     Reboot,
     Outage,
     Cut,
-    Line,
+    GroupStoreWatch,
     Forget,
     Suspend,
     Standstill,
     Tear,
 }
 
-impl Mishap {
+impl GroupFault {
     const ALL: [Self; 10] = [
         Self::Pause,
         Self::Crash,
         Self::Reboot,
         Self::Outage,
         Self::Cut,
-        Self::Line,
+        Self::GroupStoreWatch,
         Self::Forget,
         Self::Suspend,
         Self::Standstill,
         Self::Tear,
     ];
 
-    const fn rarity(self, mishaps: &Mishaps) -> u64 {
+    const fn rarity(self, fault_rates: &GroupFaultRates) -> u64 {
         match self {
-            Self::Pause => mishaps.pause,
-            Self::Crash => mishaps.crash,
-            Self::Reboot => mishaps.reboot,
-            Self::Outage => mishaps.outage,
-            Self::Cut => mishaps.cut,
-            Self::Line => mishaps.line,
-            Self::Forget => mishaps.forget,
-            Self::Suspend => mishaps.suspend,
-            Self::Standstill => mishaps.standstill,
-            Self::Tear => mishaps.tear,
+            Self::Pause => fault_rates.pause,
+            Self::Crash => fault_rates.crash,
+            Self::Reboot => fault_rates.reboot,
+            Self::Outage => fault_rates.outage,
+            Self::Cut => fault_rates.cut,
+            Self::GroupStoreWatch => fault_rates.line,
+            Self::Forget => fault_rates.forget,
+            Self::Suspend => fault_rates.suspend,
+            Self::Standstill => fault_rates.standstill,
+            Self::Tear => fault_rates.tear,
         }
     }
 }
 
 impl World {
     pub(super) fn schedule_mishaps(&mut self) {
-        for mishap in Mishap::ALL {
+        for mishap in GroupFault::ALL {
             self.schedule(mishap);
         }
     }
 
-    fn schedule(&mut self, mishap: Mishap) {
-        let mean = mishap.rarity(&self.swarm.mishaps) * (self.swarm.lease / 1_000);
+    fn schedule(&mut self, mishap: GroupFault) {
+        let mean = mishap.rarity(&self.swarm.fault_rates) * (self.swarm.lease / 1_000);
         if mean > 0 {
             let at = self.now + self.rng.between(MILLI, 2 * mean);
-            self.queue.push(at, Happening::Mishap(mishap));
+            self.queue.push(at, GroupEvent::GroupFault(mishap));
         }
     }
 
-    pub(super) fn mishap(&mut self, mishap: Mishap) {
+    pub(super) fn mishap(&mut self, mishap: GroupFault) {
         if !self.faulty() {
             return;
         }
@@ -74,12 +74,12 @@ impl World {
         let p = self.rng.below(self.agents.len() as u64) as usize;
         let lease = self.swarm.lease;
         match mishap {
-            Mishap::Pause => {
+            GroupFault::Pause => {
                 let most = *pick(&mut self.rng, &[1, 2, 4]) * lease;
                 let span = self.rng.between(0, most);
                 self.pause(p, span);
             }
-            Mishap::Crash => {
+            GroupFault::Crash => {
                 let most = if self.swarm.quick {
                     lease / 10
                 } else {
@@ -88,29 +88,29 @@ impl World {
                 let back = self.rng.between(MILLI, most);
                 self.crash(p, Some(back));
             }
-            Mishap::Reboot => {
+            GroupFault::Reboot => {
                 let back = self.rng.between(SECOND / 10, 2 * lease);
                 self.reboot(p, Some(back));
             }
-            Mishap::Outage => {
+            GroupFault::Outage => {
                 self.stats.outages += 1;
                 let until = self.now + self.rng.between(0, 2 * lease);
                 self.store.outage = Some((until, self.rng.chance(50)));
             }
-            Mishap::Cut => {
+            GroupFault::Cut => {
                 let until = self.now + self.rng.between(0, 3 * lease);
                 let says = self.rng.chance(30);
                 self.cut(p, until, says);
             }
-            Mishap::Line => self.upset_line(p),
-            Mishap::Forget => self.forget(),
-            Mishap::Suspend => {
+            GroupFault::GroupStoreWatch => self.upset_line(p),
+            GroupFault::Forget => self.forget(),
+            GroupFault::Suspend => {
                 let most = *pick(&mut self.rng, &[1, 3, 8]) * lease;
                 let span = self.rng.between(MILLI, most);
                 self.suspend(p, span);
             }
-            Mishap::Standstill => self.stand_still(p),
-            Mishap::Tear => self.tear(),
+            GroupFault::Standstill => self.stand_still(p),
+            GroupFault::Tear => self.tear(),
         }
     }
 
@@ -135,7 +135,7 @@ impl World {
         self.agents[p].paused = true;
         let life = self.agents[p].life;
         let at = self.now + span;
-        self.queue.push(at, Happening::Resume { p, life });
+        self.queue.push(at, GroupEvent::Resume { p, life });
     }
 
     /// The agent is gone; its guardian keeps the workloads on the leash.
@@ -149,11 +149,11 @@ impl World {
         (agent.up, agent.paused, agent.machine) = (false, false, None);
         agent.life += 1;
         self.store.lines[p].up = false;
-        self.people.forget(p);
+        self.users.forget(p);
         if let Some(back) = back {
             let life = self.agents[p].life;
             let at = self.now + back;
-            self.queue.push(at, Happening::Restart { p, life });
+            self.queue.push(at, GroupEvent::Restart { p, life });
         }
     }
 
@@ -186,9 +186,9 @@ impl World {
             let at = self.now + self.rng.between(0, SECOND);
             let life = self.agents[p].life;
             let input = Input::WatchUp(false);
-            self.queue.push(at, Happening::Mail { p, life, input });
+            self.queue.push(at, GroupEvent::Mail { p, life, input });
         }
         let at = self.now + self.rng.between(MILLI, 4 * self.swarm.lease);
-        self.queue.push(at, Happening::LineUp(p));
+        self.queue.push(at, GroupEvent::LineUp(p));
     }
 }

@@ -12,20 +12,20 @@ mod agent;
 mod checkers;
 mod contents;
 mod faults;
-mod healing;
-mod lives;
-mod people;
-mod scene;
+mod lossy_store;
+mod machine_clocks;
+mod recovery_checks;
+mod scenario;
 mod stats;
 mod store;
 mod swarm;
-mod tears;
+mod users;
 mod world;
 
 use std::fmt;
 
 pub use checkers::Check;
-pub use scene::Scene;
+pub use scenario::Scenario;
 pub use stats::Stats;
 #[cfg(feature = "planted-bugs")]
 pub use tenure_group::Bug;
@@ -41,7 +41,7 @@ pub struct Options {
     /// Whether there are any.
     pub faults: bool,
     /// Whether users ask for things at random.
-    pub people: bool,
+    pub users: bool,
     /// Whether the world is healed and examined in the end.
     pub judged: bool,
     /// How many agents a group has; drawn from the seed if `None`.
@@ -66,7 +66,7 @@ impl Default for Options {
         Self {
             leases: 12,
             faults: true,
-            people: true,
+            users: true,
             judged: true,
             agents: None,
             groups: None,

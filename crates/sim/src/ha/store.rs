@@ -8,9 +8,9 @@ use tenure_election::{Call, Failure, FailureClass};
 use tenure_group::{Input, NodeId, fnv1a};
 
 use super::checkers::{Check, Writer};
-use super::tears::Torn;
-use super::world::{Happening, World};
-use crate::clock::{MILLI, True};
+use super::lossy_store::GroupStoreDamage;
+use super::world::{GroupEvent, World};
+use crate::clock::{MILLI, TrueTime};
 
 /// What is asked of the store.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(super) enum Op {
 
 /// A question on its way.
 #[derive(Clone, Debug)]
-pub(super) struct Question {
+pub(super) struct GroupStoreCall {
     pub(super) p: usize,
     pub(super) life: u32,
     /// The id under which it was sent.
@@ -38,28 +38,28 @@ pub(super) struct Question {
 
 /// A line over which changes are told to one agent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Line {
+pub(super) struct GroupStoreWatch {
     pub(super) up: bool,
     /// News come in order.
-    last: True,
+    last: TrueTime,
 }
 
 /// The store.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) registers: Registers,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<GroupStoreWatch>,
     /// Until when it is down, and whether it says so.
-    pub(super) outage: Option<(True, bool)>,
+    pub(super) outage: Option<(TrueTime, bool)>,
     /// The same for single agents.
-    pub(super) cuts: Vec<Option<(True, bool)>>,
+    pub(super) cuts: Vec<Option<(TrueTime, bool)>>,
     /// What it has lost, and may give out once more.
-    pub(super) torn: Torn,
+    pub(super) store_damage: GroupStoreDamage,
 }
 
 impl World {
     /// A question leaves its sender.
-    pub(super) fn send(&mut self, mut question: Question) {
+    pub(super) fn send(&mut self, mut question: GroupStoreCall) {
         let calls = self.swarm.calls;
         let faulty = self.faulty();
         let mut delay = self.hop();
@@ -81,11 +81,11 @@ impl World {
             question.slow = true;
         }
         let at = self.now + delay;
-        self.queue.push(at, Happening::Arrive(Box::new(question)));
+        self.queue.push(at, GroupEvent::Arrive(Box::new(question)));
     }
 
     /// Nothing comes back, or in the end the connection says so.
-    fn lost(&mut self, question: &Question) {
+    fn lost(&mut self, question: &GroupStoreCall) {
         if self.rng.chance(40) {
             let delay = self.rng.between(MILLI, self.swarm.lease / 2);
             self.fail_after(question, FailureClass::Unknown, "connection lost", delay);
@@ -105,13 +105,13 @@ impl World {
     }
 
     /// A question arrives at the store.
-    pub(super) fn arrive(&mut self, question: &Question) {
+    pub(super) fn arrive(&mut self, question: &GroupStoreCall) {
         let faulty = self.faulty();
         if question.slow && !faulty {
             // Healing ends what was under way.
             return;
         }
-        let down = |until: Option<(True, bool)>| until.filter(|(until, _)| self.now < *until);
+        let down = |until: Option<(TrueTime, bool)>| until.filter(|(until, _)| self.now < *until);
         let cut = down(self.store.cuts[question.p]).filter(|_| !question.held);
         if let Some((_, says)) = down(self.store.outage).or(cut) {
             if says {
@@ -144,18 +144,24 @@ impl World {
         self.mail(question, input, delay);
     }
 
-    fn mail(&mut self, question: &Question, input: Input, delay: u64) {
+    fn mail(&mut self, question: &GroupStoreCall, input: Input, delay: u64) {
         let (p, life) = (question.p, question.life);
         let at = self.now + delay;
-        self.queue.push(at, Happening::Mail { p, life, input });
+        self.queue.push(at, GroupEvent::Mail { p, life, input });
     }
 
-    fn fail(&mut self, question: &Question, class: FailureClass, why: &str) {
+    fn fail(&mut self, question: &GroupStoreCall, class: FailureClass, why: &str) {
         let delay = self.hop();
         self.fail_after(question, class, why, delay);
     }
 
-    fn fail_after(&mut self, question: &Question, class: FailureClass, why: &str, delay: u64) {
+    fn fail_after(
+        &mut self,
+        question: &GroupStoreCall,
+        class: FailureClass,
+        why: &str,
+        delay: u64,
+    ) {
         let (call, failure) = (question.call, Failure::new(class, why));
         let input = match question.op {
             Op::Read(_) => Input::Read {
@@ -183,7 +189,7 @@ impl World {
     }
 
     /// The question takes effect.
-    fn apply(&mut self, question: &Question) -> Input {
+    fn apply(&mut self, question: &GroupStoreCall) -> Input {
         let call = question.call;
         match &question.op {
             Op::Read(key) => {
@@ -230,7 +236,7 @@ impl World {
         }
     }
 
-    fn swap(&mut self, question: &Question, write: &Write) -> Result<Version, Failure> {
+    fn swap(&mut self, question: &GroupStoreCall, write: &Write) -> Result<Version, Failure> {
         // Content is written again with the same bytes, and rests on the promise
         // of every store that a version is never used twice. All else differs
         // from what was there.
@@ -255,7 +261,7 @@ impl World {
     }
 
     /// A register has changed: the checkers look, and watches tell.
-    fn changed(&mut self, question: &Question, key: &Key) {
+    fn changed(&mut self, question: &GroupStoreCall, key: &Key) {
         let writer = Writer {
             p: question.p,
             id: question.id,
@@ -281,10 +287,12 @@ impl World {
         if self.store.registers.delete(&key, &version).is_ok() {
             self.stats.forgotten += 1;
             let id = key.as_str().rsplit('/').next().and_then(NodeId::parse);
-            if let Some(heart) = id.and_then(|id| self.ledger.hearts.get_mut(&id)) {
-                heart.exists = false;
+            if let Some(heartbeat_record) =
+                id.and_then(|id| self.checker_state.heartbeats.get_mut(&id))
+            {
+                heartbeat_record.exists = false;
             }
-            self.ledger.gone.extend(id);
+            self.checker_state.gone.extend(id);
             self.trace_note(None, || format!("somebody deletes {key}"));
             self.spread(&key);
         }
@@ -333,6 +341,6 @@ impl World {
         let register = register.map(|register| self.maybe_damage(register));
         let life = self.agents[p].life;
         let input = Input::Seen { key, register };
-        self.queue.push(at, Happening::Mail { p, life, input });
+        self.queue.push(at, GroupEvent::Mail { p, life, input });
     }
 }

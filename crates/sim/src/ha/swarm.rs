@@ -2,8 +2,8 @@
 //! seed. Each kind of fault is on or off for a whole run.
 //!
 //! What is drawn here keeps the promises that safety rests on: the rates of
-//! clocks stay within the bound, and the store loses no acknowledged write,
-//! but where it is torn ([`tears`](super::tears)).
+//! clocks stay within the bound, and the store loses no acknowledged write, but
+//! where it is torn ([`lossy_store`](super::lossy_store)).
 
 use std::fmt;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) struct Calls {
 /// The mean pause between two mishaps of a kind in thousandths of a lease; 0
 /// is never.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mishaps {
+pub(super) struct GroupFaultRates {
     pub(super) pause: u64,
     pub(super) crash: u64,
     pub(super) reboot: u64,
@@ -62,7 +62,7 @@ pub(super) struct Swarm {
     /// The time a message takes, in nanoseconds.
     pub(super) net: (u64, u64),
     pub(super) calls: Calls,
-    pub(super) mishaps: Mishaps,
+    pub(super) fault_rates: GroupFaultRates,
     /// Whether an agent that crashed is back within a fraction of its lease.
     pub(super) quick: bool,
     /// Whether lives of agents are shown other boot ids and clocks, or none.
@@ -101,7 +101,7 @@ impl Swarm {
             lease,
             net: (50 * MICRO, slowest),
             calls: Calls::default(),
-            mishaps: Mishaps::default(),
+            fault_rates: GroupFaultRates::default(),
             quick: false,
             foreign: false,
             requests: *pick(rng, &[100, 300, 1_000]),
@@ -122,7 +122,7 @@ impl Swarm {
         } else {
             (swarm.stubborn, swarm.failing) = (0, 0);
         }
-        if !options.people {
+        if !options.users {
             swarm.requests = 0;
         }
         swarm.draw_contents(rng);
@@ -190,7 +190,7 @@ impl Swarm {
                 0
             }
         };
-        self.mishaps = Mishaps {
+        self.fault_rates = GroupFaultRates {
             pause: some(55, &[1_500, 3_000, 6_000]),
             crash: some(50, &[1_500, 4_000]),
             reboot: some(20, &[3_000, 8_000]),
@@ -198,12 +198,12 @@ impl Swarm {
             cut: some(40, &[1_500, 4_000]),
             line: some(40, &[1_000, 3_000]),
             forget: some(10, &[3_000, 8_000]),
-            ..Mishaps::default()
+            ..GroupFaultRates::default()
         };
         // Agents that crash and are back before their calls have ended: what
         // the earlier life sent lands in the time of the next.
         if rng.chance(20) {
-            (self.mishaps.crash, self.mishaps.reboot) = (700, 0);
+            (self.fault_rates.crash, self.fault_rates.reboot) = (700, 0);
             (self.quick, self.calls.slow_request) = (true, 40);
             self.requests = 100;
         }
@@ -223,12 +223,12 @@ impl Swarm {
                 0
             }
         };
-        self.mishaps.suspend = some(15, &[3_000, 8_000]);
-        self.mishaps.standstill = some(12, &[4_000, 8_000]);
-        self.mishaps.tear = some(15, &[3_000, 6_000, 12_000]);
+        self.fault_rates.suspend = some(15, &[3_000, 8_000]);
+        self.fault_rates.standstill = some(12, &[4_000, 8_000]);
+        self.fault_rates.tear = some(15, &[3_000, 6_000, 12_000]);
         self.foreign = rng.chance(25);
         // That content is there rests on the promise of the store.
-        self.bare |= self.mishaps.tear > 0;
+        self.bare |= self.fault_rates.tear > 0;
         if self.watch && rng.chance(20) {
             self.naps = 15;
         }
@@ -274,7 +274,7 @@ impl fmt::Display for Swarm {
             )?;
         }
         writeln!(f, "of 100 calls: {:?}", self.calls)?;
-        writeln!(f, "mean pause in 1/1000 lease: {:?}", self.mishaps)?;
+        writeln!(f, "mean pause in 1/1000 lease: {:?}", self.fault_rates)?;
         write!(
             f,
             "content kept for {:?}, {} a page, foreign boot ids {}, requests every {}/1000 lease, \

@@ -10,20 +10,20 @@ use tenure_core::rng::Rng;
 use tenure_group::{Input, NodeId, Run};
 
 use super::agent::Agent;
-use super::checkers::{Check, Finding, Ledger, Once, Writer};
-use super::faults::Mishap;
-use super::healing::Exam;
+use super::checkers::{Check, CheckerState, Finding, Once, Writer};
+use super::faults::GroupFault;
+use super::lossy_store::GroupStoreDamage;
+use super::recovery_checks::GroupRecoveryExam;
 use super::stats::Stats;
-use super::store::{Line, Question, Store};
+use super::store::{GroupStoreCall, GroupStoreWatch, Store};
 use super::swarm::Swarm;
-use super::tears::Torn;
-use super::{Options, people::People};
-use crate::clock::{Curve, Node as Machine, SECOND, True, Wall};
+use super::{Options, users::Users};
+use crate::clock::{DriftModel, Node as Machine, SECOND, TrueTime, WallClockModel};
 use crate::trace::Trace;
 
 /// What can happen.
 #[derive(Debug)]
-pub(super) enum Happening {
+pub(super) enum GroupEvent {
     Mail {
         p: usize,
         life: u32,
@@ -34,7 +34,7 @@ pub(super) enum Happening {
         life: u32,
         number: u64,
     },
-    Arrive(Box<Question>),
+    Arrive(Box<GroupStoreCall>),
     /// A workload that was told to start runs, or would not.
     Up {
         p: usize,
@@ -53,7 +53,7 @@ pub(super) enum Happening {
         p: usize,
         number: u64,
     },
-    Mishap(Mishap),
+    GroupFault(GroupFault),
     Resume {
         p: usize,
         life: u32,
@@ -81,24 +81,24 @@ pub(super) enum Happening {
 /// Everything that will happen, in order.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    heap: BinaryHeap<Reverse<(True, u64)>>,
-    slots: BTreeMap<u64, Happening>,
+    heap: BinaryHeap<Reverse<(TrueTime, u64)>>,
+    slots: BTreeMap<u64, GroupEvent>,
     sequence: u64,
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, at: True, happening: Happening) {
+    pub(super) fn push(&mut self, at: TrueTime, happening: GroupEvent) {
         self.sequence += 1;
         self.heap.push(Reverse((at, self.sequence)));
         self.slots.insert(self.sequence, happening);
     }
 
-    fn pop(&mut self) -> Option<(True, Happening)> {
+    fn pop(&mut self) -> Option<(TrueTime, GroupEvent)> {
         let Reverse((at, number)) = self.heap.pop()?;
         Some((at, self.slots.remove(&number)?))
     }
 
-    fn next_at(&self) -> Option<True> {
+    fn next_at(&self) -> Option<TrueTime> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 }
@@ -106,21 +106,21 @@ impl Queue {
 /// The world of one run.
 #[derive(Debug)]
 pub(super) struct World {
-    pub(super) now: True,
+    pub(super) now: TrueTime,
     pub(super) queue: Queue,
     pub(super) rng: Rng,
     pub(super) swarm: Swarm,
     pub(super) machines: Vec<Machine>,
     pub(super) agents: Vec<Agent>,
     pub(super) store: Store,
-    pub(super) people: People,
+    pub(super) users: Users,
     pub(super) once: Once,
-    pub(super) ledger: Ledger,
+    pub(super) checker_state: CheckerState,
     pub(super) stats: Stats,
     pub(super) trace: Trace,
     pub(super) healed: bool,
-    pub(super) exam: Option<Exam>,
-    pub(super) found: Option<(Check, True, String)>,
+    pub(super) exam: Option<GroupRecoveryExam>,
+    pub(super) found: Option<(Check, TrueTime, String)>,
     only: Option<Check>,
     pub(super) done: bool,
     /// The next write of that agent takes that long to arrive.
@@ -142,8 +142,8 @@ impl World {
         let mut agents = Vec::new();
         for config in &swarm.agents {
             let start = rng.below(1_000_000 * SECOND);
-            let curve = Curve::draw(&mut rng, start, bound, until);
-            machines.push(Machine::new(curve, Wall::new(0)));
+            let curve = DriftModel::draw(&mut rng, start, bound, until);
+            machines.push(Machine::new(curve, WallClockModel::new(0)));
             agents.push(Agent::new(config.clone()));
         }
         let count = agents.len();
@@ -153,14 +153,14 @@ impl World {
             rng,
             store: Store {
                 registers: Registers::new(0),
-                lines: vec![Line::default(); count],
+                lines: vec![GroupStoreWatch::default(); count],
                 outage: None,
                 cuts: vec![None; count],
-                torn: Torn::default(),
+                store_damage: GroupStoreDamage::default(),
             },
-            people: People::default(),
+            users: Users::default(),
             once: Once::default(),
-            ledger: Ledger::default(),
+            checker_state: CheckerState::default(),
             stats: Stats::default(),
             trace: Trace::new(trace),
             machines,
@@ -182,7 +182,7 @@ impl World {
     fn open_up(&mut self, options: &Options) {
         for p in 0..self.agents.len() {
             let at = self.rng.between(0, self.swarm.lease / 2);
-            self.queue.push(at, Happening::Restart { p, life: 0 });
+            self.queue.push(at, GroupEvent::Restart { p, life: 0 });
         }
         if options.faults {
             self.schedule_mishaps();
@@ -191,7 +191,7 @@ impl World {
             self.schedule_request();
         }
         if options.judged {
-            self.queue.push(self.swarm.faults_until, Happening::Heal);
+            self.queue.push(self.swarm.faults_until, GroupEvent::Heal);
         }
     }
 
@@ -202,13 +202,13 @@ impl World {
 
     /// Lives until the end, or until a checker objects.
     pub(super) fn run(&mut self) {
-        self.run_until(True::MAX);
+        self.run_until(TrueTime::MAX);
         self.stats.runs = 1;
         self.stats.simulated_ns = self.now;
     }
 
     /// Lives until then.
-    pub(super) fn run_until(&mut self, until: True) {
+    pub(super) fn run_until(&mut self, until: TrueTime) {
         while self.found.is_none() && !self.done {
             if self.queue.next_at().is_none_or(|at| at > until) {
                 break;
@@ -220,62 +220,62 @@ impl World {
             self.stats.happenings += 1;
             self.happen(happening);
         }
-        if until < True::MAX {
+        if until < TrueTime::MAX {
             self.now = self.now.max(until);
         }
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn happen(&mut self, happening: GroupEvent) {
         let alive = |world: &Self, p: usize, life: u32| world.agents[p].life == life;
         let Some(happening) = self.unless_asleep(happening) else {
             return;
         };
         match happening {
-            Happening::Mail { p, life, input } => {
+            GroupEvent::Mail { p, life, input } => {
                 if alive(self, p, life) && self.agents[p].up {
                     self.deliver(p, input);
                 }
             }
-            Happening::Timer { p, life, number } => {
+            GroupEvent::Timer { p, life, number } => {
                 if alive(self, p, life) && self.agents[p].timer.1 == number {
                     self.timer(p);
                 }
             }
-            Happening::Arrive(question) => self.arrive(&question),
-            Happening::Up { p, run, number } => self.workload_up(p, run, number),
-            Happening::Down {
+            GroupEvent::Arrive(question) => self.arrive(&question),
+            GroupEvent::Up { p, run, number } => self.workload_up(p, run, number),
+            GroupEvent::Down {
                 p,
                 run,
                 number,
                 failed,
             } => self.workload_down(p, run, number, failed),
-            Happening::Leash { p, number } => {
+            GroupEvent::Leash { p, number } => {
                 if self.agents[p].leash.1 == number {
                     self.leash(p);
                 }
             }
-            Happening::Mishap(mishap) => self.mishap(mishap),
-            Happening::Resume { p, life } => {
+            GroupEvent::GroupFault(mishap) => self.mishap(mishap),
+            GroupEvent::Resume { p, life } => {
                 // Who sleeps goes on when its machine wakes.
                 if alive(self, p, life) && !self.sleeps(p) {
                     self.unpause(p);
                 }
             }
-            Happening::Restart { p, life } => {
+            GroupEvent::Restart { p, life } => {
                 if alive(self, p, life) && !self.agents[p].gone {
                     self.restart(p);
                 }
             }
-            Happening::LineUp(p) => self.line_up(p),
-            Happening::Nap(p) => self.nap(p),
-            Happening::Wake(p) => self.wake(p),
-            Happening::Join => self.join_copies(),
-            Happening::Mended => self.mended(),
-            Happening::Request => self.somebody_asks(),
-            Happening::Heal => self.heal(),
-            Happening::Settled => self.settled(),
-            Happening::Examined => self.examined(),
-            Happening::Collected => self.collected(),
+            GroupEvent::LineUp(p) => self.line_up(p),
+            GroupEvent::Nap(p) => self.nap(p),
+            GroupEvent::Wake(p) => self.wake(p),
+            GroupEvent::Join => self.join_copies(),
+            GroupEvent::Mended => self.mended(),
+            GroupEvent::Request => self.somebody_asks(),
+            GroupEvent::Heal => self.heal(),
+            GroupEvent::Settled => self.settled(),
+            GroupEvent::Examined => self.examined(),
+            GroupEvent::Collected => self.collected(),
         }
     }
 
@@ -301,7 +301,7 @@ impl World {
 
     /// Takes note of what a checker found; the first finding ends the run.
     pub(super) fn judge(&mut self, check: Check, p: Option<usize>, finding: Finding) {
-        let excused = check.rests_on_store() && self.store.torn.excuses(self.now);
+        let excused = check.rests_on_store() && self.store.store_damage.excuses(self.now);
         if let Err(text) = finding
             && self.found.is_none()
             && !excused

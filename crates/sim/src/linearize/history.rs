@@ -14,11 +14,11 @@
 //!
 //! A register may be *bound* to a session: then nobody else may write it, and
 //! when the session ends it gets a value that was said when it was bound. The
-//! end of a session is a call like others, though nobody may have made it:
-//! whoever records a first [`Ask::Bind`] of a session records an [`Ask::End`]
-//! with it, on the same register, and answers that when a client learns that
-//! the session is over. The registers of one session then end at instants of
-//! their own; that they end at *one* is for a checker that sees the log.
+//! end of a session is a call like others, though no client may have made it: a
+//! recorder of a first [`Ask::Bind`] of a session records an [`Ask::End`] with
+//! it, on the same register, and answers that when a client learns that the
+//! session is over. The registers of one session then end at instants of their
+//! own; that they end at *one* is for a checker that sees the log.
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ pub enum Ask {
         /// The new value.
         value: Bytes,
     },
-    /// The same, as a note: whoever the register is bound to keeps it.
+    /// The same, as a note: the register stays bound to its session.
     Note {
         /// What it must hold.
         expect: Expect,

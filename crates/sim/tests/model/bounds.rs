@@ -39,7 +39,7 @@ pub(crate) struct Bounds {
     pub(crate) one_by_one: bool,
     /// Refusals are delivered, with all that candidates do about them.
     pub(crate) refusals: bool,
-    /// Nothing is simplified: polls and requests of bygone terms are
+    /// Nothing is simplified: pre-votes and requests of bygone terms are
     /// messages like others, and every disk may be late.
     pub(crate) plain: bool,
     pub(crate) planted: Option<Bug>,
@@ -102,7 +102,7 @@ impl Bounds {
         ..Self::SMALL
     };
 
-    /// After a reign a hand-over, and one more election, with a crash.
+    /// After a leadership a hand-over, and one more election, with a crash.
     pub(crate) const HANDING: Self = Self {
         terms: 3,
         stands: 1,
@@ -110,8 +110,8 @@ impl Bounds {
         ..Self::SMALL
     };
 
-    /// After a reign two hand-overs, and one more election, with a crash and
-    /// a proposal.
+    /// After a leadership two hand-overs, and one more election, with a crash
+    /// and a proposal.
     pub(crate) const HANDING_TWICE: Self = Self {
         terms: 4,
         proposals: 1,
@@ -119,8 +119,8 @@ impl Bounds {
         ..Self::HANDING
     };
 
-    /// After a reign with a lease a hand-over, a timeout in which an election
-    /// may begin, and a crash.
+    /// After a leadership with a lease a hand-over, a timeout in which an
+    /// election may begin, and a crash.
     pub(crate) const LEASE: Self = Self {
         terms: 2,
         lease: Some(1),
@@ -186,14 +186,14 @@ impl Bounds {
         ..Self::THREE
     };
 
-    /// After a reign two more, with a crash and a duplicate.
+    /// After a leadership two more, with a crash and a duplicate.
     pub(crate) const AFTER_TWO: Self = Self {
         terms: 3,
         duplicates: 1,
         ..Self::SMALL
     };
 
-    /// After a reign three more, with a crash.
+    /// After a leadership three more, with a crash.
     pub(crate) const AFTER_THREE: Self = Self {
         terms: 4,
         stands: 3,

@@ -145,10 +145,10 @@ pub(crate) struct Host {
 
 impl Host {
     /// A founding member before its first start.
-    pub(crate) fn founded(index: usize, servers: usize, config: &Config) -> Self {
+    pub(crate) fn bootstrapped(index: usize, servers: usize, config: &Config) -> Self {
         let all = (0..servers).map(|index| (id_of(index), storage(index)));
-        let members = Membership::founded(all);
-        let state = State::founded(Limits::default(), ClockId::default(), members);
+        let members = Membership::bootstrapped(all);
+        let state = State::bootstrapped(Limits::default(), ClockId::default(), members);
         let disk = Disk {
             synced: Recovered {
                 snapshot: Some(Snapshot {
@@ -302,7 +302,7 @@ impl Host {
     pub(crate) fn reads(&self) -> Option<LogId> {
         let mut asked = self.node.clone();
         let (token, ask) = (u64::MAX, ClientRequest::Read(Query::Barrier));
-        asked.handle(self.now(), Input::Asked { token, ask });
+        asked.handle(self.now(), Input::ClientRequest { token, ask });
         std::iter::from_fn(|| asked.poll()).find_map(|output| match output {
             Output::Answer {
                 answer: Answer::Read(QueryResult::Barrier(id)),
@@ -318,7 +318,8 @@ impl Host {
         self.drain()
     }
 
-    /// Answers the polls among `outputs` with all the votes that are wanted.
+    /// Answers the pre-votes among `outputs` with all the votes that are
+    /// wanted.
     pub(crate) fn win(&mut self, outputs: Vec<Output>) -> Vec<Output> {
         let mut said = Vec::new();
         for output in outputs {

@@ -292,13 +292,13 @@ fn long_nothing_is_broken() {
     if !is_long() {
         return;
     }
-    let founded: [(&str, Bounds); 4] = [
+    let bootstrapped: [(&str, Bounds); 4] = [
         ("two plain candidacies", Bounds::PLAIN_RIVALS),
         ("two elections, a crash, a duplicate", Bounds::TWICE),
         ("three elections, a crash", Bounds::THREE_CRASH),
         ("four elections", Bounds::FOUR),
     ];
-    for (name, bounds) in founded {
+    for (name, bounds) in bootstrapped {
         holds(name, Cluster::new(bounds));
     }
     let name = "from a reign: two elections, a crash, a duplicate";

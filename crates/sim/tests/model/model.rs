@@ -5,16 +5,16 @@
 //! takes apart are one step here, and some it takes are left out. Why nothing
 //! that matters to safety is lost by it:
 //!
-//! * **Polls are won at once.** A server whose patience is over is told that
-//!   a majority would vote for it, whoever would. A poll changes nothing at
-//!   those it asks, and at the one who asks it decides only *whether* it
-//!   stands; so every schedule with real polls is here, and more. (A poll's
-//!   answer may also tell a higher term; so does the request for votes by
-//!   which that term came into the world.) `Bounds::plain` makes them
-//!   messages, to see that it makes no difference.
-//! * **Clocks are choices.** Whoever waits may be told that its wait is over,
-//!   at any time. Nobody refuses a vote because it hears a leader, unless it
-//!   leads itself: such a refusal changes nothing, so it is the same as a
+//! * **Pre-votes are won at once.** A server whose election timeout is over is
+//!   told that a majority would vote for it, whichever servers. A pre-vote
+//!   changes nothing at those it asks, and at the one who asks it decides only
+//!   *whether* it stands; so every schedule with real pre-votes is here, and
+//!   more. (A pre-vote's answer may also tell a higher term; so does the
+//!   request for votes by which that term came into the world.) `Bounds::plain`
+//!   makes them messages, to see that it makes no difference.
+//! * **Clocks are choices.** A server that waits may be told that its wait is
+//!   over, at any time. Nobody refuses a vote because it hears a leader, unless
+//!   it leads itself: such a refusal changes nothing, so it is the same as a
 //!   request that is not delivered.
 //! * **A server is never down.** A crash is a crash and a restart; a server
 //!   that is down for a while is one that nothing reaches for a while.
@@ -25,9 +25,8 @@
 //!   loses it is one before the step that wrote it, since nothing was said.
 //!   `Bounds::plain` makes all disks late.
 //! * **A leader gives up when it matters**: in the step in which it hears a
-//!   candidate of a higher term or stands itself. In between it is no worse
-//!   as a leader than as a passive server of the same term, which nobody
-//!   else can lead.
+//!   candidate of a higher term or stands itself. In between it is no worse as
+//!   a leader than as a follower of the same term, which nobody else can lead.
 //! * **A crash loses all that the server was not told of**, but for parts of
 //!   the oldest batch. That more was on disk is the same as a sync before
 //!   the crash, and messages that do not arrive.
@@ -36,7 +35,7 @@
 //! * **The silent are not asked again** by a candidate: its first request is
 //!   still on its way.
 //!
-//! * **A hand-over is given up with the reign**, and not earlier: a leader
+//! * **A hand-over is given up with the leadership**, and not earlier: a leader
 //!   that gives it up goes on as if it had never been asked, but for the word
 //!   that it has said, which may arrive at any time.
 //!
@@ -48,10 +47,10 @@
 //! apart then, so that bounds are smaller.
 //!
 //! There the last server's number may go to another disk: it is removed, and
-//! the new disk is admitted and promoted, by whoever leads (`Action::Change`).
-//! The old disk goes on as a server of its own, with all that it has promised.
-//! A message is for a disk, and reaches that one; one that says no disk may
-//! reach either, or both.
+//! the new disk is admitted and promoted, by the leader (`Action::Change`). The
+//! old disk goes on as a server of its own, with all that it has promised. A
+//! message is for a disk, and reaches that one; one that says no disk may reach
+//! either, or both.
 //!
 //! Left out: other changes of members, snapshots, reads that wait for a round,
 //! sessions.
@@ -129,7 +128,7 @@ impl Cluster {
 
     /// A cluster that was founded and not started before; `victim` will
     /// crash.
-    pub(crate) fn founded(&self, victim: Option<usize>) -> World {
+    pub(crate) fn bootstrapped(&self, victim: Option<usize>) -> World {
         let Bounds {
             servers,
             stands,
@@ -144,7 +143,7 @@ impl Cluster {
             ..
         } = self.bounds;
         let config = self.bounds.config();
-        let hosts = (0..servers).map(|index| Host::founded(index, servers, &config));
+        let hosts = (0..servers).map(|index| Host::bootstrapped(index, servers, &config));
         let new = || Host::blank(servers, id_of(servers - 1), &config);
         let hosts = hosts.chain(replaced.then(new));
         World {
@@ -288,7 +287,7 @@ impl Cluster {
             let outputs = host.time_out();
             if polls { outputs } else { host.win(outputs) }
         });
-        // A poll that waits for the disk is asked when it was synced.
+        // A pre-vote that waits for the disk is asked when it was synced.
         polls || world.hosts[index].node.status() != Status::PreVoting
     }
 
@@ -297,9 +296,9 @@ impl Cluster {
         let token = u64::from(self.bounds.proposals - world.left.proposals);
         world.left.proposals -= 1;
         let ttl = u64::MAX / 2 + token;
-        let ask = ClientRequest::Open(OpenSession::of_nobody(ttl));
+        let ask = ClientRequest::Open(OpenSession::unowned(ttl));
         self.act(world, index, |host| {
-            host.handle(Input::Asked { token, ask })
+            host.handle(Input::ClientRequest { token, ask })
         });
     }
 
@@ -307,7 +306,7 @@ impl Cluster {
         world.left.transfers -= 1;
         let ask = ClientRequest::Transfer(Some(id_of(to)));
         self.act(world, index, |host| {
-            host.handle(Input::Asked { token: 0, ask })
+            host.handle(Input::ClientRequest { token: 0, ask })
         });
     }
 
@@ -329,7 +328,7 @@ impl Cluster {
         let before = host.digest;
         let ask = ClientRequest::Change(change);
         self.act(world, index, |host| {
-            host.handle(Input::Asked { token: 0, ask })
+            host.handle(Input::ClientRequest { token: 0, ask })
         });
         world.broken.is_some() || world.hosts[index].digest != before
     }
@@ -402,10 +401,12 @@ impl Model for Cluster {
             return self.start.clone();
         }
         if self.bounds.crashes == 0 || self.bounds.plain {
-            return vec![self.founded(None)];
+            return vec![self.bootstrapped(None)];
         }
         let victims = 0..self.bounds.servers;
-        victims.map(|victim| self.founded(Some(victim))).collect()
+        victims
+            .map(|victim| self.bootstrapped(Some(victim)))
+            .collect()
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {

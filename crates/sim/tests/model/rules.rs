@@ -6,7 +6,7 @@
 //!
 //! | rule | what must be true |
 //! |---|---|
-//! | election safety | at most one reign begins in a term |
+//! | election safety | at most one leadership begins in a term |
 //! | vote uniqueness | a server says in a term that one candidate has its vote; to ask for votes is to say that one's own has it |
 //! | log matching | two logs that have an entry with the same id and term are the same up to there |
 //! | leader completeness | a leader has every entry that was committed in an earlier term |
@@ -69,7 +69,7 @@ pub(crate) struct ResumeState {
     reigns: Vec<(Term, usize)>,
     /// Who said of whom that it has its vote, by term.
     votes: Vec<(usize, Term, usize)>,
-    /// How many reigns there were.
+    /// How many leaderships there were.
     pub(crate) count: u64,
     /// Committed entries and in which term they were.
     committed: Vec<(Entry, Term)>,
@@ -95,7 +95,7 @@ impl Before {
 
 impl ResumeState {
     /// Forgets what no rule will ask for again. On disk terms never fall, so
-    /// below them nobody votes, begins a reign, or leads without knowing.
+    /// below them nobody votes, begins a leadership, or leads without knowing.
     pub(crate) fn forget(&mut self, hosts: &[Arc<Host>]) {
         let known = |server: usize| hosts[server].disk.hard().term;
         self.votes

@@ -45,7 +45,7 @@ use Step::{Beats, Changes, Hears, Stands};
 
 /// A founded cluster with as many candidacies as a script needs.
 fn unbounded(cluster: &Cluster) -> World {
-    let mut world = cluster.founded(None);
+    let mut world = cluster.bootstrapped(None);
     world.left.stands = u8::MAX;
     world.left.passes = u8::MAX;
     world.left.beats = u8::MAX;
@@ -88,7 +88,7 @@ fn hear(cluster: &Cluster, mut world: World, from: usize, to: usize) -> World {
 /// The figure up to the moment at which s1 leads in term 3, with its own
 /// no-op 2@3 to come after 1@1. What was under way before is lost.
 pub(crate) fn figure_eight(cluster: &Cluster) -> World {
-    let left = cluster.founded(None).left;
+    let left = cluster.bootstrapped(None).left;
     let [s1, s2, s3, s4, s5] = [0, 1, 2, 3, 4];
     let mut world = play(
         cluster,
@@ -97,7 +97,7 @@ pub(crate) fn figure_eight(cluster: &Cluster) -> World {
             Stands(s1),
             Hears(s1, s2),
             Hears(s1, s3),
-            // It knows of the term, whoever has its vote.
+            // It knows of the term, no matter which server has its vote.
             Hears(s1, s5),
             Hears(s2, s1),
             Hears(s3, s1),
@@ -141,7 +141,7 @@ pub(crate) fn figure_eight(cluster: &Cluster) -> World {
 /// `leader` leads in term 1 and everybody has all it has.
 pub(crate) fn established(cluster: &Cluster, leader: usize, victim: Option<usize>) -> World {
     let mut world = unbounded(cluster);
-    let left = cluster.founded(None).left;
+    let left = cluster.bootstrapped(None).left;
     let others: Vec<_> = (0..cluster.bounds.servers)
         .filter(|o| *o != leader)
         .collect();
@@ -171,7 +171,7 @@ pub(crate) fn established(cluster: &Cluster, leader: usize, victim: Option<usize
 /// then on without a word of it.
 pub(crate) fn replacement(cluster: &Cluster, victim: Option<usize>) -> Vec<World> {
     let [s1, s2, old, new] = [0, 1, 2, 3];
-    let left = cluster.founded(None).left;
+    let left = cluster.bootstrapped(None).left;
     let mut world = established(cluster, s1, None);
     world.left = unbounded(cluster).left;
     let all = [Hears(s1, s2), Hears(s1, old), Hears(s2, s1), Hears(old, s1)];
@@ -214,8 +214,8 @@ pub(crate) fn replacement(cluster: &Cluster, victim: Option<usize>) -> Vec<World
     stages
 }
 
-/// From there s2 is elected, and its connection for the last number ends at
-/// the disk that was removed; nobody else hears of its reign.
+/// From there s2 is elected, and its connection for the last number ends at the
+/// disk that was removed; nobody else hears of its term.
 pub(crate) fn astray(cluster: &Cluster, world: &World) -> World {
     let [s2, old, new] = [1, 2, 3];
     let mut world = next(cluster, world, Action::Pass);

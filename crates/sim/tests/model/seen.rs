@@ -44,7 +44,7 @@ impl Seen {
         self.committed.load(Ordering::Relaxed)
     }
 
-    /// The most reigns that there were in a state's past.
+    /// The most leaderships that there were in a state's past.
     pub(crate) fn reigns(&self) -> u64 {
         self.reigns.load(Ordering::Relaxed)
     }

@@ -10,10 +10,10 @@
 //! about without them too:
 //!
 //! * A **request of a term that is over** for the one it is sent to brings its
-//!   sender no more than the news of a higher term. Whoever stood in that
-//!   term asked the sender for its vote, and a sender that gets that request
-//!   instead knows the term as well. (If it leads it does not listen; but it
-//!   may cease to lead at any time, by running out of patience.)
+//!   sender no more than the news of a higher term. The server that stood in
+//!   that term asked the sender for its vote, and a sender that gets that
+//!   request instead knows the term as well. (If it leads it does not listen;
+//!   but it may cease to lead at any time, by running out of patience.)
 //! * A **request of a candidate whose term is over**, to one who knows that
 //!   term already, can only use up a vote that helps nobody any more.
 //! * A **refusal** makes a candidate give up, which is no more than winning
@@ -72,10 +72,10 @@ impl Sent {
     /// Whether it can never again make anybody do anything that would not be
     /// done without it; see the head of this file.
     ///
-    /// A reply of a term the asker knows, to a question of a term that is
-    /// over for it or that it gave up asking in, is read and forgotten: terms
-    /// on disk never fall, and a passive server that asks again does so in a
-    /// higher term, unless polls are messages.
+    /// A reply of a term the asker knows, to a question of a term that is over
+    /// for it or that it gave up asking in, is read and forgotten: terms on
+    /// disk never fall, and a follower that asks again does so in a higher
+    /// term, unless pre-votes are messages.
     fn is_idle(&self, hosts: &[Arc<Host>], kept: Kept) -> bool {
         let Envelope { term, body, .. } = &*self.envelope;
         let host = &hosts[self.to];
@@ -161,7 +161,7 @@ pub(crate) struct Kept {
     pub(crate) stale: bool,
     /// Refusals.
     pub(crate) refusals: bool,
-    /// Polls and answers to them.
+    /// Pre-votes and answers to them.
     pub(crate) polls: bool,
     /// Rounds and numbers tell messages apart, since leases rest on them.
     pub(crate) times: bool,

@@ -24,7 +24,7 @@ const LISTED_MAX: usize = 16;
 #[non_exhaustive]
 pub enum AskError {
     /// Nobody leads.
-    #[error("expected a leader to ask, found the office vacant")]
+    #[error("expected a leader to ask, found the election vacant")]
     Vacant,
     /// Somebody else leads than was meant.
     #[error(
@@ -53,7 +53,7 @@ pub enum AskError {
     },
     /// The leader has been asked, but has not gone in time.
     #[error(
-        "the leader was asked but still held the office after {waited:?}; it will go at its \
+        "the leader was asked but still led after {waited:?}; it will go at its \
          next renewal, or its lease runs out if it is dead"
     )]
     Unheard {
@@ -87,7 +87,7 @@ fn listed(names: &BTreeSet<Name>) -> String {
     names.join(", ")
 }
 
-/// Asks the leader of `election` to resign, and waits up to `patience` until
+/// Asks the leader of `election` to resign, and waits up to `max_wait` until
 /// it has; each call of the store may take `within`, and no attempt to write
 /// the request begins later than that, or than 16 round trips. With `only` it is asked
 /// only if it is that very incarnation. Returns who went.
@@ -99,7 +99,7 @@ pub async fn ask_to_resign(
     election: &Name,
     only: Option<LeaderId>,
     within: Duration,
-    patience: Duration,
+    max_wait: Duration,
 ) -> Result<Leader, AskError> {
     let election = election.clone();
     on_background(async move {
@@ -115,7 +115,7 @@ pub async fn ask_to_resign(
                 _ => Ok(()),
             })
             .await?;
-        let gone = until(&mut watcher, patience, |seen| {
+        let gone = until(&mut watcher, max_wait, |seen| {
             let leader = seen.leader.as_ref();
             seen.term >= asked.term && leader.is_none_or(|leader| leader.id != asked.id)
         });
@@ -125,7 +125,7 @@ pub async fn ask_to_resign(
 }
 
 /// Asks the leader of `election` to hand over to the candidate named `to`,
-/// and waits up to `patience` until somebody else leads; each call of the
+/// and waits up to `max_wait` until somebody else leads; each call of the
 /// store may take `within`, and no attempt to write the request begins later
 /// than that, or than 16 round trips. Returns who was asked, and who leads then. If the
 /// leader has that name already, nothing is written and it is what is returned:
@@ -142,7 +142,7 @@ pub async fn ask_to_transfer(
     election: &Name,
     to: Name,
     within: Duration,
-    patience: Duration,
+    max_wait: Duration,
 ) -> Result<(Leader, Observation), AskError> {
     let election = election.clone();
     on_background(async move {
@@ -160,7 +160,7 @@ pub async fn ask_to_transfer(
             return Ok((asked, seen));
         }
         let taken = |seen: &Observation| seen.leader.is_some() && seen.term > asked.term;
-        let seen = until(&mut watcher, patience, taken).await?;
+        let seen = until(&mut watcher, max_wait, taken).await?;
         Ok((asked, seen))
     })
     .await
@@ -169,7 +169,7 @@ pub async fn ask_to_transfer(
 /// The first observation that fits.
 async fn until(
     watcher: &mut Observer,
-    patience: Duration,
+    max_wait: Duration,
     fits: impl Fn(&Observation) -> bool,
 ) -> Result<Observation, AskError> {
     let found = async {
@@ -182,7 +182,7 @@ async fn until(
         }
         None
     };
-    let found = tokio::time::timeout(patience, found).await;
-    let unheard = AskError::Unheard { waited: patience };
+    let found = tokio::time::timeout(max_wait, found).await;
+    let unheard = AskError::Unheard { waited: max_wait };
     found.ok().flatten().ok_or(unheard)
 }

@@ -62,7 +62,7 @@ const PLACES_SHOWN: usize = 8;
 
 /// Work was stopped because the election could not be held.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the office was lost while the work was under way: {0}")]
+#[error("the leadership was lost while the work was under way: {0}")]
 pub struct Deposed(pub Why);
 
 /// What can be told of a leadership, without holding it: give it to whatever
@@ -357,7 +357,7 @@ impl Handle {
         let where_taken = "; a debug build says where they were taken";
         drop(hold);
         Some(format!(
-            "expected the Reign of term {term} and its clones to be dropped, for it is over, found \
+            "expected the Leadership of term {term} and its clones to be dropped, for it is over, found \
              some that are still held: this candidate does not stand again before the last of \
              them is dropped{where_taken}"
         ))

@@ -248,9 +248,9 @@ impl Drop for Election {
     }
 }
 
-/// Sees that nobody waits for a campaign that has ended without saying so: by
-/// a panic, in a store or in here. Whoever relied on it would rather be told
-/// than lead on unrenewed, or wait for ever to be elected.
+/// Sees that nobody waits for a campaign that has ended without saying so: by a
+/// panic, in a store or in here. A caller that relied on it would rather be
+/// told than lead on unrenewed, or wait for ever to be elected.
 struct EndGuard(Arc<Shared>);
 
 impl Drop for EndGuard {
@@ -372,7 +372,7 @@ mod tests {
             let _ = panics.await;
             panic!("a mistake");
         });
-        let leadership = election.elected().await.expect("an office");
+        let leadership = election.elected().await.expect("a leadership");
         assert!(leadership.is_valid());
         drop(panic);
         assert!(campaign.await.is_err_and(|error| error.is_panic()));

@@ -1,11 +1,11 @@
 //! What a person does about a register whose store was lost or restored
 //! (§4.14): raise its term, or delete it.
 //!
-//! *Raising* is done by standing: a candidate with a floor asks whoever leads
-//! below it to hand over, is elected above it, and leaves at once. So it keeps
-//! every rule that a candidate keeps, and there is no second way to write a
-//! term. *Deleting* is a comparison with the version of an election that is
-//! vacant, or whose grant was seen to be over: nobody may hold it any more.
+//! *Raising* is done by standing: a candidate with a floor asks a leader below
+//! it to hand over, is elected above it, and leaves at once. So it keeps every
+//! rule that a candidate keeps, and there is no second way to write a term.
+//! *Deleting* is a comparison with the version of an election that is vacant,
+//! or whose grant was seen to be over: nobody may hold it any more.
 //!
 //! A register that was written by hand, or whose holder took a lease of days
 //! and died, is judged over only when that lease has passed. A person who knows
@@ -49,10 +49,24 @@ pub enum RepairError {
         /// The term.
         found: u64,
     },
+    /// No leader will ever follow what the register holds.
+    #[error(
+        "expected a record above which a candidate stands, found term {term} and sequence \
+         {sequence}: it was written by hand. Stop every candidate, delete it (`tenure forget \
+         {election} --holder-is-gone`), and run this again"
+    )]
+    Last {
+        /// Of which election.
+        election: Name,
+        /// The record's term.
+        term: u64,
+        /// Its sequence.
+        sequence: u64,
+    },
     /// Somebody leads below the term still.
     #[error(
-        "expected a leader above term {above} within {waited:?}, found none: whoever leads below \
-         it was asked to hand over, and does so when its work has ended; run this again"
+        "expected a leader above term {above} within {waited:?}, found none: the candidate that leads \
+         below it was asked to hand over, and does so when its work has ended; run this again"
     )]
     Unheard {
         /// The term.
@@ -65,7 +79,7 @@ pub enum RepairError {
     Unasked(AskError),
     /// The election is held.
     #[error(
-        "expected an office that nobody holds, found {leader} in term {term}: have it resign, and \
+        "expected an election without a leader, found {leader} in term {term}: have it resign, and \
          stop every candidate, before the election is forgotten"
     )]
     Held {
@@ -76,7 +90,7 @@ pub enum RepairError {
     },
     /// The election is held by a process that lives.
     #[error(
-        "expected an office whose holder is gone, found that {leader} in term {term} {sign}: it \
+        "expected an election whose leader is gone, found that {leader} in term {term} {sign}: it \
          lives; have it resign, and stop every candidate, before the election is forgotten"
     )]
     Lives {
@@ -109,9 +123,9 @@ pub enum RepairError {
 }
 
 /// Sees that the next leader of `election` leads above the term `above`, and
-/// waits up to `patience` for it; each call of the store may take `within`.
-/// Returns the term that the register has reached. It is left vacant, or to
-/// whoever leads above by then.
+/// waits up to `max_wait` for it; each call of the store may take `within`.
+/// Returns the term that the register has reached. It is left vacant, or to the
+/// candidate that leads above by then.
 ///
 /// # Errors
 /// See [`RepairError`].
@@ -120,7 +134,7 @@ pub async fn repair(
     election: &Name,
     above: Term,
     within: Duration,
-    patience: Duration,
+    max_wait: Duration,
 ) -> Result<Term, RepairError> {
     if above.get() > TermRegression::ASKED_MAX {
         return Err(RepairError::TooHigh { found: above.get() });
@@ -129,6 +143,14 @@ pub async fn repair(
     on_background(async move {
         let (_, record) = look(store.as_ref(), &election, within).await?;
         if let Some(record) = record {
+            if record.is_last() {
+                let (term, sequence) = (record.term.get(), record.sequence);
+                return Err(RepairError::Last {
+                    election,
+                    term,
+                    sequence,
+                });
+            }
             // From a vacant election the next leader takes the next term.
             let vacant = record.holder().is_none();
             if record.term > above || (vacant && record.term == above) {
@@ -139,14 +161,14 @@ pub async fn repair(
         let stand = builder.name(NAME).floor(above).start()?;
         let (mut trouble, begun) = (None, clock::boot());
         let raised = tokio::select! {
-            raised = tokio::time::timeout(patience, risen(&stand, above, within, &mut trouble)) => {
+            raised = tokio::time::timeout(max_wait, risen(&stand, above, within, &mut trouble)) => {
                 raised.ok().flatten().ok_or_else(|| {
-                    let waited = clock::boot().since(begun).min(patience);
+                    let waited = clock::boot().since(begun).min(max_wait);
                     unheard(above, waited, trouble)
                 })
             }
             error = unasked(store.as_ref(), &election, above, within) => Err(error),
-            error = tell_what_is_waited_for(store.as_ref(), &election, above, within, patience) => {
+            error = tell_what_is_waited_for(store.as_ref(), &election, above, within, max_wait) => {
                 match error {}
             }
         };
@@ -163,11 +185,11 @@ async fn tell_what_is_waited_for(
     election: &Name,
     above: Term,
     within: Duration,
-    patience: Duration,
+    max_wait: Duration,
 ) -> Infallible {
     tokio::time::sleep(NOTICE_AFTER).await;
     // A store that fails is told by the candidate.
-    let _ = say_what_is_waited_for(store, election, above, within, patience).await;
+    let _ = say_what_is_waited_for(store, election, above, within, max_wait).await;
     std::future::pending().await
 }
 
@@ -178,7 +200,7 @@ async fn say_what_is_waited_for(
     election: &Name,
     above: Term,
     within: Duration,
-    patience: Duration,
+    max_wait: Duration,
 ) -> Option<()> {
     let reading = store.read(&Key::of_election(election), within).await.ok()?;
     let record = Record::decode(&reading.register?.value).ok()?;
@@ -190,7 +212,7 @@ async fn say_what_is_waited_for(
         ),
         None => format!("has no leader in term {term}"),
     };
-    let waits = format!("a leader above term {above} is waited for, up to {patience:?}");
+    let waits = format!("a leader above term {above} is waited for, up to {max_wait:?}");
     if let Some(session) = reading.bound {
         tracing::warn!(
             "{election} {held}, and its register is bound to session {session}; {waits}. If the \
@@ -280,8 +302,8 @@ async fn risen(
 
 /// Deletes the register of `election`, if nobody holds the election; waits for
 /// up to a lease where it takes that to know. Returns the term that was
-/// forgotten. Whoever is elected next leads in term 1, unless a candidate
-/// lives that remembers.
+/// forgotten. The next leader leads in term 1, unless a candidate lives that
+/// remembers.
 ///
 /// # Errors
 /// See [`RepairError`].

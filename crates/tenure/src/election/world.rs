@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::drive::{Flow, World};
-use crate::store::caller::{Caller, Lines, News};
+use crate::store::caller::{Caller, MachineWatches, WatchUpdate};
 use crate::store::{Hold, Selector, Store};
 
 /// What an application tells a running machine. It holds at most one command
@@ -97,7 +97,7 @@ pub(super) struct Environment<F> {
     store: Arc<dyn Store>,
     /// By which the election is held, if a session is to hold it.
     hold: Option<Arc<dyn Hold>>,
-    lines: Lines,
+    watches: MachineWatches,
     caller: Caller,
     calls: JoinSet<Input>,
     mailbox: Arc<Mailbox>,
@@ -117,11 +117,11 @@ where
         on_event: F,
     ) -> Self {
         let who = keys.first().map_or("", Key::as_str).to_owned();
-        let lines = Lines::new(store.as_ref(), keys.into_iter().map(Selector::Key));
+        let watches = MachineWatches::new(store.as_ref(), keys.into_iter().map(Selector::Key));
         Self {
             store,
             hold: None,
-            lines,
+            watches,
             caller: Caller::new(who),
             calls: JoinSet::new(),
             mailbox,
@@ -150,7 +150,7 @@ where
             ) => {
                 let asked = hold.write(write, bind, within);
                 self.calls.spawn(async move {
-                    let written = caller.patient(within, asked).await;
+                    let written = caller.with_timeout(within, asked).await;
                     let result = written.map(|written| written.version);
                     Input::Wrote { call, result }
                 });
@@ -165,7 +165,7 @@ where
             ) => {
                 let asked = hold.confirm(since, within);
                 self.calls.spawn(async move {
-                    let result = caller.patient(within, asked).await;
+                    let result = caller.with_timeout(within, asked).await;
                     Input::Confirmed { call, result }
                 });
             }
@@ -201,9 +201,9 @@ where
                         return input;
                     }
                 }
-                news = self.lines.next() => return match news {
-                    News::Seen(key, register) => Input::Seen { key, register },
-                    News::WatchUp(up) => Input::WatchUp(up),
+                news = self.watches.next() => return match news {
+                    WatchUpdate::Seen(key, register) => Input::Seen { key, register },
+                    WatchUpdate::WatchUp(up) => Input::WatchUp(up),
                 },
                 input = self.mailbox.next() => return input,
             }
@@ -214,7 +214,7 @@ where
 async fn carry_out(caller: Caller, store: Arc<dyn Store>, output: Output) -> Input {
     match output {
         Output::Read { call, key, within } => {
-            let result = caller.patient(within, store.read(&key, within)).await;
+            let result = caller.with_timeout(within, store.read(&key, within)).await;
             Input::Read { call, result }
         }
         Output::Write {
@@ -224,7 +224,7 @@ async fn carry_out(caller: Caller, store: Arc<dyn Store>, output: Output) -> Inp
             ..
         } => {
             let swapped = store.compare_and_swap(write, within);
-            let written = caller.patient(within, swapped).await;
+            let written = caller.with_timeout(within, swapped).await;
             Input::Wrote {
                 call,
                 result: written.map(|written| written.version),

@@ -2,8 +2,8 @@
 //! until it is so.
 //!
 //! A request has taken effect when a view with it has landed. That a workload
-//! *runs* comes after, and may take as long as the quorum does. Whoever stops
-//! waiting takes nothing back.
+//! *runs* comes after, and may take as long as the quorum does. Cancelling the
+//! wait does not cancel the request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,11 +155,11 @@ fn named(what: &'static str, text: &str) -> Result<Name, AskError> {
 }
 
 impl Manager {
-    /// Deploys a workload on this node, and waits until it runs here: until
-    /// the node has joined, the group has its quorum (for an HA workload), and
-    /// a start has succeeded. Returns its fence. A start that fails is told by
+    /// Deploys a workload on this node, and waits until it runs here: until the
+    /// node has joined, the group has its quorum (for an HA workload), and a
+    /// start has succeeded. Returns its fence. A start that fails is told by
     /// [`Event::StartFailed`](super::Event::StartFailed) and tried again.
-    /// Whoever drops this does not take the request back.
+    /// Dropping this does not cancel the request.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -258,7 +258,7 @@ impl Manager {
     /// On the background thread, where calls of a store belong.
     async fn publish(&self, content: Content) -> Result<(), AskError> {
         let store = Arc::clone(&self.store);
-        let (keys, within) = (self.keys.clone(), self.patience());
+        let (keys, within) = (self.keys.clone(), self.max_wait());
         let publishing = drive::background()
             .spawn(async move { content.publish(store.as_ref(), &keys, within).await });
         let published = publishing.await;
@@ -267,7 +267,7 @@ impl Manager {
     }
 
     /// How long a call that is not a beat may take.
-    fn patience(&self) -> Duration {
+    fn max_wait(&self) -> Duration {
         self.config().lease
     }
 

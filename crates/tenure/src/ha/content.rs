@@ -78,7 +78,8 @@ impl Content {
             };
             match store.compare_and_swap(write, within).await {
                 Ok(_) => return Ok(()),
-                // It may be there: by us, or by whoever deployed the same.
+                // It may be there: by us, or by another process that deployed
+                // the same.
                 Err(error @ (StoreError::Conflict | StoreError::Unknown(_))) => last = error,
                 Err(error) => return Err(error),
             }

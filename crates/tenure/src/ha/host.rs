@@ -7,10 +7,10 @@
 //! as the machine orders them, and believes that something has ended only
 //! when the host says so. A host that is not sure says nothing.
 //!
-//! Every confirmed beat is passed on, so that whoever stands beside the
-//! processes can keep the times by itself ([`Host::extend`]). After a restart
-//! the host may still have what ran before; then the node goes on under its
-//! old id ([`Builder::resume`](super::Builder::resume)).
+//! Every confirmed beat is passed on, so that a guardian beside the processes
+//! can keep the times by itself ([`Host::extend`]). After a restart the host
+//! may still have what ran before; then the node goes on under its old id
+//! ([`Builder::resume`](super::Builder::resume)).
 //!
 //! Left out on purpose: hosts beside workloads of this program. A node has
 //! the one or the others.

@@ -231,15 +231,15 @@ impl Manager {
     }
 
     /// Hands all HA workloads on to others, each once it has ended here, ends
-    /// the rest, and leaves. Returns when the node has left; whoever drops
-    /// this does not stop it.
+    /// the rest, and leaves. Returns when the node has left; dropping the
+    /// future does not stop it.
     pub async fn drain(&self) {
         self.shared.mailbox.drain();
         self.stopped().await;
     }
 
     /// Ends everything and leaves, taking it all along: nothing fails over.
-    /// Returns when the node has left; whoever drops this does not stop it.
+    /// Returns when the node has left; dropping the future does not stop it.
     pub async fn leave(&self) {
         self.shared.mailbox.leave();
         self.stopped().await;
@@ -365,7 +365,7 @@ impl Shared {
 
     fn answer(&self, ticket: u64, answer: Answer) {
         if let Some(asker) = self.asked().waiting.remove(&ticket) {
-            // Whoever has stopped waiting does not want to know.
+            // A caller that has stopped waiting does not want to know.
             let _ = asker.send(answer);
         }
     }
@@ -386,7 +386,7 @@ impl Shared {
         });
     }
 
-    /// What an event means for whoever holds the manager. Runs on the driver's
+    /// What an event means for the holder of the manager. Runs on the driver's
     /// thread and blocks on nothing.
     fn on_event(&self, event: Event) -> Flow {
         match &event {

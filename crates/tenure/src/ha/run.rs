@@ -114,7 +114,7 @@ async fn told(stop_levels: &mut state::Receiver<StopLevel>, word: StopLevel) {
         .await
         .is_err()
     {
-        // Whoever drives the node has gone, and drops this very task.
+        // The driver of the node has gone, and drops this very task.
         std::future::pending::<()>().await;
     }
 }
@@ -187,7 +187,7 @@ async fn supervise(
     }
 }
 
-/// Sees that whoever still looks at a placement is told that it is over,
+/// Sees that a caller that still looks at a placement is told that it is over,
 /// however the run ends.
 struct Over(Placement);
 

@@ -93,8 +93,8 @@ impl Placement {
         self.facts.instances
     }
 
-    /// What to attach to every effect outside this process. Whoever runs the
-    /// workload later elsewhere has a higher one.
+    /// What to attach to every effect outside this process. A node that runs
+    /// the workload later has a higher one.
     pub fn fence(&self) -> u64 {
         self.facts.fence
     }

@@ -21,7 +21,7 @@ use super::run::{RunContext, Runs, StopLevel};
 use crate::clock;
 use crate::drive::{Flow, World};
 use crate::error::StoreError;
-use crate::store::caller::{Caller, Lines, News};
+use crate::store::caller::{Caller, MachineWatches, WatchUpdate};
 use crate::store::{Register, Selector, Store};
 
 /// A node that lets the application see what it knows, after every step.
@@ -89,7 +89,7 @@ impl Works {
 /// The world of one node.
 pub(super) struct Environment {
     store: Arc<dyn Store>,
-    lines: Lines,
+    watches: MachineWatches,
     caller: Caller,
     calls: JoinSet<Input>,
     works: Works,
@@ -108,7 +108,7 @@ impl Environment {
         let caller = Caller::new(view.as_str());
         let selectors = [Selector::Key(view), Selector::Prefix(beats)];
         Self {
-            lines: Lines::new(run_context.store.as_ref(), selectors),
+            watches: MachineWatches::new(run_context.store.as_ref(), selectors),
             store: Arc::clone(&run_context.store),
             caller,
             calls: JoinSet::new(),
@@ -155,9 +155,9 @@ impl World<Published> for Environment {
                     }
                 }
                 news = self.works.next() => return news,
-                news = self.lines.next() => return match news {
-                    News::Seen(key, register) => Input::Seen { key, register },
-                    News::WatchUp(up) => Input::WatchUp(up),
+                news = self.watches.next() => return match news {
+                    WatchUpdate::Seen(key, register) => Input::Seen { key, register },
+                    WatchUpdate::WatchUp(up) => Input::WatchUp(up),
                 },
                 input = self.shared.mailbox.next() => return input,
             }
@@ -168,7 +168,7 @@ impl World<Published> for Environment {
 async fn carry_out(caller: Caller, store: Arc<dyn Store>, output: Output) -> Input {
     match output {
         Output::Read { call, key, within } => {
-            let result = caller.patient(within, store.read(&key, within)).await;
+            let result = caller.with_timeout(within, store.read(&key, within)).await;
             Input::Read { call, result }
         }
         Output::List {
@@ -177,7 +177,7 @@ async fn carry_out(caller: Caller, store: Arc<dyn Store>, output: Output) -> Inp
             within,
         } => {
             let result = caller
-                .patient(within, list(store.as_ref(), &prefix, within))
+                .with_timeout(within, list(store.as_ref(), &prefix, within))
                 .await;
             Input::Listed { call, result }
         }
@@ -188,7 +188,7 @@ async fn carry_out(caller: Caller, store: Arc<dyn Store>, output: Output) -> Inp
             within,
         } => {
             let page = store.list(&prefix, after.as_ref(), within);
-            let page = caller.patient(within, page).await;
+            let page = caller.with_timeout(within, page).await;
             let result = page.map(|page| {
                 let keys = page.registers.into_iter();
                 let keys = keys.map(|(key, register)| (key, register.version));
@@ -205,7 +205,7 @@ async fn carry_out(caller: Caller, store: Arc<dyn Store>, output: Output) -> Inp
             within,
         } => {
             let written = caller
-                .patient(within, store.compare_and_swap(write, within))
+                .with_timeout(within, store.compare_and_swap(write, within))
                 .await;
             let result = written.map(|written| written.version);
             Input::Wrote { call, result }
@@ -217,7 +217,7 @@ async fn carry_out(caller: Caller, store: Arc<dyn Store>, output: Output) -> Inp
             within,
         } => {
             let result = caller
-                .patient(within, store.delete(&key, &version, within))
+                .with_timeout(within, store.delete(&key, &version, within))
                 .await;
             Input::Deleted { call, result }
         }

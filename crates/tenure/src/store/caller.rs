@@ -2,8 +2,8 @@
 //! watches as hints.
 //!
 //! A call's failure is handed on by its class and never repeated here; a
-//! machine follows one or two lines, and is told that it is *watching* while
-//! all of them are up.
+//! machine has one or two watches, and is told that they are up while all of
+//! them are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,8 +13,8 @@ use tenure_election::{Failure, FailureClass};
 
 use super::{Key, Register, Selector, Sighting, Store, Watch};
 use crate::clock;
-use crate::distance::{ADVICE, Distance, LEASE_TRIPS, advice};
 use crate::error::StoreError;
+use crate::round_trip::{ADVICE, LEASE_TRIPS, RoundTripTimes, advice};
 
 /// How many slow calls in a row are worth a warning: one may have met a
 /// connection that had to be made first.
@@ -26,7 +26,7 @@ const SLOW_IN_A_ROW: u32 = 2;
 pub(crate) struct Caller {
     /// What the machine is called in the log.
     who: String,
-    distance: Distance,
+    round_trips: RoundTripTimes,
     /// How many calls in a row took more than five eighths of their time.
     slow: Arc<AtomicU32>,
 }
@@ -35,14 +35,14 @@ impl Caller {
     pub(crate) fn new(who: impl Into<String>) -> Self {
         Self {
             who: who.into(),
-            distance: Distance::default(),
+            round_trips: RoundTripTimes::default(),
             slow: Arc::default(),
         }
     }
 
     /// Holds a store to its time. A store keeps it by itself; one that does
     /// not must not keep a task alive for ever.
-    pub(crate) async fn patient<T>(
+    pub(crate) async fn with_timeout<T>(
         &self,
         within: Duration,
         call: impl Future<Output = Result<T, StoreError>>,
@@ -52,11 +52,11 @@ impl Caller {
         let took = clock::boot().since(asked);
         match ended {
             Ok(Ok(answer)) => {
-                self.distance.took(took);
-                self.note(took, within);
+                self.round_trips.record(took);
+                self.count_slow(took, within);
                 Ok(answer)
             }
-            Ok(Err(error)) => Err(self.explained(failure(&error), took, within)),
+            Ok(Err(error)) => Err(self.with_advice(failure(&error), took, within)),
             Err(_) => Err(Failure::new(
                 FailureClass::Unknown,
                 "the store did not answer in time",
@@ -66,7 +66,7 @@ impl Caller {
 
     /// Tells of calls that are slow again and again: the first time, and once
     /// more when they have been quick meanwhile.
-    fn note(&self, took: Duration, within: Duration) {
+    fn count_slow(&self, took: Duration, within: Duration) {
         if took < within / 4 {
             self.slow.store(0, Ordering::Relaxed);
         }
@@ -80,9 +80,9 @@ impl Caller {
 
     /// Adds to a failure for want of time what calls take otherwise, unless
     /// the store knows it and has said so.
-    fn explained(&self, mut failure: Failure, took: Duration, within: Duration) -> Failure {
+    fn with_advice(&self, mut failure: Failure, took: Duration, within: Duration) -> Failure {
         let late = took >= within / 10 * 9 && !failure.why.contains(ADVICE);
-        if let Some(excuse) = self.distance.excuses(within).filter(|_| late) {
+        if let Some(excuse) = self.round_trips.explain_timeout(within).filter(|_| late) {
             failure = Failure::new(failure.class, &format!("{}; {excuse}", failure.why));
         }
         failure
@@ -99,42 +99,42 @@ fn failure(error: &StoreError) -> Failure {
     Failure::new(class, &error.to_string())
 }
 
-/// What the lines of a machine report.
-pub(crate) enum News {
+/// What the watches of a machine report.
+pub(crate) enum WatchUpdate {
     /// This register had this state, at some time past.
     Seen(Key, Option<Register>),
-    /// Whether all lines are up.
+    /// Whether all watches are up.
     WatchUp(bool),
 }
 
 /// The one or two watches of a machine.
-pub(crate) struct Lines {
-    own: Line,
-    other: Option<Line>,
+pub(crate) struct MachineWatches {
+    own: MachineWatch,
+    other: Option<MachineWatch>,
 }
 
-struct Line {
+struct MachineWatch {
     watch: Watch,
     up: bool,
 }
 
-impl Lines {
+impl MachineWatches {
     /// Follows what `selectors` select: at least one, and no more than two.
     pub(crate) fn new(store: &dyn Store, selectors: impl IntoIterator<Item = Selector>) -> Self {
-        let mut lines = selectors.into_iter().map(|selector| Line {
+        let mut watches = selectors.into_iter().map(|selector| MachineWatch {
             watch: store.watch(selector),
             up: false,
         });
-        let own = lines.next().expect("a machine follows its own register");
+        let own = watches.next().expect("a machine follows its own register");
         Self {
             own,
-            other: lines.next(),
+            other: watches.next(),
         }
     }
 
     /// The next of what they report. Cancelling this loses nothing.
-    pub(crate) async fn next(&mut self) -> News {
-        let (line, sighting) = match &mut self.other {
+    pub(crate) async fn next(&mut self) -> WatchUpdate {
+        let (watch, sighting) = match &mut self.other {
             None => (&mut self.own, None),
             Some(other) => tokio::select! {
                 sighting = self.own.watch.next() => (&mut self.own, Some(sighting)),
@@ -143,20 +143,20 @@ impl Lines {
         };
         let sighting = match sighting {
             Some(sighting) => sighting,
-            None => line.watch.next().await,
+            None => watch.watch.next().await,
         };
         match sighting {
-            Sighting::State(key, register) => return News::Seen(key, register),
+            Sighting::State(key, register) => return WatchUpdate::Seen(key, register),
             Sighting::Live => {
                 tracing::debug!("the watch is up");
-                line.up = true;
+                watch.up = true;
             }
             Sighting::Down(why) => {
                 tracing::debug!(why, "the watch is down; polling meanwhile");
-                line.up = false;
+                watch.up = false;
             }
         }
-        News::WatchUp(self.own.up && self.other.as_ref().is_none_or(|other| other.up))
+        WatchUpdate::WatchUp(self.own.up && self.other.as_ref().is_none_or(|other| other.up))
     }
 }
 
@@ -172,15 +172,15 @@ mod tests {
     fn a_failure_for_want_of_time_says_what_calls_take_and_which_lease_would_do() {
         let caller = Caller::new("payroll");
         let late = || Failure::new(FailureClass::Unknown, "no answer");
-        let said = caller.explained(late(), ms(200), ms(200)).why;
+        let said = caller.with_advice(late(), ms(200), ms(200)).why;
         assert_eq!(&*said, "no answer", "nothing was measured");
-        caller.distance.took(ms(500));
-        let said = caller.explained(late(), ms(200), ms(200)).why;
+        caller.round_trips.record(ms(500));
+        let said = caller.with_advice(late(), ms(200), ms(200)).why;
         for words in ["no answer; ", "takes 500ms", "had 200ms", "5s would do"] {
             assert!(said.contains(words), "{words}: {said}");
         }
         // One that failed at once failed for something else.
-        let said = caller.explained(late(), ms(10), ms(200)).why;
+        let said = caller.with_advice(late(), ms(10), ms(200)).why;
         assert_eq!(&*said, "no answer");
     }
 
@@ -188,16 +188,16 @@ mod tests {
     fn calls_that_are_slow_again_and_again_are_told_of_once() {
         let caller = Caller::new("payroll");
         let slow = || caller.slow.load(Ordering::Relaxed);
-        caller.note(ms(600), ms(1_000));
+        caller.count_slow(ms(600), ms(1_000));
         assert_eq!(slow(), 0, "eight round trips fit into the lease");
-        caller.note(ms(700), ms(1_000));
-        caller.note(ms(300), ms(1_000));
+        caller.count_slow(ms(700), ms(1_000));
+        caller.count_slow(ms(300), ms(1_000));
         assert_eq!(slow(), 1, "not quick enough to forget it");
-        caller.note(ms(700), ms(1_000));
+        caller.count_slow(ms(700), ms(1_000));
         assert_eq!(slow(), SLOW_IN_A_ROW, "told");
-        caller.note(ms(700), ms(1_000));
+        caller.count_slow(ms(700), ms(1_000));
         assert!(slow() > SLOW_IN_A_ROW, "not told again");
-        caller.note(ms(200), ms(1_000));
+        caller.count_slow(ms(200), ms(1_000));
         assert_eq!(slow(), 0);
     }
 }

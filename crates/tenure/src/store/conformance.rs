@@ -377,7 +377,8 @@ pub async fn loses_no_update_in_a_race(store: &Arc<dyn Store>, prefix: &str) {
     assert_eq!(count_of(&register(store, &key).await), 80);
 }
 
-/// The next state of `key` that a watch shows, past news of the line.
+/// The next state of `key` that a watch shows, past reports that it is up or
+/// down.
 async fn state(watch: &mut Watch, key: &Key) -> Option<Register> {
     loop {
         let seen = tokio::time::timeout(WITHIN, watch.next())
@@ -391,7 +392,7 @@ async fn state(watch: &mut Watch, key: &Key) -> Option<Register> {
     }
 }
 
-/// A follower sees the first state, changes and deletion, in order.
+/// A watch shows the first state, changes and deletion, in order.
 ///
 /// # Panics
 /// If not.
@@ -422,7 +423,7 @@ pub async fn tells_followers_of_changes(store: &Arc<dyn Store>, prefix: &str) {
     assert_eq!(state(&mut watch, &key).await, None);
 }
 
-/// A follower of a prefix sees what was there, what comes, and what goes.
+/// A watch of a prefix shows what was there, what comes, and what goes.
 ///
 /// # Panics
 /// If not.
@@ -448,7 +449,7 @@ pub async fn tells_followers_of_a_prefix(store: &Arc<dyn Store>, prefix: &str) {
     assert_eq!(state(&mut watch, &old).await, None);
 }
 
-/// Fifty followers of one key all see the change; one that has gone is no
+/// Fifty watches of one key all show the change; one that was dropped is no
 /// hindrance.
 ///
 /// # Panics

@@ -4,7 +4,7 @@
 //! connection, TLS, authentication and a first question. A host that accepts
 //! connections and then says nothing is as dead as one that drops them, and
 //! only an answer to a question tells. While a host keeps silent the next one
-//! is tried beside it, [`BESIDE_AFTER`] later, and at once if it fails; the
+//! is tried beside it, [`NEXT_HOST_AFTER`] later, and at once if it fails; the
 //! first to finish is used. So a mute host costs two seconds, and a distant
 //! one is not given up for being distant.
 //!
@@ -37,7 +37,7 @@ use crate::{clock, drive};
 /// TLS and a password takes ten round trips.
 pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(20);
 /// How long a host may keep silent before the next one is tried beside it.
-const BESIDE_AFTER: Duration = Duration::from_secs(2);
+const NEXT_HOST_AFTER: Duration = Duration::from_secs(2);
 
 /// An open connection. Clones are the same one.
 pub(super) trait Connection: Clone + Send + Sync + 'static {
@@ -48,7 +48,7 @@ pub(super) trait Connection: Clone + Send + Sync + 'static {
 }
 
 /// Does the whole handshake with the host of this number.
-pub(super) type Reach<T> =
+pub(super) type ConnectFn<T> =
     Arc<dyn Fn(usize) -> BoxFuture<'static, Result<T, StoreError>> + Send + Sync>;
 
 /// The connection of one store, opened when it is needed.
@@ -61,7 +61,7 @@ struct Shared<T> {
     server: String,
     /// What each host is called there.
     hosts: Vec<String>,
-    reach: Reach<T>,
+    connect_to: ConnectFn<T>,
     inner: Mutex<Inner<T>>,
 }
 
@@ -78,23 +78,23 @@ enum State<T> {
 }
 
 struct Dialing {
-    _task: Task,
-    outcome: watch::Receiver<Outcome>,
-    told: Arc<Outcomes>,
+    _task: DialTask,
+    outcome: watch::Receiver<DialOutcome>,
+    outcomes: Arc<HostOutcomes>,
 }
 
 /// What came of dialling, once it has ended; what went wrong.
-type Outcome = Option<Option<Failed>>;
+type DialOutcome = Option<Option<DialError>>;
 
 /// Why no host could be used.
 #[derive(Clone, Debug)]
-struct Failed {
+struct DialError {
     is_broken: bool,
     why: String,
 }
 
-impl From<Failed> for StoreError {
-    fn from(failed: Failed) -> Self {
+impl From<DialError> for StoreError {
+    fn from(failed: DialError) -> Self {
         if failed.is_broken {
             Self::broken(failed.why)
         } else {
@@ -104,9 +104,9 @@ impl From<Failed> for StoreError {
 }
 
 /// Ends a task when it is dropped.
-struct Task(JoinHandle<()>);
+struct DialTask(JoinHandle<()>);
 
-impl Drop for Task {
+impl Drop for DialTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -114,10 +114,10 @@ impl Drop for Task {
 
 /// What has become of each host that was tried so far, by its number.
 #[derive(Default)]
-struct Outcomes(Mutex<BTreeMap<usize, String>>);
+struct HostOutcomes(Mutex<BTreeMap<usize, String>>);
 
-impl Outcomes {
-    fn tell(&self, host: usize, what: &str) {
+impl HostOutcomes {
+    fn record(&self, host: usize, what: &str) {
         lock(&self.0).insert(host, what.to_owned());
     }
 
@@ -144,7 +144,12 @@ impl<T> fmt::Debug for Dialer<T> {
 }
 
 impl<T: Connection> Dialer<T> {
-    pub(super) fn new(server: String, hosts: Vec<String>, first: usize, reach: Reach<T>) -> Self {
+    pub(super) fn new(
+        server: String,
+        hosts: Vec<String>,
+        first: usize,
+        connect_to: ConnectFn<T>,
+    ) -> Self {
         let inner = Inner {
             state: State::Closed,
             first,
@@ -153,7 +158,7 @@ impl<T: Connection> Dialer<T> {
             shared: Arc::new(Shared {
                 server,
                 hosts,
-                reach,
+                connect_to,
                 inner: Mutex::new(inner),
             }),
         }
@@ -162,18 +167,18 @@ impl<T: Connection> Dialer<T> {
     /// The open connection, or a new one.
     pub(super) async fn connected(&self, until: Instant) -> Result<T, StoreError> {
         let left = until.since(clock::boot());
-        let (mut outcome, told) = {
+        let (mut outcome, outcomes) = {
             let mut inner = lock(&self.shared.inner);
             match &inner.state {
                 State::Open { connected, .. } if connected.is_open() => {
                     return Ok(connected.clone());
                 }
                 State::Dialing(dialing) if !is_over(&dialing.outcome) => {
-                    (dialing.outcome.clone(), Arc::clone(&dialing.told))
+                    (dialing.outcome.clone(), Arc::clone(&dialing.outcomes))
                 }
                 _ => {
                     let dialing = self.shared.begin(inner.first);
-                    let waits = (dialing.outcome.clone(), Arc::clone(&dialing.told));
+                    let waits = (dialing.outcome.clone(), Arc::clone(&dialing.outcomes));
                     inner.state = State::Dialing(dialing);
                     waits
                 }
@@ -183,15 +188,15 @@ impl<T: Connection> Dialer<T> {
         let failed = match ended {
             Ok(Ok(outcome)) => outcome.clone().flatten(),
             // It panicked; the next call dials again.
-            Ok(Err(_)) => Some(Failed {
+            Ok(Err(_)) => Some(DialError {
                 is_broken: false,
                 why: format!("connecting to {} has ended early", self.shared.server),
             }),
             Err(_) => {
                 let (server, left) = (&self.shared.server, about(left));
-                let told = told.all(&self.shared.hosts);
+                let outcomes = outcomes.all(&self.shared.hosts);
                 return Err(StoreError::unavailable(format!(
-                    "no connection to {server} within {left} ({told}); still trying"
+                    "no connection to {server} within {left} ({outcomes}); still trying"
                 )));
             }
         };
@@ -211,7 +216,7 @@ impl<T: Connection> Dialer<T> {
     /// Another connection, which belongs to the caller alone; to the host
     /// that is in use, if it answers.
     #[cfg(feature = "postgres")]
-    pub(super) async fn apart(&self) -> Result<T, StoreError> {
+    pub(super) async fn dedicated(&self) -> Result<T, StoreError> {
         let from = {
             let inner = lock(&self.shared.inner);
             match &inner.state {
@@ -219,14 +224,14 @@ impl<T: Connection> Dialer<T> {
                 State::Closed | State::Dialing(_) => inner.first,
             }
         };
-        let (shared, told) = (Arc::clone(&self.shared), Arc::<Outcomes>::default());
-        let (_, connected) = shared.any(from, &told).await?;
+        let (shared, outcomes) = (Arc::clone(&self.shared), Arc::<HostOutcomes>::default());
+        let (_, connected) = shared.connect_any(from, &outcomes).await?;
         Ok(connected)
     }
 
     /// Leaves a suspect connection, if that has not been done yet: the next
     /// one begins with the host after it.
-    pub(super) fn leave(&self, suspect: &T) {
+    pub(super) fn abandon(&self, suspect: &T) {
         let mut inner = lock(&self.shared.inner);
         if let State::Open { host, connected } = &inner.state
             && connected.is(suspect)
@@ -237,7 +242,7 @@ impl<T: Connection> Dialer<T> {
     }
 }
 
-fn is_over(outcome: &watch::Receiver<Outcome>) -> bool {
+fn is_over(outcome: &watch::Receiver<DialOutcome>) -> bool {
     // A task that has panicked will say nothing more.
     outcome.borrow().is_some() || outcome.has_changed().is_err()
 }
@@ -252,11 +257,11 @@ impl<T> Drop for Dialer<T> {
 impl<T: Connection> Shared<T> {
     /// Begins to dial in the background.
     fn begin(self: &Arc<Self>, first: usize) -> Dialing {
-        let (shared, told) = (Arc::clone(self), Arc::<Outcomes>::default());
+        let (shared, outcomes) = (Arc::clone(self), Arc::<HostOutcomes>::default());
         let (tell, outcome) = watch::channel(None);
-        let tells = Arc::clone(&told);
+        let recorded = Arc::clone(&outcomes);
         let task = drive::background().spawn(async move {
-            let failed = match shared.any(first, &tells).await {
+            let failed = match shared.connect_any(first, &recorded).await {
                 Ok((host, connected)) => {
                     let mut inner = lock(&shared.inner);
                     inner.first = host;
@@ -268,26 +273,30 @@ impl<T: Connection> Shared<T> {
             tell.send_replace(Some(failed));
         });
         Dialing {
-            _task: Task(task),
+            _task: DialTask(task),
             outcome,
-            told,
+            outcomes,
         }
     }
 
     /// Tries all hosts, beginning with `first`; the number of the one that
     /// finished its handshake first.
-    async fn any(&self, first: usize, told: &Outcomes) -> Result<(usize, T), Failed> {
+    async fn connect_any(
+        &self,
+        first: usize,
+        outcomes: &HostOutcomes,
+    ) -> Result<(usize, T), DialError> {
         let count = self.hosts.len();
         let order = (0..count).map(|at| (first + at) % count);
         let mut is_broken = false;
         let won = race(
             order,
-            |host| (self.reach)(host),
+            |host| (self.connect_to)(host),
             |host, error| match error {
-                None => told.tell(host, "no answer yet"),
+                None => outcomes.record(host, "no answer yet"),
                 Some(error) => {
                     is_broken |= matches!(error, StoreError::Broken(_));
-                    told.tell(host, &reason(error));
+                    outcomes.record(host, &reason(error));
                 }
             },
         );
@@ -295,14 +304,18 @@ impl<T: Connection> Shared<T> {
             return Ok(won);
         }
         let why = match self.hosts.as_slice() {
-            [_] => lock(&told.0).values().next().cloned().unwrap_or_default(),
+            [_] => lock(&outcomes.0)
+                .values()
+                .next()
+                .cloned()
+                .unwrap_or_default(),
             hosts => format!(
                 "no host of {} can be used: {}",
                 self.server,
-                told.all(hosts)
+                outcomes.all(hosts)
             ),
         };
-        Err(Failed { is_broken, why })
+        Err(DialError { is_broken, why })
     }
 }
 
@@ -321,7 +334,7 @@ pub(super) fn reason(error: &StoreError) -> String {
 /// failed. To be called on the background thread.
 pub(super) async fn race<K, T, F>(
     order: impl Iterator<Item = K>,
-    reach: impl Fn(K) -> F,
+    connect_to: impl Fn(K) -> F,
     mut tell: impl FnMut(K, Option<&StoreError>),
 ) -> Option<(K, T)>
 where
@@ -333,7 +346,7 @@ where
     loop {
         if let Some(host) = order.next() {
             tell(host, None);
-            let handshake = reach(host);
+            let handshake = connect_to(host);
             tries.spawn(async move {
                 let late = || {
                     let within = about(HANDSHAKE_WITHIN);
@@ -352,7 +365,7 @@ where
                 // All have failed, and no other is left.
                 None => return None,
             },
-            () = sleep(BESIDE_AFTER), if order.peek().is_some() => {}
+            () = sleep(NEXT_HOST_AFTER), if order.peek().is_some() => {}
         }
     }
 }
@@ -378,7 +391,7 @@ mod tests {
     fn dialer(hosts: &[Option<Result<(), &'static str>>]) -> Dialer<Fake> {
         let names = (0..hosts.len()).map(|host| format!("h{host}")).collect();
         let hosts = hosts.to_vec();
-        let reach: Reach<Fake> = Arc::new(move |host| {
+        let connect_to: ConnectFn<Fake> = Arc::new(move |host| {
             let how = hosts[host];
             Box::pin(async move {
                 match how {
@@ -389,7 +402,7 @@ mod tests {
                 }
             })
         });
-        Dialer::new("all".into(), names, 0, reach)
+        Dialer::new("all".into(), names, 0, connect_to)
     }
 
     fn soon(millis: u64) -> Instant {
@@ -439,11 +452,11 @@ mod tests {
         let dialer = dialer(&[Some(Ok(())), Some(Ok(()))]);
         let first = dialer.connected(soon(20_000)).await.expect("it");
         assert_eq!(*first.0, 0);
-        dialer.leave(&first);
+        dialer.abandon(&first);
         let second = dialer.connected(soon(20_000)).await.expect("it");
         assert_eq!(*second.0, 1);
         // Who was left already leaves nobody else.
-        dialer.leave(&first);
+        dialer.abandon(&first);
         let still = dialer.connected(soon(20_000)).await.expect("it");
         assert!(still.is(&second));
     }

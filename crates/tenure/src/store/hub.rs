@@ -1,25 +1,26 @@
-//! The followers of one store within one process, and what they know.
+//! The watches of one store within one process, and what is known of the keys.
 //!
-//! Five hundred candidates in fifty elections follow fifty registers, not
-//! five hundred: the hub keeps one copy of what is known of each followed
-//! key, asks the backend only for what differs from it, and hands each change
-//! to everybody concerned. A write of this process's own is published at
+//! Five hundred candidates in fifty elections watch fifty registers, not five
+//! hundred: the hub keeps one copy of what is known of each watched key, asks
+//! the backend only for what differs from it, and hands each change to every
+//! watch that selects the key. A write of this process's own is published at
 //! once, so that its neighbours need not wait for the backend's notice.
 //!
-//! News of one key comes on several ways (written here, notified, fetched)
-//! that overtake each other. Its states have an order by which old news is
-//! told from new: versions of one key only grow, and the deletion of a
-//! version comes after it and before the next. Unless a backup was restored
-//! or the table made anew; so what was *fetched* is believed against that
-//! order if nothing was told of the key since the fetch began. If something
-//! was, nobody can say which of them is older, and the fetch is made again.
+//! News of one key comes on several ways (written here, notified, fetched) that
+//! overtake each other. Its states have an order that tells old news from new:
+//! versions of one key only grow, and the deletion of a version comes after it
+//! and before the next. Unless a backup was restored or the table made anew; so
+//! what was *fetched* is believed against that order if no state of the key was
+//! published since the fetch began. If one was, it is not known which of them
+//! is older, and the fetch is made again.
 //!
-//! Limits: followers that have gone are forgotten with the next change or the
-//! next follower, and what only they followed with them. A key that is deleted
-//! below a followed prefix leaves a tombstone, by which late news of it is
-//! known to be old; of these the latest [`TOMBSTONES_MAX`] are kept. What came
-//! so late that its tombstone is gone would be told once more, until the next
-//! fetch finds the key missing: a watch is a hint, and who must be sure reads.
+//! Limits: watches that were dropped are forgotten with the next change or the
+//! next subscription, and the keys that only they selected with them. A key
+//! that is deleted below a watched prefix leaves a tombstone, by which late
+//! news of it is known to be old; of these the latest [`TOMBSTONES_MAX`] are
+//! kept. News that come after their tombstone was dropped are published once
+//! more, until the next fetch finds the key missing: a watch is a hint, and a
+//! caller that must be sure reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,14 +28,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::watch::Feed;
 use super::{Key, Register, Selector, Sighting, Version, Watch};
 
-/// How many deleted keys are remembered that are followed by a prefix alone.
+/// How many deleted keys are remembered that are watched by a prefix alone.
 const TOMBSTONES_MAX: usize = 1_024;
 
-/// How many followers there are, at the least, when those that have gone are
-/// looked for because of a new one.
-const FOLLOWERS_MIN: usize = 16;
+/// With fewer watches than this a new subscription does not look for those that
+/// were dropped.
+const SUBSCRIBERS_MIN: usize = 16;
 
-/// The followers and their common knowledge.
+/// The watches and what is known of their keys.
 #[derive(Debug, Default)]
 pub(super) struct Hub {
     inner: Mutex<Inner>,
@@ -43,53 +44,53 @@ pub(super) struct Hub {
 #[derive(Debug, Default)]
 struct Inner {
     feeds: Vec<Feed>,
-    known: BTreeMap<Key, Known>,
-    /// The known keys that do not exist, by when that was told.
-    gone: BTreeMap<u64, Key>,
-    /// With so many followers those that have gone are looked for.
-    forget_at: usize,
-    /// How many states have been told of: the time of this hub.
-    told: u64,
-    /// Why the line is down; `None` if it is up or was never tried.
-    line: Line,
+    known: BTreeMap<Key, LastState>,
+    /// The known keys that do not exist, by when that was published.
+    tombstones: BTreeMap<u64, Key>,
+    /// With so many watches those that were dropped are looked for.
+    sweep_at: usize,
+    /// How many states have been published: the time of this hub.
+    hub_time: u64,
+    /// Whether the backend reports changes.
+    backend: BackendState,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Line {
+enum BackendState {
     #[default]
     Untried,
     Up,
     Down,
 }
 
-/// The last state told of a key.
+/// The last state of a key that was published.
 #[derive(Debug)]
-struct Known {
+struct LastState {
     register: Option<Register>,
     /// How new that is, where it is known.
     age: Option<Age>,
-    /// When it was told, by the hub's time.
-    told: u64,
+    /// When it was published, by the hub's time.
+    hub_time: u64,
 }
 
 /// How new a state of a key is: the version of what was written or deleted
 /// last, and whether it was deleted.
 type Age = (Version, bool);
 
-/// What the followers want to hear about, and what they know already.
+/// What the watches select, and what is known of it.
 #[derive(Debug, Default)]
 pub(super) struct Interest {
-    /// Followed keys.
-    pub(super) keys: Vec<Followed>,
-    /// Followed prefixes.
+    /// Watched keys.
+    pub(super) keys: Vec<WatchedKey>,
+    /// Watched prefixes.
     pub(super) prefixes: Vec<String>,
     /// When this was drawn up, by the hub's time.
-    drawn: u64,
+    as_of: u64,
 }
 
-/// A followed key and what is known of it.
+/// A watched key and what is known of it.
 #[derive(Debug)]
-pub(super) struct Followed {
+pub(super) struct WatchedKey {
     pub(super) key: Key,
     /// The version that is known.
     #[cfg_attr(
@@ -97,75 +98,75 @@ pub(super) struct Followed {
         allow(dead_code, reason = "what only stores without a stream ask by")
     )]
     pub(super) version: Option<Version>,
-    /// Whether its followers have heard of it at all, be it that it does not
-    /// exist.
-    pub(super) told: bool,
+    /// Whether any state of it was published, also that it does not exist.
+    pub(super) reported: bool,
 }
 
-impl Followed {
-    fn new(key: Key, known: Option<&Known>) -> Self {
+impl WatchedKey {
+    fn new(key: Key, known: Option<&LastState>) -> Self {
         let held = known.and_then(|known| known.register.as_ref());
         Self {
             key,
-            told: known.is_some(),
+            reported: known.is_some(),
             version: held.map(|held| held.version.clone()),
         }
     }
 }
 
 impl Hub {
-    /// A new follower. What is known is told at once, or when the line is up
-    /// and it is known to be current; the backend fetches the rest when it is
-    /// told that the interest has changed.
-    pub(super) fn follow(&self, selector: Selector) -> Watch {
+    /// A new watch. What is known is sent to it at once if the backend is up,
+    /// and else when it is; the backend fetches the rest when it is woken
+    /// because the interest has changed.
+    pub(super) fn subscribe(&self, selector: Selector) -> Watch {
         let (mut feed, watch) = Watch::new(selector);
         let mut inner = self.lock();
-        feed.owed = Some(inner.told);
-        if inner.line == Line::Up {
-            pay(&mut feed, &inner.known);
+        feed.replay_up_to = Some(inner.hub_time);
+        if inner.backend == BackendState::Up {
+            replay_known(&mut feed, &inner.known);
             feed.send(Sighting::Live);
         }
         inner.feeds.push(feed);
-        if inner.feeds.len() >= inner.forget_at.max(FOLLOWERS_MIN) {
-            inner.forget();
-            // Doubled, so that each follower pays for one look on average.
-            inner.forget_at = inner.feeds.len() * 2;
+        if inner.feeds.len() >= inner.sweep_at.max(SUBSCRIBERS_MIN) {
+            inner.sweep();
+            // Doubled, so that each subscription pays for one look on average.
+            inner.sweep_at = inner.feeds.len() * 2;
         }
         watch
     }
 
-    /// What to fetch; forgets followers that have gone.
+    /// What to fetch; forgets watches that were dropped.
     pub(super) fn interest(&self) -> Interest {
         let mut inner = self.lock();
-        let (exact, prefixes) = inner.forget();
-        let drawn = inner.told;
+        let (exact, prefixes) = inner.sweep();
+        let as_of = inner.hub_time;
         let mut keys: BTreeMap<_, _> = exact.into_iter().map(|key| (key, None)).collect();
         for (key, known) in &inner.known {
-            // Keys below a prefix count as followed once they are known, so
-            // that their deletion is noticed; and once it is, no more: if they
-            // are made again the prefix shows them.
+            // Keys below a prefix count as watched once they are known, so that
+            // their deletion is noticed; and once it is, no more: if they are
+            // made again the prefix shows them.
             if known.register.is_some() || keys.contains_key(key) {
                 keys.insert(key.clone(), Some(known));
             }
         }
-        let followed = |(key, known)| Followed::new(key, known);
+        let followed = |(key, known)| WatchedKey::new(key, known);
         Interest {
             keys: keys.into_iter().map(followed).collect(),
             prefixes,
-            drawn,
+            as_of,
         }
     }
 
-    /// The same for who knows already what to fetch: the hub's time alone.
+    /// The same without keys, for a caller that knows what to fetch: the hub's
+    /// time alone.
     #[cfg(feature = "cluster")]
-    pub(super) fn moment(&self) -> Interest {
+    pub(super) fn current_interest(&self) -> Interest {
         Interest {
-            drawn: self.lock().told,
+            as_of: self.lock().hub_time,
             ..Interest::default()
         }
     }
 
-    /// Whether anybody follows anything.
+    /// Whether there is no watch.
     #[cfg(any(feature = "etcd", feature = "postgres", feature = "sqlite"))]
     pub(super) fn is_idle(&self) -> bool {
         let mut inner = self.lock();
@@ -173,23 +174,23 @@ impl Hub {
         inner.feeds.is_empty()
     }
 
-    /// A state of a register that was notified of, or written by this
-    /// process. Whether it was told, or known already; if not, it is older
-    /// than what is known, and only a fetch can say which of them counts.
+    /// A state of a register that was notified of, or written by this process.
+    /// Whether it was published, or known already; if not, it is older than
+    /// what is known, and only a fetch can say which of them counts.
     pub(super) fn publish(&self, key: &Key, register: Register) -> bool {
         let age = (register.version.clone(), false);
-        self.tell(key, Some(register), Some(age), None)
+        self.apply(key, Some(register), Some(age), None)
     }
 
     /// A register was deleted: the one with this version or, in stores whose
     /// deletions have a version, by the change with this one. Whether it was
-    /// told, or known already.
+    /// published, or known already.
     pub(super) fn publish_gone(&self, key: &Key, at: Version) -> bool {
-        self.tell(key, None, Some((at, true)), None)
+        self.apply(key, None, Some((at, true)), None)
     }
 
-    /// Whether somebody follows this register, and knows another version of
-    /// it than this, or none.
+    /// Whether a watch selects this register, of which another version than
+    /// this is known, or none.
     #[cfg(feature = "postgres")]
     pub(super) fn concerns(&self, key: &Key, version: &Version) -> bool {
         let inner = self.lock();
@@ -198,23 +199,24 @@ impl Hub {
             && inner.feeds.iter().any(|feed| feed.selector().selects(key))
     }
 
-    /// The same as [`interest`](Self::interest) for those of these keys that
-    /// somebody follows.
+    /// The same as [`interest`](Self::interest) for those of these keys that a
+    /// watch selects.
     #[cfg(feature = "postgres")]
     pub(super) fn interest_in(&self, keys: &BTreeSet<Key>) -> Interest {
         let inner = self.lock();
         let is_followed = |key: &&Key| inner.feeds.iter().any(|feed| feed.selector().selects(key));
-        let followed = |key: &Key| Followed::new(key.clone(), inner.known.get(key));
+        let followed = |key: &Key| WatchedKey::new(key.clone(), inner.known.get(key));
         Interest {
             keys: keys.iter().filter(is_followed).map(followed).collect(),
             prefixes: Vec::new(),
-            drawn: inner.told,
+            as_of: inner.hub_time,
         }
     }
 
     /// A state of a register that was read after `interest` was drawn up.
-    /// Whether it was told, or known already; if not, something else was
-    /// told meanwhile, and only another fetch can say which of them counts.
+    /// Whether it was published, or known already; if not, another state was
+    /// published meanwhile, and only another fetch can say which of them
+    /// counts.
     #[must_use = "if it is false, another fetch is due"]
     pub(super) fn fetched(
         &self,
@@ -223,18 +225,19 @@ impl Hub {
         register: Option<Register>,
     ) -> bool {
         let age = register.as_ref().map(|held| (held.version.clone(), false));
-        self.tell(key, register, age, Some(interest))
+        self.apply(key, register, age, Some(interest))
     }
 
     /// There was no such register when, after `interest` was drawn up, all
     /// changes up to this version had been made.
     #[cfg(feature = "etcd")]
     pub(super) fn fetched_gone(&self, interest: &Interest, key: &Key, at: &Version) {
-        // If it is older than what was told meanwhile, it is older in truth.
-        self.tell(key, None, Some((at.clone(), true)), Some(interest));
+        // If it is older than what was published meanwhile, it is older in
+        // truth.
+        self.apply(key, None, Some((at.clone(), true)), Some(interest));
     }
 
-    fn tell(
+    fn apply(
         &self,
         key: &Key,
         register: Option<Register>,
@@ -245,8 +248,8 @@ impl Hub {
         let Inner {
             feeds,
             known,
-            gone,
-            told,
+            tombstones,
+            hub_time,
             ..
         } = &mut *inner;
         feeds.retain(|feed| !feed.is_abandoned());
@@ -261,53 +264,56 @@ impl Hub {
                 return true;
             }
             let is_newer = match fetched {
-                Some(interest) => age > known.age || known.told <= interest.drawn,
+                Some(interest) => age > known.age || known.hub_time <= interest.as_of,
                 None => age > known.age,
             };
             if !is_newer {
                 return false;
             }
         }
-        *told += 1;
+        *hub_time += 1;
         for feed in feeds.iter().filter(concerned) {
             feed.send(Sighting::State(key.clone(), register.clone()));
         }
         if register.is_none() {
-            gone.insert(*told, key.clone());
+            tombstones.insert(*hub_time, key.clone());
         }
         let age = age.or_else(|| known.get(key).and_then(|known| known.age.clone()));
-        let now = Known {
+        let now = LastState {
             register,
             age,
-            told: *told,
+            hub_time: *hub_time,
         };
         if let Some(before) = known.insert(key.clone(), now) {
-            gone.remove(&before.told);
+            tombstones.remove(&before.hub_time);
         }
-        inner.bury();
+        inner.drop_oldest_tombstones();
         true
     }
 
-    /// The line is up: what is known is current from here on.
-    pub(super) fn up(&self) {
+    /// The backend reports changes: what is known is current from here on.
+    pub(super) fn mark_up(&self) {
         let mut inner = self.lock();
         let Inner {
-            feeds, known, line, ..
+            feeds,
+            known,
+            backend,
+            ..
         } = &mut *inner;
-        if *line != Line::Up {
-            *line = Line::Up;
+        if *backend != BackendState::Up {
+            *backend = BackendState::Up;
             for feed in feeds {
-                pay(feed, known);
+                replay_known(feed, known);
                 feed.send(Sighting::Live);
             }
         }
     }
 
-    /// The line is down, and why.
-    pub(super) fn down(&self, why: &str) {
+    /// The backend reports no changes, and why.
+    pub(super) fn mark_down(&self, why: &str) {
         let mut inner = self.lock();
-        if inner.line != Line::Down {
-            inner.line = Line::Down;
+        if inner.backend != BackendState::Down {
+            inner.backend = BackendState::Down;
             inner
                 .feeds
                 .iter()
@@ -320,22 +326,22 @@ impl Hub {
     }
 }
 
-/// Tells a follower of what was known before it began.
-fn pay(feed: &mut Feed, known: &BTreeMap<Key, Known>) {
-    let Some(began) = feed.owed.take() else {
+/// Sends to a watch what was known before it began.
+fn replay_known(feed: &mut Feed, known: &BTreeMap<Key, LastState>) {
+    let Some(began) = feed.replay_up_to.take() else {
         return;
     };
     for (key, known) in known {
-        if known.told <= began && feed.selector().selects(key) {
+        if known.hub_time <= began && feed.selector().selects(key) {
             feed.send(Sighting::State(key.clone(), known.register.clone()));
         }
     }
 }
 
 impl Inner {
-    /// Forgets followers that have gone, and what only they followed; what is
-    /// followed still: keys, and prefixes.
-    fn forget(&mut self) -> (BTreeSet<Key>, Vec<String>) {
+    /// Forgets watches that were dropped, and the keys that only they selected;
+    /// what is still watched: keys, and prefixes.
+    fn sweep(&mut self) -> (BTreeSet<Key>, Vec<String>) {
         self.feeds.retain(|feed| !feed.is_abandoned());
         let (mut keys, mut prefixes) = (BTreeSet::new(), Vec::new());
         for feed in &self.feeds {
@@ -353,25 +359,26 @@ impl Inner {
         };
         self.known.retain(|key, _| keys.contains(key) || below(key));
         let known = &self.known;
-        self.gone.retain(|_, key| known.contains_key(key));
+        self.tombstones.retain(|_, key| known.contains_key(key));
         (keys, prefixes)
     }
 
-    /// Forgets the oldest of too many tombstones. Keys that are followed one
-    /// by one keep theirs, and are as many as their followers.
-    fn bury(&mut self) {
-        while self.gone.len() > TOMBSTONES_MAX {
+    /// Forgets the oldest of too many tombstones. Keys that are watched one by
+    /// one keep theirs, and are as many as their watches.
+    fn drop_oldest_tombstones(&mut self) {
+        while self.tombstones.len() > TOMBSTONES_MAX {
             let feeds = &self.feeds;
             let by_prefix = |key: &Key| {
                 feeds
                     .iter()
                     .all(|feed| !matches!(feed.selector(), Selector::Key(it) if it == key))
             };
-            let oldest = self.gone.iter().find(|(_, key)| by_prefix(key));
-            let Some((told, key)) = oldest.map(|(told, key)| (*told, key.clone())) else {
+            let oldest = self.tombstones.iter().find(|(_, key)| by_prefix(key));
+            let Some((hub_time, key)) = oldest.map(|(hub_time, key)| (*hub_time, key.clone()))
+            else {
                 return;
             };
-            self.gone.remove(&told);
+            self.tombstones.remove(&hub_time);
             self.known.remove(&key);
         }
     }
@@ -398,7 +405,7 @@ mod tests {
     fn followed() -> (Hub, Key, Watch) {
         let hub = Hub::default();
         let key = Key::new("key").expect("a key");
-        let watch = hub.follow(Selector::Key(key.clone()));
+        let watch = hub.subscribe(Selector::Key(key.clone()));
         (hub, key, watch)
     }
 
@@ -409,10 +416,10 @@ mod tests {
     #[test]
     fn tombstones_below_a_prefix_have_a_limit() {
         let hub = Hub::default();
-        let _watch = hub.follow(Selector::Prefix("beats/".into()));
+        let _watch = hub.subscribe(Selector::Prefix("beats/".into()));
         let named = |n: u64| Key::new(&format!("beats/{n}")).expect("a key");
         let own = named(0);
-        let _own = hub.follow(Selector::Key(own.clone()));
+        let _own = hub.subscribe(Selector::Key(own.clone()));
         let keys = TOMBSTONES_MAX as u64 + 100;
         for n in 0..keys {
             assert!(hub.publish(&named(n), register(2 * n + 1)));
@@ -422,7 +429,7 @@ mod tests {
         }
         let inner = hub.lock();
         assert_eq!(inner.known.len(), TOMBSTONES_MAX);
-        assert_eq!(inner.gone.len(), TOMBSTONES_MAX);
+        assert_eq!(inner.tombstones.len(), TOMBSTONES_MAX);
         assert!(inner.known.contains_key(&own), "it is followed by itself");
         assert!(!inner.known.contains_key(&named(1)), "the oldest");
         drop(inner);
@@ -437,15 +444,15 @@ mod tests {
     #[test]
     fn followers_that_have_gone_are_forgotten_though_nobody_fetches() {
         let hub = Hub::default();
-        hub.up();
+        hub.mark_up();
         let named = |n: u64| Key::new(&format!("key-{n}")).expect("a key");
-        let all = hub.follow(Selector::Prefix("key-".into()));
+        let all = hub.subscribe(Selector::Prefix("key-".into()));
         for n in 0..1_000 {
-            let watch = hub.follow(Selector::Key(named(n)));
+            let watch = hub.subscribe(Selector::Key(named(n)));
             assert!(hub.publish(&named(n), register(n + 1)));
             drop(watch);
             let feeds = hub.lock().feeds.len();
-            assert!(feeds <= 2 * FOLLOWERS_MIN, "{feeds} followers");
+            assert!(feeds <= 2 * SUBSCRIBERS_MIN, "{feeds} followers");
         }
         assert_eq!(hub.lock().known.len(), 1_000, "followed by their prefix");
         drop(all);
@@ -453,7 +460,7 @@ mod tests {
         hub.publish(&named(0), register(2_000));
         assert!(hub.lock().feeds.is_empty());
         let watches: Vec<_> = (0..64)
-            .map(|_| hub.follow(Selector::Key(named(0))))
+            .map(|_| hub.subscribe(Selector::Key(named(0))))
             .collect();
         assert!(hub.lock().known.len() <= 1, "what nobody follows");
         drop(watches);
@@ -463,10 +470,10 @@ mod tests {
     async fn a_follower_that_comes_while_the_line_is_down_hears_of_what_is_known() {
         let (hub, key, _watch) = followed();
         assert!(hub.publish(&key, register(5)));
-        let mut late = hub.follow(Selector::Key(key.clone()));
+        let mut late = hub.subscribe(Selector::Key(key.clone()));
         // It is fetched, and nothing has changed.
         assert!(hub.fetched(&hub.interest(), &key, Some(register(5))));
-        hub.up();
+        hub.mark_up();
         assert_eq!(late.next().await, Sighting::Live);
         let heard = tokio::time::timeout(Duration::from_secs(20), late.next()).await;
         assert_eq!(heard, Ok(Sighting::State(key, Some(register(5)))));

@@ -68,8 +68,8 @@ impl Memory {
     /// No registers yet.
     pub fn new() -> Self {
         let hub = Hub::default();
-        hub.up();
-        // Followers are told of every change as it happens: no log is needed.
+        hub.mark_up();
+        // Watches are told of every change as it happens: no log is needed.
         let registers = Mutex::new(Registers::new(1));
         Self {
             shared: Arc::new(Shared {
@@ -87,8 +87,8 @@ impl Memory {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the followers of the last change, in the order of effect: the
-    /// lock is still held.
+    /// Publishes the last change, in the order of effect: the lock is still
+    /// held.
     fn publish_last(&self, registers: &Registers) {
         let last = registers.revision().saturating_sub(1);
         let Ok(mut changes) = registers.changes_after(last) else {
@@ -222,7 +222,7 @@ impl Store for Memory {
     fn watch(&self, selector: Selector) -> Watch {
         // Under the lock, so that no change falls between follow and fetch.
         let registers = self.lock();
-        let watch = self.shared.hub.follow(selector.clone());
+        let watch = self.shared.hub.subscribe(selector.clone());
         let hub = &self.shared.hub;
         match &selector {
             Selector::Key(key) => {

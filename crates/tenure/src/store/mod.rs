@@ -65,7 +65,7 @@ mod watch;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "cluster"))]
 mod watcher;
 
-pub use crate::distance::{LEASE_TRIPS, lease_for};
+pub use crate::round_trip::{LEASE_TRIPS, lease_for};
 #[cfg(feature = "etcd")]
 pub use etcd::Etcd;
 pub use memory::Memory;
@@ -215,9 +215,9 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
         Box::pin(std::future::ready(None))
     }
 
-    /// Follows one register, or all with a prefix. Watches of one process
-    /// share their cost: a register is fetched once per change, however many
-    /// follow it.
+    /// Watches one register, or all with a prefix. Watches of one process share
+    /// their cost: a register is fetched once per change, however many watches
+    /// select it.
     fn watch(&self, selector: Selector) -> Watch;
 
     /// The means to hold the register `key` by a session for `lease` at a
@@ -235,9 +235,9 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
 /// # Contract
 ///
 /// * A register that was bound is written by nobody else until its session
-///   ends, and then by the store, with the last will.
-/// * A session lives for the `ttl` of its bindings after each sign of life
-///   that is confirmed, on the store's clock.
+///   ends, and then by the store, with the on-expiry value.
+/// * A session lives for the `ttl` of its bindings after each keep-alive that
+///   is confirmed, on the store's clock.
 /// * What is asked takes effect in the order of the calls, not of the polls.
 /// * Two holds of one register never share a session; dropping a hold
 ///   releases it, once nobody can believe in it any more.
@@ -251,10 +251,9 @@ pub trait Hold: fmt::Debug + Send + Sync {
         within: Duration,
     ) -> BoxFuture<'static, Result<Written, StoreError>>;
 
-    /// Has the session confirmed to which the register was last bound; when
-    /// the sign of life was sent, on the boot-time clock: at `since` or
-    /// later. Many holds share one.
-    /// [`StoreError::Conflict`] says that the session is over.
+    /// Has the session confirmed to which the register was last bound; when the
+    /// keep-alive was sent, on the boot-time clock: at `since` or later. Many
+    /// holds share one. [`StoreError::Conflict`] says that the session is over.
     fn confirm(
         &self,
         since: Instant,

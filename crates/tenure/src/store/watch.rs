@@ -1,9 +1,10 @@
-//! What following a register looks like to the follower.
+//! What a watch of a register looks like to its reader.
 //!
 //! A watch is a *hint that carries the news*: each sighting is a state the
 //! register really had, in order, but some may be skipped (only the latest
-//! unseen one of each key is kept, so a slow follower costs no memory), and
-//! silence proves nothing (the line may be dead). Who must be sure reads.
+//! unseen one of each key is kept, so a slow reader costs no memory), and
+//! silence proves nothing (the connection may be dead). A caller that must be
+//! sure reads the register.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::{Key, Register};
 
-/// What to follow.
+/// What to watch.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Selector {
@@ -46,7 +47,7 @@ pub enum Sighting {
     Down(String),
 }
 
-/// The follower's end of a watch. Dropping it ends the watch.
+/// The reader's end of a watch. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<Shared>,
@@ -58,20 +59,20 @@ pub struct Feed {
     selector: Selector,
     shared: Arc<Shared>,
     /// When it began, by the hub's time, if what was known then has yet to be
-    /// told.
-    pub(super) owed: Option<u64>,
+    /// sent.
+    pub(super) replay_up_to: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     pending: Mutex<Pending>,
-    news: Notify,
+    arrived: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Pending {
-    /// `Some` when the line's condition has changed since it was last told.
-    line: Option<Sighting>,
+    /// `Some` when the watch has come up or gone down since that was last read.
+    status: Option<Sighting>,
     states: BTreeMap<Key, Option<Register>>,
 }
 
@@ -83,7 +84,7 @@ impl Watch {
             Feed {
                 selector,
                 shared: Arc::clone(&shared),
-                owed: None,
+                replay_up_to: None,
             },
             Self { shared },
         )
@@ -93,11 +94,11 @@ impl Watch {
     /// Cancelling it loses nothing.
     pub async fn next(&mut self) -> Sighting {
         loop {
-            let news = self.shared.news.notified();
+            let arrived = self.shared.arrived.notified();
             if let Some(sighting) = self.take() {
                 return sighting;
             }
-            news.await;
+            arrived.await;
         }
     }
 
@@ -107,9 +108,9 @@ impl Watch {
             .pending
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let line = pending.line.take();
-        match line {
-            Some(line) => Some(line),
+        let status = pending.status.take();
+        match status {
+            Some(status) => Some(status),
             None => pending
                 .states
                 .pop_first()
@@ -119,12 +120,12 @@ impl Watch {
 }
 
 impl Feed {
-    /// What the follower wants to see.
+    /// What the reader wants to see.
     pub fn selector(&self) -> &Selector {
         &self.selector
     }
 
-    /// Whether the follower has gone, so that the feed can be dropped.
+    /// Whether the reader has gone, so that the feed can be dropped.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.shared) == 1
     }
@@ -141,9 +142,9 @@ impl Feed {
                 pending.states.insert(key, register);
             }
             Sighting::State(..) => return,
-            line => pending.line = Some(line),
+            status => pending.status = Some(status),
         }
         drop(pending);
-        self.shared.news.notify_one();
+        self.shared.arrived.notify_one();
     }
 }

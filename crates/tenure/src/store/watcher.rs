@@ -1,11 +1,10 @@
-//! The tie between a store and the task that notices for it what others
-//! write.
+//! What a store and the task that watches its backend tell each other.
 //!
 //! The task outlives no store: it looks now and then whether its own is still
-//! there. And it waits for its server most of the time, so whoever begins to
-//! follow something rings a bell. The store has one end of the tie, a
-//! [`Watcher`]; the task has the other, a [`Tie`]. (SQLite's is a thread,
-//! which waits for a file; it has ways of its own.)
+//! there. And it waits for its server most of the time, so a new watch wakes
+//! it. The store has one end, a [`Watcher`]; the task has the other,
+//! [`StoreSignals`]. (SQLite's is a thread, which waits for a file; it has ways
+//! of its own.)
 
 use std::sync::{Arc, Weak};
 
@@ -16,32 +15,32 @@ use crate::drive;
 /// The store's end. Dropping it ends the task.
 #[derive(Debug)]
 pub(super) struct Watcher {
-    bell: Arc<Notify>,
+    wake_signal: Arc<Notify>,
     /// Always there, but for the last moment.
     alive: Option<Arc<()>>,
 }
 
 impl Watcher {
     /// Runs, in the background, the task that `task` makes.
-    pub(super) fn start<T>(task: impl FnOnce(Tie) -> T) -> Self
+    pub(super) fn start<T>(task: impl FnOnce(StoreSignals) -> T) -> Self
     where
         T: Future<Output = ()> + Send + 'static,
     {
-        let (bell, alive) = (Arc::new(Notify::new()), Arc::new(()));
-        let tie = Tie {
-            bell: Arc::clone(&bell),
+        let (wake_signal, alive) = (Arc::new(Notify::new()), Arc::new(()));
+        let signals = StoreSignals {
+            wake_signal: Arc::clone(&wake_signal),
             alive: Arc::downgrade(&alive),
         };
-        drive::background().spawn(task(tie));
+        drive::background().spawn(task(signals));
         Self {
-            bell,
+            wake_signal,
             alive: Some(alive),
         }
     }
 
-    /// What is followed has changed: notice what is new in it.
+    /// What is watched has changed: fetch what is new in it.
     pub(super) fn wake(&self) {
-        self.bell.notify_one();
+        self.wake_signal.notify_one();
     }
 }
 
@@ -49,26 +48,26 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         // First that, or the task could wake, see the store and sleep again.
         self.alive = None;
-        self.bell.notify_one();
+        self.wake_signal.notify_one();
     }
 }
 
 /// The task's end.
 #[derive(Debug)]
-pub(super) struct Tie {
-    bell: Arc<Notify>,
+pub(super) struct StoreSignals {
+    wake_signal: Arc<Notify>,
     alive: Weak<()>,
 }
 
-impl Tie {
-    /// Waits until what is followed may have changed, or the store is gone.
-    /// A bell that rang while nobody waited is heard by the next who does.
-    pub(super) async fn rung(&self) {
-        self.bell.notified().await;
+impl StoreSignals {
+    /// Waits until what is watched may have changed, or the store is gone. A
+    /// signal that came while the task did not wait ends its next wait.
+    pub(super) async fn woken(&self) {
+        self.wake_signal.notified().await;
     }
 
     /// Whether the store is gone, and the task is to end.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.alive.strong_count() == 0
     }
 }
@@ -86,9 +85,9 @@ mod tests {
     async fn a_task_ends_with_its_store() {
         for _ in 0..1_000 {
             let (ended, end_of_task) = oneshot::channel();
-            let watcher = Watcher::start(|tie| async move {
-                while !tie.is_over() {
-                    tie.rung().await;
+            let watcher = Watcher::start(|signals| async move {
+                while !signals.is_closed() {
+                    signals.woken().await;
                 }
                 let _ = ended.send(());
             });

@@ -47,7 +47,7 @@ impl Faulty {
         }
     }
 
-    /// The same with a mistake in it: whoever follows a register panics.
+    /// The same with a mistake in it: a caller that watches a register panics.
     pub(crate) fn panicking(self) -> Self {
         let panics = true;
         Self { panics, ..self }

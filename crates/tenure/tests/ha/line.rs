@@ -1,9 +1,9 @@
 //! A line to a store that a test can do something to.
 //!
-//! Calls pass through a [`Censor`], who may refuse them, answer with
-//! something old, or do something of its own first; what it says nothing
-//! about passes as it is. There is no watch on such a line unless the censor
-//! has one, so whoever has it polls.
+//! Calls pass through a [`Censor`], who may refuse them, answer with something
+//! old, or do something of its own first; what it says nothing about passes as
+//! it is. There is no watch on such a line unless the censor has one, so its
+//! user polls.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Notifications are hints: whoever may connect can forge and read them.
+//! Notifications are hints: a user who may connect can forge and read them.
 
 use tokio::time::timeout;
 
@@ -73,16 +73,16 @@ async fn untold(watch: &mut Watch) -> Vec<Sighting> {
 async fn forged_notifications_tell_followers_nothing() {
     let server = with_stranger();
     let (store, other) = (listening(&server).await, opened(&server.url()).await);
-    let (office, beat) = (key("elections/payroll"), key("ha/web/nodes/1"));
-    put(&other, &office, Expect::Absent, b"held").await;
+    let (election, beat) = (key("elections/payroll"), key("ha/web/nodes/1"));
+    put(&other, &election, Expect::Absent, b"held").await;
     put(&other, &beat, Expect::Absent, b"alive").await;
     let marker = key("elections/marker");
     let version = put(&other, &marker, Expect::Absent, b"before").await;
-    let mut offices = following(&store, Selector::Key(office.clone()), b"held").await;
+    let mut elections = following(&store, Selector::Key(election.clone()), b"held").await;
     let mut beats = following(&store, Selector::Prefix("ha/web/nodes/".into()), b"alive").await;
     let mut all = following(&store, Selector::Prefix("ha/".into()), b"alive").await;
     let mut marked = following(&store, Selector::Key(marker.clone()), b"before").await;
-    for key in [&office, &beat, &key("ha/web/nodes/2")] {
+    for key in [&election, &beat, &key("ha/web/nodes/2")] {
         let (name, dead) = (hexadecimal(key.as_str()), hexadecimal("dead"));
         let area = key.as_str().trim_end_matches("/nodes/1");
         let area = area.trim_end_matches("/nodes/2");
@@ -103,22 +103,26 @@ async fn forged_notifications_tell_followers_nothing() {
     // What is told of behind them is heard behind them.
     put(&other, &marker, Expect::Version(version), b"after").await;
     until(&mut marked, |seen| has(seen, b"after")).await;
-    for watch in [&mut offices, &mut beats, &mut all, &mut marked] {
+    for watch in [&mut elections, &mut beats, &mut all, &mut marked] {
         assert_eq!(untold(watch).await, []);
     }
     // And true changes are told, though they have lower versions.
-    let held = other.read(&office, WITHIN).await.expect("a read").register;
+    let held = other
+        .read(&election, WITHIN)
+        .await
+        .expect("a read")
+        .register;
     let version = held.expect("it is there").version;
-    let version = put(&other, &office, Expect::Version(version), b"left").await;
-    until(&mut offices, |seen| has(seen, b"left")).await;
-    let deleted = other.delete(&office, &version, WITHIN).await;
+    let version = put(&other, &election, Expect::Version(version), b"left").await;
+    until(&mut elections, |seen| has(seen, b"left")).await;
+    let deleted = other.delete(&election, &version, WITHIN).await;
     deleted.expect("a deletion");
-    until(&mut offices, |seen| {
-        *seen == Sighting::State(office.clone(), None)
+    until(&mut elections, |seen| {
+        *seen == Sighting::State(election.clone(), None)
     })
     .await;
-    put(&other, &office, Expect::Absent, b"again").await;
-    until(&mut offices, |seen| has(seen, b"again")).await;
+    put(&other, &election, Expect::Absent, b"again").await;
+    until(&mut elections, |seen| has(seen, b"again")).await;
 }
 
 #[tokio::test]

@@ -207,7 +207,7 @@ async fn a_commit_whose_replication_was_cancelled_is_unknown_and_not_read_either
         why.to_string().contains("not have been replicated"),
         "{why}"
     );
-    // It is there, on one disk; whoever reads it would take it for settled.
+    // It is there, on one disk; a reader would take it for settled.
     says(
         &server,
         "SELECT encode(value, 'escape') FROM tenure_register",

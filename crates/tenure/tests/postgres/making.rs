@@ -26,8 +26,8 @@ async fn no_lock_that_anybody_can_take_keeps_the_table_from_being_made() {
     assert_eq!(server.sql(found), "8");
 }
 
-/// Whoever may make the table can be slow at it: that is said, and its table
-/// is used when it is there.
+/// The process that makes the table can be slow at it: that is said, and its
+/// table is used when it is there.
 #[tokio::test]
 async fn a_table_that_another_is_making_is_waited_for() {
     let server = Postgres::start();

@@ -23,7 +23,7 @@ impl Drop for Stopped {
     }
 }
 
-/// Stops whoever comes to hold the lock, while it does.
+/// Stops the process that holds the lock, while it does.
 fn stop_the_holder(server: &Postgres) -> Stopped {
     let give_up = clock::boot().after(WITHIN);
     loop {

@@ -1,4 +1,4 @@
-//! Whoever may create something in a schema that a candidate's search path
+//! A user who may create something in a schema that a candidate's search path
 //! names can put functions and operators there. None may run as the candidate.
 
 use super::*;

@@ -10,7 +10,7 @@ use tenure_alpo::codec::crc32c;
 use tenure_alpo::{Entry, Log, LogId, Node, Payload, Snapshot, State};
 use tenure_core::ids::Term;
 
-use super::bound::Bound;
+use super::bindings::Bound;
 use super::reads::Past;
 use super::{Check, Verdict, broken};
 

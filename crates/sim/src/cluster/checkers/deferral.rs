@@ -1,9 +1,9 @@
-//! Who steps back for a better candidate waits a full timeout before it
-//! stands again, unless the leader asks it to or a connection breaks (H10).
-//! Who drops out because of one better log does so once, and not again until
-//! somebody has reigned (H7). Neither is a matter of safety, and breaking
-//! either rule is likely to be healed by chance some seconds later; so it is
-//! the rules that are watched, not the delay.
+//! Who steps back for a better candidate waits a full timeout before it stands
+//! again, unless the leader asks it to or a connection breaks (H10). Who drops
+//! out because of one better log does so once, and not again until somebody has
+//! led (H7). Neither is a matter of safety, and breaking either rule is likely
+//! to be healed by chance some seconds later; so it is the rules that are
+//! watched, not the delay.
 
 use tenure_alpo::{Body, Envelope, Event, Node, Position, Rank, Request, ServerId, Status};
 use tenure_core::Machine;
@@ -14,7 +14,7 @@ use super::{Check, Verdict, broken};
 pub(in super::super) struct Patience {
     /// By server, when it stepped back, on its own clock.
     since: Vec<Option<u64>>,
-    /// By server, whether it dropped out and nobody has reigned since.
+    /// By server, whether it dropped out and nobody has led since.
     vetoed: Vec<bool>,
     timeout: u64,
 }

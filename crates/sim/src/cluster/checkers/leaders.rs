@@ -14,7 +14,7 @@ pub(in super::super) struct Leaders {
 }
 
 impl Leaders {
-    /// Looks at a server after a step; says whether its reign is new.
+    /// Looks at a server after a step; says whether its term is new.
     pub(in super::super) fn look(&mut self, node: &Node) -> Result<bool, super::Violation> {
         if node.status() != Status::Leader {
             return Ok(false);

@@ -3,15 +3,15 @@
 //! They see what no server can: all of them at once, in true time.
 
 pub(super) mod accepted;
-pub(super) mod bound;
+pub(super) mod bindings;
 pub(super) mod clients;
 pub(super) mod committed;
 pub(super) mod deferral;
-pub(super) mod holders;
 pub(super) mod leaders;
 pub(super) mod majority_heard;
 pub(super) mod members;
 pub(super) mod reads;
+pub(super) mod session_leases;
 
 use std::fmt;
 

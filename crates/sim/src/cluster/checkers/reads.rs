@@ -190,8 +190,8 @@ impl Past {
     }
 }
 
-/// A bound register is as young as its session's last sign of life, which
-/// changes nothing else.
+/// A bound register is as young as its session's last command, which changes
+/// nothing else.
 fn essence(register: &Register) -> (&tenure_core::ids::Version, &tenure_core::cas::Bytes) {
     (&register.version, &register.value)
 }

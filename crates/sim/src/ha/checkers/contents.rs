@@ -24,7 +24,7 @@ impl World {
             }
             self.stats.rescued += u64::from(before.marks.contains(&it.digest));
             // What a scene deploys may have no content.
-            let known = self.people.digests.contains(&it.digest);
+            let known = self.users.digests.contains(&it.digest);
             let there = self.store.registers.read(&keys.content(&it.digest));
             if known && there.is_none() {
                 return Err(format!("{name} needs {}, which is not there", it.digest));
@@ -42,7 +42,7 @@ impl World {
     ) -> Finding {
         let Some(register) = register else {
             self.stats.collected += 1;
-            let view = self.ledger.views.get(group);
+            let view = self.checker_state.views.get(group);
             let mut workloads = view.into_iter().flat_map(|view| &view.workloads);
             return match workloads.find(|(_, it)| it.digest == *digest) {
                 Some((name, _)) => Err(format!("it deleted {digest}, which {name} needs")),

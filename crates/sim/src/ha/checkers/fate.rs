@@ -1,6 +1,6 @@
 //! What becomes of workloads: nothing is lost, nothing appears that nobody
-//! asked for or twice, nothing is changed, and nothing is taken from whoever
-//! runs it.
+//! asked for or twice, nothing is changed, and nothing is taken from the node
+//! that runs it.
 //!
 //! That a holder lets go only of what it has reaped rests on the store's
 //! promise; all else here compares one view with the next and does not. A node
@@ -47,10 +47,10 @@ impl World {
         Ok(())
     }
 
-    /// It was asked for, by whoever wrote it down, and only once.
+    /// It was asked for at the node that wrote it down, and only once.
     fn check_new(&mut self, writer: Writer, name: &Name, it: &Assignment) -> Finding {
         let group = self.agents[writer.p].config.group.clone();
-        let ticket = self.people.deployed(writer.p, &group, name, &it.digest);
+        let ticket = self.users.deployed(writer.p, &group, name, &it.digest);
         let Some(spec) = ticket else {
             return Err(format!("{name} appears, and nobody asked for it"));
         };
@@ -101,7 +101,7 @@ impl World {
                 return Ok(());
             }
         }
-        if self.people.undeployed(group, name) {
+        if self.users.undeployed(group, name) {
             return Ok(());
         }
         Err(format!("{name} is lost"))
@@ -112,7 +112,7 @@ impl World {
     fn must_have_reaped(&self, p: usize, id: NodeId, name: &Name) -> bool {
         let mut works = self.agents[p].works.values();
         let runs = works.any(|work| work.id == id && work.order.name == *name);
-        runs && !self.store.torn.excuses(self.now)
+        runs && !self.store.store_damage.excuses(self.now)
     }
 }
 

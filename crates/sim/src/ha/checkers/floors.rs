@@ -9,7 +9,7 @@ use tenure_core::ids::Name;
 use tenure_group::{Event, Node, Order, View};
 
 use super::{Check, Finding};
-use crate::ha::store::Question;
+use crate::ha::store::GroupStoreCall;
 use crate::ha::world::World;
 
 /// What one life of an agent was shown.
@@ -51,7 +51,7 @@ impl World {
         let floors = &self.agents[p].floors;
         // Two copies of the store may have two views of one epoch.
         let same = floors.last.as_ref().map(|(last, _)| *last) == shown.map(|view| view.epoch);
-        if same && !self.store.torn.ever {
+        if same && !self.store.store_damage.ever {
             return;
         }
         let names = shown.map(|view| view.workloads.keys().cloned().collect::<Vec<_>>());
@@ -114,7 +114,7 @@ impl World {
 
     /// A view is about to take effect that `before` is swapped for: if it
     /// changes nothing, there is a cause.
-    pub(in crate::ha) fn check_idle(&self, question: &Question, write: &Write) -> Finding {
+    pub(in crate::ha) fn check_idle(&self, question: &GroupStoreCall, write: &Write) -> Finding {
         let p = question.p;
         let agent = &self.agents[p];
         let held = self.registers(p).read(&write.key);
@@ -123,12 +123,12 @@ impl World {
             return Ok(());
         };
         view.epoch = before.epoch;
-        let waits = |it: &crate::ha::people::Ticket| it.p == p && !it.answered && !it.orphan;
+        let waits = |it: &crate::ha::users::Ticket| it.p == p && !it.answered && !it.orphan;
         let caused = view != before
             || before.epoch < agent.floors.floor
             || agent.resumed
             || question.life != agent.life
-            || self.people.tickets.values().any(waits);
+            || self.users.tickets.values().any(waits);
         if caused {
             return Ok(());
         }
@@ -141,7 +141,7 @@ impl World {
     /// In a healed world no epoch is below what anybody remembers.
     pub(in crate::ha) fn risen(&self) -> Finding {
         for agent in self.agents.iter().filter(|agent| agent.up) {
-            let view = self.ledger.views.get(&agent.config.group);
+            let view = self.checker_state.views.get(&agent.config.group);
             let epoch = view.map_or(0, |view| view.epoch);
             if epoch < agent.floors.floor {
                 return Err(format!(

@@ -17,7 +17,7 @@ impl World {
                 return Err(format!("it lets {} join", member.id));
             }
             // Where the store has lost a view, the join went with it.
-            if self.ledger.members.contains(&member.id) && !self.store.torn.ever {
+            if self.checker_state.members.contains(&member.id) && !self.store.store_damage.ever {
                 return Err(format!("{} joins a second time", member.id));
             }
         }
@@ -33,9 +33,10 @@ impl World {
         let gone = view.departures.iter().find(|gone| gone.id == id);
         let died = gone.is_none_or(|gone| gone.died);
         if died {
-            let heart = self.ledger.hearts.get(&id);
-            let alive = heart.is_some_and(|heart| heart.exists && !heart.dead);
-            if alive && !self.ledger.gone.contains(&id) {
+            let heartbeat_record = self.checker_state.heartbeats.get(&id);
+            let alive = heartbeat_record
+                .is_some_and(|heartbeat_record| heartbeat_record.exists && !heartbeat_record.dead);
+            if alive && !self.checker_state.gone.contains(&id) {
                 return Err(format!("{id} is buried, and its heartbeat is not dead"));
             }
             return Ok(());

@@ -5,11 +5,11 @@
 mod contents;
 mod fate;
 mod floors;
-mod hearts;
-mod heirs;
+mod heartbeats;
 mod local;
 mod members;
 mod once;
+mod placement;
 mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,12 +20,12 @@ use tenure_core::ids::{Key, Name};
 use tenure_group::{NodeId, View};
 
 pub(super) use floors::Floors;
-pub(super) use hearts::Heart;
+pub(super) use heartbeats::HeartbeatRecord;
 pub(super) use local::may_start;
 pub(super) use once::Once;
 
 use super::world::World;
-use crate::clock::True;
+use crate::clock::TrueTime;
 
 /// What a checker found wrong, in a sentence.
 pub(super) type Finding = Result<(), String>;
@@ -109,16 +109,16 @@ pub(super) struct Writer {
 
 /// What has been seen of the registers.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct CheckerState {
     pub(super) views: BTreeMap<Name, View>,
-    pub(super) hearts: BTreeMap<NodeId, Heart>,
-    /// Whoever has ever been a member.
+    pub(super) heartbeats: BTreeMap<NodeId, HeartbeatRecord>,
+    /// Every node that has ever been a member.
     pub(super) members: BTreeSet<NodeId>,
     /// Whose heartbeat was ever lost, or swapped to dead.
     pub(super) gone: BTreeSet<NodeId>,
     /// When the last beat took effect that anybody may be granted a lease for,
     /// in whichever copy of the store.
-    pub(super) landed: BTreeMap<NodeId, True>,
+    pub(super) landed: BTreeMap<NodeId, TrueTime>,
 }
 
 impl World {
@@ -161,21 +161,26 @@ impl World {
             Err(error) => return vec![(Check::Views, Err(error.to_string()))],
         };
         let empty = View::empty(group.clone(), view.quorum, view.spread);
-        let before = self.ledger.views.get(group).unwrap_or(&empty).clone();
+        let before = self
+            .checker_state
+            .views
+            .get(group)
+            .unwrap_or(&empty)
+            .clone();
         let findings = vec![
             (Check::Groups, views::group(&view, group)),
             (
                 Check::Views,
-                views::epoch(&before, &view, self.store.torn.ever),
+                views::epoch(&before, &view, self.store.store_damage.ever),
             ),
             (Check::Members, self.check_members(writer, &before, &view)),
-            (Check::Heirs, heirs::heirs(&before, &view)),
+            (Check::Heirs, placement::placement(&before, &view)),
             (Check::Fate, self.check_fate(writer, &before, &view)),
             (Check::Content, self.check_named(group, &before, &view)),
         ];
         let joined = view.members.iter().map(|member| member.id);
-        self.ledger.members.extend(joined);
-        self.ledger.views.insert(group.clone(), view);
+        self.checker_state.members.extend(joined);
+        self.checker_state.views.insert(group.clone(), view);
         findings
     }
 }

@@ -17,14 +17,14 @@ pub(in crate::ha) struct Once {
 }
 
 impl Once {
-    /// `torn` says that the store has lost something: then who does not
+    /// `store_damage` says that the store has lost something: then who does not
     /// remember may hand out a fence once more.
     pub(in crate::ha) fn begins(
         &mut self,
         config: &Config,
         order: &Order,
         p: usize,
-        torn: bool,
+        store_damage: bool,
     ) -> Finding {
         let key = (config.group.clone(), order.name.clone());
         let runners = self.running.entry(key.clone()).or_default();
@@ -36,7 +36,7 @@ impl Once {
         }
         let last = self.fences.insert(key, (order.fence, p));
         match last {
-            Some(_) if torn => Ok(()),
+            Some(_) if store_damage => Ok(()),
             Some((fence, q)) if fence > order.fence || (fence == order.fence && p != q) => {
                 Err(format!(
                     "{} has fence {} after agent {q} had {fence}",

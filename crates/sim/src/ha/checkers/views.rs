@@ -14,8 +14,8 @@ pub(super) fn group(view: &View, group: &Name) -> Finding {
 }
 
 /// Where the store was torn, a view is raised above what its node remembers.
-pub(super) fn epoch(before: &View, view: &View, torn: bool) -> Finding {
-    if view.epoch == before.epoch + 1 || (torn && view.epoch > before.epoch) {
+pub(super) fn epoch(before: &View, view: &View, store_damage: bool) -> Finding {
+    if view.epoch == before.epoch + 1 || (store_damage && view.epoch > before.epoch) {
         return Ok(());
     }
     Err(format!(

@@ -1,8 +1,8 @@
-//! What an error of the server or of the line lets us conclude.
+//! What an error of the server or of the connection lets us conclude.
 //!
 //! An answer that the server itself gave has no cause behind it; one that our
-//! side made up because the line failed has. That is how "the server refused"
-//! is told from "nobody knows".
+//! side made up because the connection failed has. That tells "the server
+//! refused" from "it is not known".
 
 use std::error::Error;
 
@@ -30,7 +30,7 @@ pub(super) fn text(error: &(dyn Error + 'static)) -> String {
 }
 
 /// What a status says, in one line.
-fn said(server: &str, status: &Status) -> String {
+fn status_text(server: &str, status: &Status) -> String {
     let words = match status.source() {
         Some(cause) => format!("{server}: {}", text(cause)),
         None => format!("{server}: {} ({})", status.message(), status.code()),
@@ -46,7 +46,7 @@ pub(super) fn token_expired(status: &Status) -> bool {
 }
 
 /// Whether another server may do better.
-pub(super) fn suspect(status: &Status) -> bool {
+pub(super) fn is_suspect(status: &Status) -> bool {
     status.source().is_some()
         || token_expired(status)
         || matches!(
@@ -75,13 +75,13 @@ fn broken(status: &Status, text: &str) -> Option<StoreError> {
 
 /// An error in answer to a call that changes nothing.
 pub(super) fn reading(server: &str, status: &Status) -> StoreError {
-    let text = said(server, status);
+    let text = status_text(server, status);
     broken(status, &text).unwrap_or_else(|| StoreError::unavailable(text))
 }
 
 /// An error in answer to a write.
 pub(super) fn writing(server: &str, status: &Status) -> StoreError {
-    let text = said(server, status);
+    let text = status_text(server, status);
     if let Some(broken) = broken(status, &text) {
         return broken;
     }
@@ -116,7 +116,7 @@ mod tests {
             Status::unavailable("etcdserver: leader changed"),
             Status::unknown("the stream ended without a status"),
             Status::deadline_exceeded("context deadline exceeded"),
-            // The line's, not the server's.
+            // The connection's, not the server's.
             Status::resource_exhausted("h2 protocol error: enhance your calm"),
             transport(std::io::Error::other("reset")),
         ];

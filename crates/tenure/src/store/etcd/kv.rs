@@ -17,12 +17,12 @@ use crate::store::{Expect, Key, PAGE_MAX, Register, Selector, Version, Write};
 
 /// Where keys stand.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct KeySpace<'a> {
     /// What they are behind.
     pub(super) prefix: &'a str,
 }
 
-impl Place<'_> {
+impl KeySpace<'_> {
     fn full(self, name: &str) -> Bytes {
         Bytes::from([self.prefix, name].concat())
     }
@@ -173,42 +173,42 @@ mod tests {
 
     #[test]
     fn ranges_cover_exactly_a_prefix() {
-        let place = Place { prefix: "t/" };
-        let prefix = |text: &str| place.range(&Selector::Prefix(text.into()));
+        let keyspace = KeySpace { prefix: "t/" };
+        let prefix = |text: &str| keyspace.range(&Selector::Prefix(text.into()));
         assert_eq!(prefix("a"), ("t/a".into(), "t/b".into()));
         assert_eq!(prefix(""), ("t/".into(), "t0".into()));
-        let whole = Place { prefix: "" }.range(&Selector::Prefix(String::new()));
+        let whole = KeySpace { prefix: "" }.range(&Selector::Prefix(String::new()));
         assert_eq!(whole, ("\0".into(), "\0".into()));
         assert_eq!(end(b"a\xff"), Bytes::from_static(b"b"));
     }
 
     #[test]
     fn a_listing_goes_on_after_a_key_and_never_before_its_prefix() {
-        let place = Place { prefix: "t/" };
-        assert_eq!(place.list("b/", Some(b"t/b/1")).key, "t/b/1\0");
-        assert_eq!(place.list("b/", Some(b"t/a")).key, "t/b/");
+        let keyspace = KeySpace { prefix: "t/" };
+        assert_eq!(keyspace.list("b/", Some(b"t/b/1")).key, "t/b/1\0");
+        assert_eq!(keyspace.list("b/", Some(b"t/a")).key, "t/b/");
     }
 
     #[test]
     fn a_version_that_etcd_never_gave_is_no_revision() {
-        let place = Place { prefix: "" };
+        let keyspace = KeySpace { prefix: "" };
         let key = Key::new("k").expect("a key");
         for version in [
             Version::from_bytes(b"a stranger"),
             Version::from_u64(0),
             Version::from_u64(u64::MAX),
         ] {
-            assert_eq!(place.delete(&key, &version), None, "{version}");
+            assert_eq!(keyspace.delete(&key, &version), None, "{version}");
         }
-        assert!(place.delete(&key, &Version::from_u64(1)).is_some());
+        assert!(keyspace.delete(&key, &Version::from_u64(1)).is_some());
     }
 
     #[test]
     fn what_is_no_key_of_a_store_is_nobodys() {
-        let place = Place { prefix: "t/" };
-        assert_eq!(place.key(b"t/a").as_ref().map(Key::as_str), Some("a"));
+        let keyspace = KeySpace { prefix: "t/" };
+        assert_eq!(keyspace.key(b"t/a").as_ref().map(Key::as_str), Some("a"));
         for full in [&b"t/"[..], b"x/a", b"t/\xff", b"t/a\nb"] {
-            assert_eq!(place.key(full), None);
+            assert_eq!(keyspace.key(full), None);
         }
     }
 }

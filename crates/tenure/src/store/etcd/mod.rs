@@ -20,8 +20,8 @@
 //! memory (they may be old).
 
 mod classify;
+mod client;
 mod kv;
-mod line;
 mod settings;
 mod watcher;
 mod wire;
@@ -30,8 +30,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::kv::Place;
-use self::line::Line;
+use self::client::EtcdClient;
+use self::kv::KeySpace;
 use self::settings::Settings;
 use self::wire::{RANGE, RangeResponse, TXN, TxnRequest, TxnResponse};
 use super::hub::Hub;
@@ -52,7 +52,7 @@ pub struct Etcd {
 #[derive(Debug)]
 struct Shared {
     settings: Arc<Settings>,
-    line: Arc<Line>,
+    client: Arc<EtcdClient>,
     hub: Arc<Hub>,
     watcher: Watcher,
 }
@@ -66,27 +66,27 @@ impl Etcd {
     /// cannot be used.
     pub fn new(url: &str) -> Result<Self, StoreError> {
         let settings = Arc::new(Settings::parse(url)?);
-        let line = Arc::new(Line::new(Arc::clone(&settings)));
+        let client = Arc::new(EtcdClient::new(Arc::clone(&settings)));
         let hub = Arc::new(Hub::default());
-        let watcher = watcher::start(Arc::clone(&settings), Arc::clone(&line), Arc::clone(&hub));
+        let watcher = watcher::start(Arc::clone(&settings), Arc::clone(&client), Arc::clone(&hub));
         Ok(Self {
             shared: Arc::new(Shared {
                 settings,
-                line,
+                client,
                 hub,
                 watcher,
             }),
         })
     }
 
-    fn place(&self) -> Place<'_> {
+    fn keyspace(&self) -> KeySpace<'_> {
         let prefix = self.shared.settings.prefix.as_str();
-        Place { prefix }
+        KeySpace { prefix }
     }
 
     async fn read_one(&self, key: &Key, within: Duration) -> Result<Reading, StoreError> {
-        let request = self.place().read(key);
-        let answer: RangeResponse = self.shared.line.read(RANGE, request, within).await?;
+        let request = self.keyspace().read(key);
+        let answer: RangeResponse = self.shared.client.read(RANGE, request, within).await?;
         let register = answer.kvs.first().map(kv::register).transpose()?;
         Ok(Reading {
             register,
@@ -97,7 +97,7 @@ impl Etcd {
 
     async fn swap(&self, write: Write, within: Duration) -> Result<Written, StoreError> {
         refuse_oversized(&write)?;
-        let request = self.place().swap(&write);
+        let request = self.keyspace().swap(&write);
         let version = self.change(request, within).await?;
         let register = Register {
             value: write.value,
@@ -114,7 +114,7 @@ impl Etcd {
         expected: &Version,
         within: Duration,
     ) -> Result<(), StoreError> {
-        let request = self.place().delete(key, expected);
+        let request = self.keyspace().delete(key, expected);
         let version = self.change(request, within).await?;
         self.shared.hub.publish_gone(key, version);
         Ok(())
@@ -128,7 +128,7 @@ impl Etcd {
     ) -> Result<Version, StoreError> {
         // A version that etcd cannot have given is of no register.
         let request = request.ok_or(StoreError::Conflict)?;
-        let answer: TxnResponse = self.shared.line.write(TXN, request, within).await?;
+        let answer: TxnResponse = self.shared.client.write(TXN, request, within).await?;
         if !answer.succeeded {
             return Err(StoreError::Conflict);
         }
@@ -142,15 +142,15 @@ impl Etcd {
         within: Duration,
     ) -> Result<Page, StoreError> {
         let until = clock::boot().after(within);
-        let place = self.place();
-        let mut after = after.map(|key| place.after(key));
+        let keyspace = self.keyspace();
+        let mut after = after.map(|key| keyspace.after(key));
         loop {
-            let request = place.list(prefix, after.as_deref());
+            let request = keyspace.list(prefix, after.as_deref());
             let left = until.since(clock::boot());
-            let answer: RangeResponse = self.shared.line.read(RANGE, request, left).await?;
+            let answer: RangeResponse = self.shared.client.read(RANGE, request, left).await?;
             let mut page = Page::default();
             for kv in &answer.kvs {
-                if let Some(key) = place.key(&kv.key) {
+                if let Some(key) = keyspace.key(&kv.key) {
                     page.registers.push((key, kv::register(kv)?));
                 }
             }
@@ -217,11 +217,11 @@ impl Store for Etcd {
     }
 
     fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
-        Box::pin(self.shared.line.round_trip(within))
+        Box::pin(self.shared.client.round_trip(within))
     }
 
     fn watch(&self, selector: Selector) -> Watch {
-        let watch = self.shared.hub.follow(selector);
+        let watch = self.shared.hub.subscribe(selector);
         self.shared.watcher.wake();
         watch
     }

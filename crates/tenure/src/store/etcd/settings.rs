@@ -20,11 +20,11 @@ const SERVERS_MAX: usize = 16;
 /// The port of a server that none is named for.
 const PORT: u16 = 2379;
 
-/// How often a silent line is asked whether it lives. A server answers more
-/// than one such question in five seconds by hanging up.
-const ALIVE_EVERY: Duration = Duration::from_secs(10);
+/// How often a silent connection is asked whether it lives. A server answers
+/// more than one such question in five seconds by hanging up.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 /// How long it may take to say so.
-const ALIVE_WITHIN: Duration = Duration::from_secs(5);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a URL says.
 #[derive(Clone)]
@@ -159,8 +159,8 @@ fn endpoint(host: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, Store
     let endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
         .map_err(|error| wrong(format_args!("{host:?}: {}", classify::text(&error))))?
         .tcp_nodelay(true)
-        .http2_keep_alive_interval(ALIVE_EVERY)
-        .keep_alive_timeout(ALIVE_WITHIN)
+        .http2_keep_alive_interval(KEEPALIVE_EVERY)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true);
     match tls {
         None => Ok(endpoint),

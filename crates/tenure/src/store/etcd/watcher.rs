@@ -1,9 +1,9 @@
 //! Noticing what other processes write: a stream of changes.
 //!
-//! Whatever is followed is first read, at some revision, and then watched
-//! from the revision after it, so that nothing falls in between. One stream
-//! carries the watches of a whole process: one for each followed prefix, and
-//! one for each followed key that no prefix covers. When the stream breaks,
+//! What is watched here is first read, at some revision, and then watched at
+//! etcd from the revision after it, so that nothing falls in between. One
+//! stream carries the watches of a whole process: one for each watched prefix,
+//! and one for each watched key that no prefix covers. When the stream breaks,
 //! everything is read again; so what a restored backup took back is noticed,
 //! and a revision that the server has forgotten is never asked for twice.
 
@@ -17,8 +17,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Streaming;
 
-use super::kv::{self, Place};
-use super::line::{Line, Opened};
+use super::client::{EtcdClient, EtcdConnection};
+use super::kv::{self, KeySpace};
 use super::settings::Settings;
 use super::wire::{
     Event, RANGE, RangeResponse, TXN, TxnResponse, WatchCancel, WatchCreate, WatchRequest,
@@ -27,12 +27,12 @@ use super::wire::{
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::hub::{Hub, Interest};
-use crate::store::watcher::{Tie, Watcher};
+use crate::store::watcher::{StoreSignals, Watcher};
 use crate::store::{Key, Selector};
 
 /// How long a fetch may take, and opening the stream.
 const FETCH_WITHIN: Duration = Duration::from_secs(5);
-/// How often to look whether followers have gone.
+/// How often to look whether watches were dropped.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How many keys one call reads; etcd takes 128 steps in a transaction.
 const BATCH: usize = 100;
@@ -44,23 +44,23 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Starts the task.
-pub(super) fn start(settings: Arc<Settings>, line: Arc<Line>, hub: Arc<Hub>) -> Watcher {
+pub(super) fn start(settings: Arc<Settings>, client: Arc<EtcdClient>, hub: Arc<Hub>) -> Watcher {
     Watcher::start(|store| {
-        let desk = Desk {
+        let task = EtcdWatchTask {
             settings,
-            line,
+            client,
             hub,
             store,
         };
-        desk.serve()
+        task.serve()
     })
 }
 
-struct Desk {
+struct EtcdWatchTask {
     settings: Arc<Settings>,
-    line: Arc<Line>,
+    client: Arc<EtcdClient>,
     hub: Arc<Hub>,
-    store: Tie,
+    store: StoreSignals,
 }
 
 /// The watches of one stream, by what they watch.
@@ -72,7 +72,11 @@ struct Watches {
 
 impl Watches {
     /// What has to be asked for so that exactly `wanted` is watched.
-    fn change(&mut self, wanted: BTreeMap<Selector, i64>, place: Place<'_>) -> Vec<WatchRequest> {
+    fn change(
+        &mut self,
+        wanted: BTreeMap<Selector, i64>,
+        keyspace: KeySpace<'_>,
+    ) -> Vec<WatchRequest> {
         let mut requests = Vec::new();
         self.numbers.retain(|selector, number| {
             let keep = wanted.contains_key(selector);
@@ -89,7 +93,7 @@ impl Watches {
                 continue;
             }
             self.last += 1;
-            let (key, range_end) = place.range(&selector);
+            let (key, range_end) = keyspace.range(&selector);
             let create = WatchCreate {
                 key,
                 range_end,
@@ -112,52 +116,52 @@ impl Watches {
 }
 
 /// A stream that is open.
-struct Streamed {
-    opened: Opened,
+struct OpenStream {
+    connection: EtcdConnection,
     answers: Streaming<WatchResponse>,
     requests: mpsc::Sender<WatchRequest>,
     watches: Watches,
 }
 
-impl Desk {
+impl EtcdWatchTask {
     async fn serve(self) {
         let mut pause = PAUSE_MIN;
-        while !self.store.is_over() {
+        while !self.store.is_closed() {
             if self.hub.is_idle() {
-                self.store.rung().await;
+                self.store.woken().await;
                 continue;
             }
             if let Err(error) = self.listen(&mut pause).await {
-                self.hub.down(&error.to_string());
+                self.hub.mark_down(&error.to_string());
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         }
     }
 
-    /// Follows changes until nobody follows anything any more.
+    /// Publishes changes until there is no watch any more.
     async fn listen(&self, pause: &mut Duration) -> Result<(), StoreError> {
-        let opening = timeout(FETCH_WITHIN, self.begin()).await;
+        let opening = timeout(FETCH_WITHIN, self.open_stream()).await;
         let late = || StoreError::unavailable(format!("{}: no stream in time", self.settings));
         let mut stream = opening.map_err(|_| late())??;
-        self.hub.up();
+        self.hub.mark_up();
         *pause = PAUSE_MIN;
         loop {
             tokio::select! {
                 answer = stream.answers.message() => match answer {
-                    Ok(Some(answer)) => self.take(&stream.watches, &answer)?,
+                    Ok(Some(answer)) => self.publish_events(&stream.watches, &answer)?,
                     Ok(None) => return Err(StoreError::unavailable("the stream has ended")),
                     Err(status) => {
-                        return Err(self.line.stream_broke(&stream.opened, &status));
+                        return Err(self.client.stream_broke(&stream.connection, &status));
                     }
                 },
-                () = self.store.rung() => {
-                    if !self.look(&mut stream).await? {
+                () = self.store.woken() => {
+                    if !self.refresh(&mut stream).await? {
                         return Ok(());
                     }
                 }
                 () = tokio::time::sleep(LOOK_EVERY) => {
-                    if !self.look(&mut stream).await? {
+                    if !self.refresh(&mut stream).await? {
                         return Ok(());
                     }
                 }
@@ -165,17 +169,20 @@ impl Desk {
         }
     }
 
-    /// Reads all that is followed and watches it from there.
-    async fn begin(&self) -> Result<Streamed, StoreError> {
+    /// Reads all that is watched here and watches it at etcd from there.
+    async fn open_stream(&self) -> Result<OpenStream, StoreError> {
         let until = clock::boot().after(FETCH_WITHIN);
-        let opened = self.line.connected(until).await?;
+        let connection = self.client.connected(until).await?;
         let wanted = self.fetch(&Watches::default(), true).await?;
         let mut watches = Watches::default();
-        let first = watches.change(wanted, self.place());
+        let first = watches.change(wanted, self.keyspace());
         let (requests, more) = mpsc::channel(REQUESTS_MAX);
-        let answers = self.line.watch(&opened, outgoing(first, more)).await?;
-        Ok(Streamed {
-            opened,
+        let answers = self
+            .client
+            .watch(&connection, outgoing(first, more))
+            .await?;
+        Ok(OpenStream {
+            connection,
             answers,
             requests,
             watches,
@@ -183,26 +190,26 @@ impl Desk {
     }
 
     /// The interest may have changed; whether there still is any.
-    async fn look(&self, stream: &mut Streamed) -> Result<bool, StoreError> {
-        if self.hub.is_idle() || self.store.is_over() {
+    async fn refresh(&self, stream: &mut OpenStream) -> Result<bool, StoreError> {
+        if self.hub.is_idle() || self.store.is_closed() {
             return Ok(false);
         }
         let wanted = self.fetch(&stream.watches, false).await?;
-        for request in stream.watches.change(wanted, self.place()) {
+        for request in stream.watches.change(wanted, self.keyspace()) {
             let sent = stream.requests.send(request).await;
             sent.map_err(|_| StoreError::unavailable("the stream has ended"))?;
         }
         Ok(true)
     }
 
-    fn place(&self) -> Place<'_> {
-        Place {
+    fn keyspace(&self) -> KeySpace<'_> {
+        KeySpace {
             prefix: &self.settings.prefix,
         }
     }
 
     /// Hands changes on.
-    fn take(&self, watches: &Watches, answer: &WatchResponse) -> Result<(), StoreError> {
+    fn publish_events(&self, watches: &Watches, answer: &WatchResponse) -> Result<(), StoreError> {
         if answer.canceled && (answer.created || watches.has(answer.watch_id)) {
             // All is read again, so a forgotten revision does no harm.
             return Err(StoreError::unavailable(format!(
@@ -212,7 +219,7 @@ impl Desk {
         }
         for event in &answer.events {
             let Some(kv) = &event.kv else { continue };
-            let Some(key) = self.place().key(&kv.key) else {
+            let Some(key) = self.keyspace().key(&kv.key) else {
                 continue;
             };
             // Late news of what this process wrote itself is passed over:
@@ -227,8 +234,8 @@ impl Desk {
         Ok(())
     }
 
-    /// Reads what nobody has been told of yet, or all of it, and says what to
-    /// watch and up to which revision it has been read.
+    /// Reads what was not published yet, or all of it, and says what to watch
+    /// and up to which revision it has been read.
     async fn fetch(
         &self,
         watches: &Watches,
@@ -244,7 +251,7 @@ impl Desk {
         for followed in &interest.keys {
             let selector = Selector::Key(followed.key.clone());
             let watched = covered(&followed.key) || watches.numbers.contains_key(&selector);
-            if all || !followed.told || !watched {
+            if all || !followed.reported || !watched {
                 keys.push(&followed.key);
             }
             if !covered(&followed.key) {
@@ -272,12 +279,12 @@ impl Desk {
 
     /// Reads some keys; the revision at which they were read.
     async fn fetch_keys(&self, interest: &Interest, keys: &[&Key]) -> Result<i64, StoreError> {
-        let request = self.place().read_all(keys.iter().copied());
-        let answer: TxnResponse = self.line.read(TXN, request, FETCH_WITHIN).await?;
+        let request = self.keyspace().read_all(keys.iter().copied());
+        let answer: TxnResponse = self.client.read(TXN, request, FETCH_WITHIN).await?;
         let seen = kv::revision(answer.header.as_ref())?;
         let at = kv::version_of(seen)?;
-        // What is refused is older than what was told meanwhile: the watch,
-        // which begins here, tells the rest.
+        // What is refused is older than what was published meanwhile: the
+        // watch, which begins here, brings the rest.
         for (key, answer) in keys.iter().zip(&answer.responses) {
             let found = answer.range.as_ref().and_then(|range| range.kvs.first());
             match found {
@@ -293,12 +300,12 @@ impl Desk {
     async fn fetch_prefix(&self, interest: &Interest, prefix: &str) -> Result<i64, StoreError> {
         let (mut first, mut after) = (None, None);
         loop {
-            let request = self.place().list(prefix, after.as_deref());
-            let answer: RangeResponse = self.line.read(RANGE, request, FETCH_WITHIN).await?;
+            let request = self.keyspace().list(prefix, after.as_deref());
+            let answer: RangeResponse = self.client.read(RANGE, request, FETCH_WITHIN).await?;
             let seen = kv::revision(answer.header.as_ref())?;
             let first = *first.get_or_insert(seen);
             for kv in &answer.kvs {
-                if let Some(key) = self.place().key(&kv.key) {
+                if let Some(key) = self.keyspace().key(&kv.key) {
                     let _ = self.hub.fetched(interest, &key, Some(kv::register(kv)?));
                 }
             }
@@ -324,11 +331,11 @@ mod tests {
 
     #[test]
     fn watches_follow_the_interest() {
-        let place = Place { prefix: "t/" };
+        let keyspace = KeySpace { prefix: "t/" };
         let a = Selector::Key(Key::new("a").expect("a key"));
         let below = Selector::Prefix("b/".into());
         let mut watches = Watches::default();
-        let asked = watches.change(BTreeMap::from([(a.clone(), 7)]), place);
+        let asked = watches.change(BTreeMap::from([(a.clone(), 7)]), keyspace);
         let [
             WatchRequest {
                 create: Some(create),
@@ -341,8 +348,11 @@ mod tests {
         assert_eq!((create.start_revision, create.watch_id), (8, 1));
         assert_eq!((&create.key[..], create.range_end.len()), (&b"t/a"[..], 0));
         // What is watched already is not asked for again.
-        assert_eq!(watches.change(BTreeMap::from([(a.clone(), 9)]), place), []);
-        let asked = watches.change(BTreeMap::from([(below, 9)]), place);
+        assert_eq!(
+            watches.change(BTreeMap::from([(a.clone(), 9)]), keyspace),
+            []
+        );
+        let asked = watches.change(BTreeMap::from([(below, 9)]), keyspace);
         let cancelled = asked.iter().find_map(|request| request.cancel.as_ref());
         assert_eq!(cancelled.map(|cancel| cancel.watch_id), Some(1));
         assert!(watches.has(2) && !watches.has(1), "{:?}", watches.numbers);

@@ -1,4 +1,4 @@
-//! What goes over the line: etcd's protocol, as far as a store needs it.
+//! What goes over the connection: etcd's protocol, as far as a store needs it.
 //!
 //! The messages are etcd's own `rpc.proto` and `kv.proto`, written out by
 //! hand: a dozen of them, of which the derive makes the encoding. So the

@@ -1,4 +1,4 @@
-//! What an error of the server or of the line lets us conclude.
+//! What an error of the server or of the connection lets us conclude.
 
 use std::error::Error as _;
 
@@ -56,7 +56,7 @@ pub(super) fn reading(server: &str, error: &Error) -> StoreError {
 pub(super) fn writing(server: &str, error: &Error) -> StoreError {
     let text = answer(server, error);
     match error.as_db_error().map(DbError::code) {
-        // The line broke: the commit may have gone through.
+        // The connection broke: the commit may have gone through.
         None => StoreError::unknown(text),
         // The server is going down: it may say so after the commit, while
         // waiting for a standby. Of a transaction nobody is sure of, neither

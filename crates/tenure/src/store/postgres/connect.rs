@@ -19,7 +19,7 @@ use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::{AsyncMessage, Client, Config, SimpleQueryMessage, SimpleQueryRow};
 use tokio_stream::StreamExt as _;
 
-use super::hints::Inbox;
+use super::hints::NotificationInbox;
 use super::settings::{Server, Settings};
 use super::{classify, tls};
 use crate::drive;
@@ -31,29 +31,29 @@ const ADDRESSES_MAX: usize = 16;
 
 /// An open connection.
 #[derive(Clone, Debug)]
-pub(super) struct Connected {
+pub(super) struct PgConnection {
     client: Arc<Client>,
-    task: Arc<Task>,
-    pub(super) heard: Arc<Heard>,
+    task: Arc<ConnectionTask>,
+    pub(super) received: Arc<ReceivedCounts>,
     /// What comes unasked.
-    pub(super) inbox: Arc<Inbox>,
+    pub(super) inbox: Arc<NotificationInbox>,
 }
 
 /// Ends a task when it is dropped. A task whose handle is merely forgotten
 /// goes on, and keeps its connection.
 #[derive(Debug)]
-struct Task(JoinHandle<()>);
+struct ConnectionTask(JoinHandle<()>);
 
-impl Drop for Task {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 /// Tells a listener of the end of its connection, however it comes.
-struct Ends(Arc<Inbox>);
+struct EndNotice(Arc<NotificationInbox>);
 
-impl Drop for Ends {
+impl Drop for EndNotice {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -61,13 +61,13 @@ impl Drop for Ends {
 
 /// What has come over a connection.
 #[derive(Default, Debug)]
-pub(super) struct Heard {
+pub(super) struct ReceivedCounts {
     messages: AtomicU64,
     warnings: AtomicU64,
     last_warning: Mutex<String>,
 }
 
-impl Heard {
+impl ReceivedCounts {
     /// How many messages of any kind have come.
     pub(super) fn messages(&self) -> u64 {
         self.messages.load(Ordering::Acquire)
@@ -83,11 +83,11 @@ impl Heard {
         last.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn one_more(&self) {
+    fn count_message(&self) {
         self.messages.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn warned(&self, warning: &DbError) {
+    fn count_warning(&self, warning: &DbError) {
         // 01000 has no meaning of its own, and the words are in any language.
         // So every such warning counts; that may be one too many.
         let code = warning.code().code();
@@ -107,7 +107,7 @@ impl Heard {
     }
 }
 
-impl Connection for Connected {
+impl Connection for PgConnection {
     fn is_open(&self) -> bool {
         !self.client.is_closed()
     }
@@ -117,7 +117,7 @@ impl Connection for Connected {
     }
 }
 
-impl Connected {
+impl PgConnection {
     /// Ends the connection; those who wait on it learn at once.
     pub(super) fn end(&self) {
         self.task.0.abort();
@@ -132,7 +132,7 @@ impl Connected {
         let mut answer = pin!(self.client.simple_query_raw(statements).await?);
         let (mut all, mut rows) = (Vec::new(), Vec::new());
         while let Some(message) = answer.next().await {
-            self.heard.one_more();
+            self.received.count_message();
             match message? {
                 SimpleQueryMessage::Row(row) => rows.push(row),
                 SimpleQueryMessage::CommandComplete(_) => all.push(std::mem::take(&mut rows)),
@@ -146,7 +146,7 @@ impl Connected {
 /// Connects to one host, over the first of its addresses that answers. On the
 /// background thread: the caller's executor may be blocked when the answer
 /// comes.
-pub(super) async fn open(settings: &Settings, server: &Server) -> Result<Connected, StoreError> {
+pub(super) async fn open(settings: &Settings, server: &Server) -> Result<PgConnection, StoreError> {
     let addresses = addresses(server).await?;
     let (mut is_broken, mut reasons) = (false, Vec::new());
     let only = |address: Option<IpAddr>| {
@@ -192,17 +192,20 @@ async fn connect(
     config: &Config,
     server: &str,
     tls: tls::Connector,
-) -> Result<Connected, StoreError> {
+) -> Result<PgConnection, StoreError> {
     let connected = config.connect(tls).await;
     let (client, mut connection) =
         connected.map_err(|error| classify::connecting(server, &error))?;
-    let (heard, inbox) = (Arc::<Heard>::default(), Arc::<Inbox>::default());
-    let (hears, ends) = (Arc::clone(&heard), Ends(Arc::clone(&inbox)));
+    let (received, inbox) = (
+        Arc::<ReceivedCounts>::default(),
+        Arc::<NotificationInbox>::default(),
+    );
+    let (counts, ends) = (Arc::clone(&received), EndNotice(Arc::clone(&inbox)));
     let serve = async move {
-        let Ends(inbox) = &ends;
+        let EndNotice(inbox) = &ends;
         loop {
             let message = poll_fn(|context| connection.poll_message(context)).await;
-            hears.one_more();
+            counts.count_message();
             match message {
                 Some(Ok(AsyncMessage::Notification(notice))) => {
                     inbox.put(notice.payload());
@@ -210,9 +213,9 @@ async fn connect(
                     tokio::task::consume_budget().await;
                 }
                 Some(Ok(AsyncMessage::Notice(notice))) => {
-                    // Counted before the messages after it are handed out:
-                    // whoever gets the answer of a write finds its warning.
-                    hears.warned(&notice);
+                    // Counted before the messages after it are handed out: a
+                    // caller that gets the answer of a write finds its warning.
+                    counts.count_warning(&notice);
                     tracing::warn!("the database says: {}", plain(notice.message()));
                 }
                 Some(Ok(_)) => {}
@@ -223,11 +226,11 @@ async fn connect(
             }
         }
     };
-    let task = Arc::new(Task(drive::background().spawn(serve)));
-    Ok(Connected {
+    let task = Arc::new(ConnectionTask(drive::background().spawn(serve)));
+    Ok(PgConnection {
         client: Arc::new(client),
         task,
-        heard,
+        received,
         inbox,
     })
 }

@@ -1,9 +1,9 @@
 //! What notifications say, and how little of it is believed.
 //!
-//! Whoever may connect to a database may notify on any channel and listen to
+//! A user who may connect to a database may notify on any channel and listen to
 //! any, without a right on any table. So a notification is a *hint* that a key
-//! has changed, and nothing else: followers are told what is read from the
-//! table. Nothing of a value travels along either.
+//! has changed, and nothing else: what is published is read from the table.
+//! Nothing of a value travels along either.
 //!
 //! A payload is the key, as hexadecimal, and the version that was written, or
 //! 0 for a deletion. (The release before reads when it is told this. Its own
@@ -13,9 +13,9 @@
 //! A forged one of that kind does nothing, and takes no other hint along.
 //!
 //! What is hinted at while a reading is under way is collected as a set of
-//! keys, of those alone that somebody follows, and of [`KEYS_MAX`] at most;
-//! with more of them everything that is followed is read. So a flood of
-//! notifications costs one reading after the other, and no memory.
+//! keys, of those alone that a watch selects, and of [`KEYS_MAX`] at most; with
+//! more of them everything that is watched is read. So a flood of notifications
+//! costs one reading after the other, and no memory.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,45 +38,46 @@ pub(super) enum Hints {
     All,
 }
 
-/// What a listener has to heed.
+/// What a listener has to act on.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Came {
+pub(super) enum ListenEvent {
     Hints(Hints),
-    /// The proof that was expected.
-    Proof,
+    /// The probe that was expected.
+    Probe,
     /// The connection has ended.
-    End,
+    Ended,
 }
 
-/// What has come over a connection that listens, until it is heeded. Of one
-/// that does not listen nothing is kept.
+/// What has come over a connection that listens, until the listener takes it.
+/// Of one that does not listen nothing is kept.
 #[derive(Default, Debug)]
-pub(super) struct Inbox {
+pub(super) struct NotificationInbox {
     state: Mutex<State>,
-    news: Notify,
+    arrived: Notify,
 }
 
 #[derive(Default, Debug)]
 struct State {
     hub: Option<Arc<Hub>>,
     hints: Option<Hints>,
-    /// The payload by which the line is proven, until it has come.
-    expected: Option<String>,
-    is_proven: bool,
+    /// The payload that proves that notifications get through, until it has
+    /// come.
+    expected_probe: Option<String>,
+    probe_received: bool,
     has_ended: bool,
 }
 
-impl Inbox {
-    /// Keeps from here on what those who follow something at `hub` may need.
+impl NotificationInbox {
+    /// Keeps from here on what the watches of `hub` may need.
     pub(super) fn open(&self, hub: &Arc<Hub>) {
         self.lock().hub = Some(Arc::clone(hub));
     }
 
-    /// Waits from here on for a proof: a payload that nobody can guess.
-    pub(super) fn expect(&self, proof: String) {
+    /// Waits from here on for a probe: a payload that cannot be guessed.
+    pub(super) fn expect_probe(&self, probe: String) {
         let mut state = self.lock();
-        state.expected = Some(proof);
-        state.is_proven = false;
+        state.expected_probe = Some(probe);
+        state.probe_received = false;
     }
 
     /// A notification.
@@ -85,11 +86,11 @@ impl Inbox {
         let Some(hub) = state.hub.clone() else {
             return;
         };
-        if state.expected.as_deref() == Some(payload) {
-            state.expected = None;
-            state.is_proven = true;
+        if state.expected_probe.as_deref() == Some(payload) {
+            state.expected_probe = None;
+            state.probe_received = true;
         } else {
-            // Or a proof that came late, or a stranger on the channel.
+            // Or a probe that came late, or a stranger on the channel.
             let Some((key, version)) = parse(payload) else {
                 return;
             };
@@ -99,23 +100,23 @@ impl Inbox {
             state.hint(key);
         }
         drop(state);
-        self.news.notify_one();
+        self.arrived.notify_one();
     }
 
     /// Nothing more will come.
     pub(super) fn end(&self) {
         self.lock().has_ended = true;
-        self.news.notify_one();
+        self.arrived.notify_one();
     }
 
-    /// Waits for what is to be heeded. Cancelling it loses nothing.
-    pub(super) async fn next(&self) -> Came {
+    /// Waits for the next of them. Cancelling it loses nothing.
+    pub(super) async fn next(&self) -> ListenEvent {
         loop {
-            let news = self.news.notified();
-            if let Some(came) = self.lock().take() {
-                return came;
+            let arrived = self.arrived.notified();
+            if let Some(event) = self.lock().take() {
+                return event;
             }
-            news.await;
+            arrived.await;
         }
     }
 
@@ -137,12 +138,12 @@ impl State {
         }
     }
 
-    fn take(&mut self) -> Option<Came> {
-        if std::mem::take(&mut self.is_proven) {
-            return Some(Came::Proof);
+    fn take(&mut self) -> Option<ListenEvent> {
+        if std::mem::take(&mut self.probe_received) {
+            return Some(ListenEvent::Probe);
         }
-        let hints = self.hints.take().map(Came::Hints);
-        hints.or_else(|| self.has_ended.then_some(Came::End))
+        let hints = self.hints.take().map(ListenEvent::Hints);
+        hints.or_else(|| self.has_ended.then_some(ListenEvent::Ended))
     }
 }
 
@@ -170,9 +171,9 @@ mod tests {
         Key::new(text).expect("a key")
     }
 
-    fn keys(inbox: &Inbox) -> Option<BTreeSet<Key>> {
+    fn keys(inbox: &NotificationInbox) -> Option<BTreeSet<Key>> {
         match inbox.lock().take() {
-            Some(Came::Hints(Hints::Keys(keys))) => Some(keys),
+            Some(ListenEvent::Hints(Hints::Keys(keys))) => Some(keys),
             None => None,
             other => panic!("{other:?}"),
         }
@@ -182,10 +183,10 @@ mod tests {
     fn a_flood_is_kept_as_the_keys_that_are_followed_or_as_everything() {
         let hub = Arc::new(Hub::default());
         let _watches = [
-            hub.follow(Selector::Key(key("a/b"))),
-            hub.follow(Selector::Prefix("beats/".into())),
+            hub.subscribe(Selector::Key(key("a/b"))),
+            hub.subscribe(Selector::Prefix("beats/".into())),
         ];
-        let inbox = Inbox::default();
+        let inbox = NotificationInbox::default();
         inbox.put(&payload("a/b", "1"));
         assert_eq!(keys(&inbox), None, "it does not listen yet");
         inbox.open(&hub);
@@ -205,15 +206,15 @@ mod tests {
             inbox.put(&payload(&format!("beats/{at}"), "7"));
         }
         let all = inbox.lock().take();
-        assert_eq!(all, Some(Came::Hints(Hints::All)));
+        assert_eq!(all, Some(ListenEvent::Hints(Hints::All)));
         assert_eq!(keys(&inbox), None);
     }
 
     #[test]
     fn of_what_is_known_no_reading_is_due() {
         let hub = Arc::new(Hub::default());
-        let _watch = hub.follow(Selector::Key(key("a")));
-        let inbox = Inbox::default();
+        let _watch = hub.subscribe(Selector::Key(key("a")));
+        let inbox = NotificationInbox::default();
         inbox.open(&hub);
         let register = Register {
             value: b"value".as_slice().into(),
@@ -233,17 +234,17 @@ mod tests {
     #[test]
     fn a_proof_is_the_one_that_was_drawn_and_goes_before_hints() {
         let hub = Arc::new(Hub::default());
-        let _watch = hub.follow(Selector::Key(key("a")));
-        let inbox = Inbox::default();
+        let _watch = hub.subscribe(Selector::Key(key("a")));
+        let inbox = NotificationInbox::default();
         inbox.open(&hub);
-        inbox.expect("proof 1".into());
+        inbox.expect_probe("proof 1".into());
         inbox.put("proof 2");
         inbox.put(&payload("a", "1"));
         inbox.put("proof 1");
-        assert_eq!(inbox.lock().take(), Some(Came::Proof));
+        assert_eq!(inbox.lock().take(), Some(ListenEvent::Probe));
         assert_eq!(keys(&inbox), Some([key("a")].into()));
         inbox.put("proof 1");
         inbox.end();
-        assert_eq!(inbox.lock().take(), Some(Came::End));
+        assert_eq!(inbox.lock().take(), Some(ListenEvent::Ended));
     }
 }

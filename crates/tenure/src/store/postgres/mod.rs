@@ -3,13 +3,13 @@
 //! A write is **one round trip**: a conditional `UPDATE` or `INSERT` whose
 //! `RETURNING` says whether it happened, in an implicit transaction that also
 //! asks for the safe setting (`synchronous_commit`, raised to `on` if it is
-//! lower) and bounds its own time. The notification of the followers goes out
+//! lower) and bounds its own time. The notification of other processes goes out
 //! right behind it, in a transaction of its own. Both go in the simple query
-//! protocol, so there is no prepared statement that a transaction-pooling
-//! proxy could misplace; values travel as hexadecimal literals, so there is
-//! nothing to escape.
+//! protocol, so there is no prepared statement that a transaction-pooling proxy
+//! could misplace; values travel as hexadecimal literals, so there is nothing
+//! to escape.
 //!
-//! All calls of a process are pipelined over one connection (`line.rs`); a
+//! All calls of a process are pipelined over one connection (`client.rs`); a
 //! second one listens for changes (`watcher.rs`). Each goes to the first of
 //! the URL's hosts that finishes a whole handshake and takes writes
 //! (`connect.rs`).
@@ -24,22 +24,22 @@
 //! them).
 
 mod classify;
+mod client;
 mod connect;
 mod hints;
-mod line;
-mod lost;
 mod passfile;
 mod settings;
 mod sql;
 mod table;
 mod tls;
+mod unsent_notifications;
 mod watcher;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::line::Line;
+use self::client::PgClient;
 use self::settings::Settings;
 use super::hub::Hub;
 use super::watcher::Watcher;
@@ -60,7 +60,7 @@ pub struct Postgres {
 #[derive(Debug)]
 struct Shared {
     settings: Arc<Settings>,
-    line: Arc<Line>,
+    client: Arc<PgClient>,
     hub: Arc<Hub>,
     watcher: Watcher,
 }
@@ -88,13 +88,13 @@ impl Postgres {
 
     fn start(settings: Settings) -> Result<Self, StoreError> {
         let settings = Arc::new(settings);
-        let line = Arc::new(Line::new(Arc::clone(&settings)));
+        let client = Arc::new(PgClient::new(Arc::clone(&settings)));
         let hub = Arc::new(Hub::default());
-        let watcher = watcher::start(Arc::clone(&settings), Arc::clone(&line), Arc::clone(&hub));
+        let watcher = watcher::start(Arc::clone(&settings), Arc::clone(&client), Arc::clone(&hub));
         Ok(Self {
             shared: Arc::new(Shared {
                 settings,
-                line,
+                client,
                 hub,
                 watcher,
             }),
@@ -102,16 +102,16 @@ impl Postgres {
     }
 
     async fn read_one(&self, key: &Key, within: Duration) -> Result<Reading, StoreError> {
-        let line = &self.shared.line;
-        let rows = line.read(|table| sql::read(table, key), within).await?;
+        let client = &self.shared.client;
+        let rows = client.read(|table| sql::read(table, key), within).await?;
         sql::reading(&rows)
     }
 
     async fn swap(&self, write: Write, within: Duration) -> Result<Written, StoreError> {
         refuse_oversized(&write)?;
-        let Shared { line, hub, .. } = &*self.shared;
+        let Shared { client, hub, .. } = &*self.shared;
         let change = |table: &_| Some(sql::write(table, &write, within));
-        let heed = |rows: &[_]| {
+        let on_rows = |rows: &[_]| {
             let Some((register, now)) = sql::written(rows, &write.value)? else {
                 return Err(StoreError::Conflict);
             };
@@ -119,7 +119,7 @@ impl Postgres {
             hub.publish(&write.key, register);
             Ok(Written { version, now })
         };
-        line.write(change, heed, within).await
+        client.write(change, on_rows, within).await
     }
 
     async fn remove(
@@ -128,17 +128,17 @@ impl Postgres {
         expected: &Version,
         within: Duration,
     ) -> Result<(), StoreError> {
-        let Shared { line, hub, .. } = &*self.shared;
+        let Shared { client, hub, .. } = &*self.shared;
         // A version that is not a number is none of this store's: a conflict.
         let change = |table: &_| sql::delete(table, key, expected, within);
-        let heed = |rows: &[_]| {
+        let on_rows = |rows: &[_]| {
             if rows.is_empty() {
                 return Err(StoreError::Conflict);
             }
             hub.publish_gone(key, expected.clone());
             Ok(())
         };
-        line.write(change, heed, within).await
+        client.write(change, on_rows, within).await
     }
 
     async fn page(
@@ -148,7 +148,7 @@ impl Postgres {
         within: Duration,
     ) -> Result<Page, StoreError> {
         let list = |table: &_| sql::list(table, prefix, after);
-        let rows = self.shared.line.read(list, within).await?;
+        let rows = self.shared.client.read(list, within).await?;
         sql::page(&rows)
     }
 }
@@ -203,11 +203,11 @@ impl Store for Postgres {
     }
 
     fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
-        Box::pin(self.shared.line.round_trip(within))
+        Box::pin(self.shared.client.round_trip(within))
     }
 
     fn watch(&self, selector: Selector) -> Watch {
-        let watch = self.shared.hub.follow(selector);
+        let watch = self.shared.hub.subscribe(selector);
         self.shared.watcher.wake();
         watch
     }

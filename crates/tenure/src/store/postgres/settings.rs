@@ -18,7 +18,7 @@ const SERVERS_MAX: usize = 16;
 
 /// How changes are noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Noticing {
+pub(super) enum WatchMode {
     /// By LISTEN, or by polling where that proves not to work.
     Auto,
     /// By LISTEN only.
@@ -46,9 +46,9 @@ pub(super) struct Settings {
     pub(super) config: Config,
     /// In the order of the URL.
     pub(super) servers: Vec<Server>,
-    pub(super) table: Wanted,
+    pub(super) table: TableName,
     pub(super) judge_by_store_clock: bool,
-    pub(super) noticing: Noticing,
+    pub(super) watch_mode: WatchMode,
     pub(super) poll_every: Duration,
     pub(super) trust: Trust,
     /// Whether a missing table is made.
@@ -86,12 +86,12 @@ impl Server {
 
 /// The table that a URL asks for: its name, and perhaps the schema.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Wanted {
+pub(super) struct TableName {
     /// As the URL has it; safe to stand in a statement.
     pub(super) name: String,
 }
 
-impl Wanted {
+impl TableName {
     fn parse(name: &str) -> Result<Self, StoreError> {
         let part = |part: &str| {
             let mut letters = part.bytes();
@@ -133,11 +133,11 @@ impl Settings {
         let mut settings = Self {
             config: Config::new(),
             servers: Vec::new(),
-            table: Wanted {
+            table: TableName {
                 name: "tenure_register".into(),
             },
             judge_by_store_clock: false,
-            noticing: Noticing::Auto,
+            watch_mode: WatchMode::Auto,
             poll_every: Duration::from_millis(200),
             trust: Trust::Anybody,
             may_create: true,
@@ -146,9 +146,9 @@ impl Settings {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             match key {
-                "table" => settings.table = Wanted::parse(value)?,
+                "table" => settings.table = TableName::parse(value)?,
                 "expiry" => settings.judge_by_store_clock = expiry(value)?,
-                "watch" => settings.noticing = noticing(value)?,
+                "watch" => settings.watch_mode = watch_mode(value)?,
                 "poll" => settings.poll_every = poll(value)?,
                 "password_file" => file = Some(PathBuf::from(value)),
                 "sslrootcert" => settings.trust = Trust::File(PathBuf::from(value)),
@@ -342,11 +342,11 @@ fn expiry(value: &str) -> Result<bool, StoreError> {
     }
 }
 
-fn noticing(value: &str) -> Result<Noticing, StoreError> {
+fn watch_mode(value: &str) -> Result<WatchMode, StoreError> {
     match value {
-        "auto" => Ok(Noticing::Auto),
-        "listen" => Ok(Noticing::Listen),
-        "poll" => Ok(Noticing::Poll),
+        "auto" => Ok(WatchMode::Auto),
+        "listen" => Ok(WatchMode::Listen),
+        "poll" => Ok(WatchMode::Poll),
         _ => Err(StoreError::broken(format!(
             "watch=: expected auto, listen or poll, found {value:?}"
         ))),

@@ -6,13 +6,14 @@
 //! began.
 //!
 //! *Every function, operator and type is named with its schema*, `pg_catalog`.
-//! One without is looked for on the search path, and whoever may create
+//! One without is looked for on the search path, and a user who may create
 //! something in a schema there could put one beside it that fits better: it
 //! would run with all rights of the candidate. A `SET search_path` would not
 //! do, for behind a transaction-pooling proxy it holds for nobody or for
 //! others. So nothing is written that the server looks up by itself, such as
-//! `IN`, `BETWEEN` or `IS DISTINCT FROM`. (`extract`, `bigint` and `timestamp
-//! with time zone` are words of the grammar, and mean the server's own.)
+//! `IN`, `BETWEEN` or `IS DISTINCT FROM`. (`extract`, `bigint` and
+//! `timestamp with time zone` are words of the grammar, and mean the server's
+//! own.)
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::time::{ClockId, StoreTime};
 use tokio_postgres::SimpleQueryRow;
 
-use super::settings::Wanted;
+use super::settings::TableName;
 use super::table::Table;
 use crate::error::StoreError;
 use crate::store::hub::Interest;
@@ -77,7 +78,7 @@ pub(super) const COLUMNS: &str =
 /// The tables of this name on the search path, in its order, or the one in
 /// the schema that is named: what each is called, its columns, what it is, and
 /// the triggers that it has beside those for which it is refused.
-pub(super) fn describe(wanted: &Wanted) -> String {
+pub(super) fn describe(wanted: &TableName) -> String {
     let (schema, name) = wanted.parts();
     let schemas = schema.map_or_else(
         || "pg_catalog.current_schemas(false)".to_owned(),
@@ -88,7 +89,7 @@ pub(super) fn describe(wanted: &Wanted) -> String {
          (SELECT pg_catalog.string_agg(pg_catalog.concat(a.attname, ' ', \
          pg_catalog.format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY a.attnum) \
          FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid \
-         AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped), {WHAT}, \
+         AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped), {TABLE_KIND}, \
          (SELECT pg_catalog.string_agg(g.tgname::pg_catalog.text, ', ' ORDER BY g.tgname) \
          FROM {TRIGGERS}) \
          FROM pg_catalog.unnest({schemas}) WITH ORDINALITY s(name, at) \
@@ -100,16 +101,16 @@ pub(super) fn describe(wanted: &Wanted) -> String {
     )
 }
 
-/// An ordinary table that the server keeps, in the words of [`WHAT`].
+/// An ordinary table that the server keeps, in the words of [`TABLE_KIND`].
 pub(super) const ORDINARY: &str = "an ordinary table";
 /// One that the server empties after a crash, or at the end of a session.
-pub(super) const EMPTIED: &str = "one that the server empties";
+pub(super) const UNLOGGED: &str = "one that the server empties";
 /// One whose versions somebody else gives out, or nobody.
-pub(super) const UNCOUNTED: &str = "one without an identity";
+pub(super) const NO_IDENTITY: &str = "one without an identity";
 /// One whose versions may go back, or come again.
-pub(super) const FALLING: &str = "one with an identity that does not rise";
+pub(super) const IDENTITY_NOT_RISING: &str = "one with an identity that does not rise";
 /// What stands before the name of a trigger that may change rows.
-pub(super) const CHANGED_BY: &str = "trigger ";
+pub(super) const CHANGING_TRIGGER: &str = "trigger ";
 
 /// The triggers that somebody made for a table and that are not disabled.
 macro_rules! triggers {
@@ -141,7 +142,7 @@ macro_rules! changed_by {
 /// somewhere else. The catalogues that are read are open to every user.
 /// (`relhassubclass` and `relhasrules` may be set where there is nothing any
 /// more.)
-const WHAT: &str = concat!(
+const TABLE_KIND: &str = concat!(
     "CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'v' THEN 'a view' \
      WHEN c.relkind OPERATOR(pg_catalog.=) 'm' THEN 'a materialized view' \
      WHEN c.relkind OPERATOR(pg_catalog.=) 'f' THEN 'a foreign table' \
@@ -173,31 +174,31 @@ const WHAT: &str = concat!(
 );
 
 /// What this relation is now, which is named with its schema.
-pub(super) fn what(table: &str) -> String {
+pub(super) fn table_kind(table: &str) -> String {
     let name = text(table);
     format!(
-        "SELECT {WHAT} FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) \
+        "SELECT {TABLE_KIND} FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) \
          pg_catalog.to_regclass({name})::pg_catalog.oid"
     )
 }
 
 /// Makes the table, in one transaction that ends with the last statement.
-pub(super) fn create(wanted: &Wanted, within: Duration) -> String {
+pub(super) fn create(wanted: &TableName, within: Duration) -> String {
     before_writing(within) + &migration(&wanted.name)
 }
 
 /// What stands before every read: whether the server takes no writes, which
-/// one that may lag behind does not. With `settles`, the reading waits as well
+/// one that may lag behind does not. With `waits_for_standby`, the reading waits as well
 /// until all that was committed before it is replicated, as a write would: it
 /// writes a message to the log of the database that says nothing.
-pub(super) fn before_reading(settles: bool) -> String {
-    let settle = format!(
+pub(super) fn before_reading(waits_for_standby: bool) -> String {
+    let wait = format!(
         ", {}, pg_catalog.pg_logical_emit_message(true, 'tenure', '')",
         replicated()
     );
     format!(
         "SELECT pg_catalog.current_setting('transaction_read_only') AS read_only{}; ",
-        if settles { settle.as_str() } else { "" }
+        if waits_for_standby { wait.as_str() } else { "" }
     )
 }
 
@@ -232,18 +233,18 @@ fn before_writing(within: Duration) -> String {
 }
 
 /// How long a notification may wait for the lock under which a server takes
-/// them. It is one for all its databases: whoever may connect to any of them
+/// them. It is one for all its databases: a user who may connect to any of them
 /// can hold it for seconds, and calls wait behind the notification.
-const NOTIFIED_WITHIN: Duration = Duration::from_millis(100);
+const NOTIFY_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// What stands before a notification, which is a hint that may be lost.
-fn before_notifying(within: Duration) -> String {
-    bounds_with(within, (within / 4).min(NOTIFIED_WITHIN))
+fn before_notification(within: Duration) -> String {
+    bounds_with(within, (within / 4).min(NOTIFY_LOCK_TIMEOUT))
 }
 
-/// A notification on a channel of our own, by which a listener is proven.
-pub(super) fn proof(channel: &str, payload: &str) -> String {
-    let millis = NOTIFIED_WITHIN.as_millis();
+/// A notification on a channel of our own, which probes a listener.
+pub(super) fn probe(channel: &str, payload: &str) -> String {
+    let millis = NOTIFY_LOCK_TIMEOUT.as_millis();
     format!(
         "SELECT pg_catalog.set_config('lock_timeout', '{millis}', true); \
          NOTIFY {channel}, '{payload}'"
@@ -252,8 +253,8 @@ pub(super) fn proof(channel: &str, payload: &str) -> String {
 
 /// Bounds on the time of a transaction.
 fn bounds(within: Duration) -> String {
-    // Whoever holds the row holds it for one commit; if it is longer, let
-    // those who wait behind us in the pipeline go on.
+    // A transaction that holds the row holds it for one commit; if it is
+    // longer, let those who wait behind us in the pipeline go on.
     bounds_with(within, within / 4)
 }
 
@@ -337,7 +338,7 @@ pub(super) fn write(table: &Table, write: &Write, within: Duration) -> Change {
     let notification = format!(
         "{}; SELECT pg_catalog.pg_notify('{}', {told}), pg_catalog.pg_notify('{}', {told}) FROM {} r \
          WHERE r.key OPERATOR(pg_catalog.=) {key}{written}",
-        before_notifying(within),
+        before_notification(within),
         table.channel_of(&write.key),
         table.channel,
         table.name
@@ -368,7 +369,7 @@ pub(super) fn delete(
     let notification = format!(
         "{}; SELECT pg_catalog.pg_notify('{}', {told}), pg_catalog.pg_notify('{}', {told}) \
          WHERE NOT EXISTS (SELECT FROM {name} r WHERE r.key OPERATOR(pg_catalog.=) {})",
-        before_notifying(within),
+        before_notification(within),
         table.channel_of(key),
         table.channel,
         text(key.as_str()),
@@ -466,13 +467,13 @@ pub(super) fn store_time(micros: i64) -> StoreTime {
 }
 
 /// An answer that is not what was asked for: a retry may bring a sound one.
-fn garbled() -> StoreError {
+fn unexpected_answer() -> StoreError {
     StoreError::unknown("expected a row of the table, found something else in the answer")
 }
 
 fn number(row: &SimpleQueryRow, column: &str) -> Result<Option<i64>, StoreError> {
-    let text = row.try_get(column).map_err(|_| garbled())?;
-    text.map(|text| text.parse().map_err(|_| garbled()))
+    let text = row.try_get(column).map_err(|_| unexpected_answer())?;
+    text.map(|text| text.parse().map_err(|_| unexpected_answer()))
         .transpose()
 }
 
@@ -485,8 +486,11 @@ pub(super) fn register(row: &SimpleQueryRow) -> Result<Option<Register>, StoreEr
     let Some(version) = number(row, "version")? else {
         return Ok(None);
     };
-    let value = row.try_get("value").map_err(|_| garbled())?.and_then(unhex);
-    let value = Bytes::from(value.ok_or_else(garbled)?);
+    let value = row
+        .try_get("value")
+        .map_err(|_| unexpected_answer())?
+        .and_then(unhex);
+    let value = Bytes::from(value.ok_or_else(unexpected_answer)?);
     let version = Version::from_u64(version.cast_unsigned());
     Ok(Some(Register {
         value,
@@ -498,13 +502,13 @@ pub(super) fn register(row: &SimpleQueryRow) -> Result<Option<Register>, StoreEr
 pub(super) fn key(row: &SimpleQueryRow) -> Result<Key, StoreError> {
     let text = row
         .try_get("key")
-        .map_err(|_| garbled())?
-        .ok_or_else(garbled)?;
-    Key::new(text).map_err(|_| garbled())
+        .map_err(|_| unexpected_answer())?
+        .ok_or_else(unexpected_answer)?;
+    Key::new(text).map_err(|_| unexpected_answer())
 }
 
 pub(super) fn reading(rows: &[SimpleQueryRow]) -> Result<Reading, StoreError> {
-    let row = rows.first().ok_or_else(garbled)?;
+    let row = rows.first().ok_or_else(unexpected_answer)?;
     Ok(Reading {
         register: register(row)?,
         now: now(row)?,
@@ -520,7 +524,7 @@ pub(super) fn written(
     let Some(row) = rows.first() else {
         return Ok(None);
     };
-    let version = number(row, "version")?.ok_or_else(garbled)?;
+    let version = number(row, "version")?.ok_or_else(unexpected_answer)?;
     let version = Version::from_u64(version.cast_unsigned());
     let stamp = number(row, "stamp")?.map(store_time);
     Ok(Some((

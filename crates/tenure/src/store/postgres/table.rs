@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use tokio_postgres::error::SqlState;
 
-use super::connect::Connected;
-use super::settings::{Settings, Wanted};
+use super::connect::PgConnection;
+use super::settings::{Settings, TableName};
 use super::{classify, sql};
 use crate::error::StoreError;
 use crate::store::{Key, Selector, no_store};
@@ -75,15 +75,15 @@ fn area(key: &str) -> Option<&str> {
 }
 
 /// The table that was found first, for as long as the process lives.
-pub(super) type Found = OnceLock<Table>;
+pub(super) type ResolvedTable = OnceLock<Table>;
 
 /// Finds the table, or makes it; once. On each later connection looks whether
 /// it is a permanent one still, and no view or parent of others that are not:
 /// a crash of the server would have emptied it, and ended the connections.
 pub(super) async fn find(
-    found: &Found,
+    found: &ResolvedTable,
     settings: &Settings,
-    connected: &Connected,
+    connected: &PgConnection,
 ) -> Result<(), StoreError> {
     if let Some(table) = found.get() {
         return still_ordinary(settings, connected, table).await;
@@ -98,8 +98,8 @@ pub(super) async fn find(
         None => make(settings, connected).await?,
     };
     tracing::info!("{settings}: registers are in the table {name}");
-    // Whoever came first has found the same, or the next call is refused by
-    // the server as one for a table that is not there.
+    // If another connection was first, it has found the same table, or the
+    // server refuses the next call as one for a table that is not there.
     let _ = found.set(Table {
         name,
         channel: wanted.channel(),
@@ -110,7 +110,7 @@ pub(super) async fn find(
 /// The only table of that name that can be reached.
 async fn existing(
     settings: &Settings,
-    connected: &Connected,
+    connected: &PgConnection,
 ) -> Result<Option<String>, StoreError> {
     let wanted = &settings.table;
     let answer = connected.ask(&sql::describe(wanted)).await;
@@ -151,10 +151,10 @@ async fn existing(
 /// refused by the statements that name it.
 async fn still_ordinary(
     settings: &Settings,
-    connected: &Connected,
+    connected: &PgConnection,
     table: &Table,
 ) -> Result<(), StoreError> {
-    let answer = connected.ask(&sql::what(&table.name)).await;
+    let answer = connected.ask(&sql::table_kind(&table.name)).await;
     let answer = answer.map_err(|error| classify::reading(&settings.to_string(), &error))?;
     let row = answer.last().and_then(|rows| rows.first());
     match row.and_then(|row| row.get(0)) {
@@ -166,7 +166,7 @@ async fn still_ordinary(
 /// What was acknowledged must be in the table after a crash of the server, and
 /// no version may be seen twice.
 fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
-    let trigger = found.and_then(|found| found.strip_prefix(sql::CHANGED_BY));
+    let trigger = found.and_then(|found| found.strip_prefix(sql::CHANGING_TRIGGER));
     if let Some(trigger) = trigger {
         return Err(StoreError::broken(format!(
             "expected table {name} to keep rows as they are written, found trigger {trigger} that \
@@ -176,7 +176,7 @@ fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
     }
     match found {
         Some(sql::ORDINARY) => Ok(()),
-        Some(sql::UNCOUNTED) => Err(StoreError::broken(format!(
+        Some(sql::NO_IDENTITY) => Err(StoreError::broken(format!(
             "expected the column version of table {name} to be an identity, found that it is none: \
              several writes would have one version, and several candidates lead in one term; end \
              all candidates and run: ALTER TABLE {name} ALTER COLUMN version DROP DEFAULT, ALTER \
@@ -184,12 +184,12 @@ fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
              SELECT setval(pg_get_serial_sequence('{}', 'version'), max(version)) FROM {name};",
             name.replace('\'', "''")
         ))),
-        Some(sql::FALLING) => Err(StoreError::broken(format!(
+        Some(sql::IDENTITY_NOT_RISING) => Err(StoreError::broken(format!(
             "expected the identity of the column version of table {name} to rise with each write, \
              found that it falls, cycles or keeps numbers for sessions; end all candidates and run: \
              ALTER TABLE {name} ALTER COLUMN version SET INCREMENT BY 1 SET NO CYCLE SET CACHE 1;"
         ))),
-        Some(sql::EMPTIED) => Err(StoreError::broken(format!(
+        Some(sql::UNLOGGED) => Err(StoreError::broken(format!(
             "expected table {name} to be a permanent one, found one that the server empties after \
              a crash; end all candidates and run: ALTER TABLE {name} SET LOGGED;"
         ))),
@@ -205,10 +205,10 @@ fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
 /// Makes the table if nobody else has meanwhile; its name. Of processes that
 /// create at once all but one fail on the catalogue, and take the one that is
 /// there then. No advisory lock is held for it: anybody who may connect can
-/// take any of those, and keep it. Two with different search paths may make
-/// two tables at once; whoever can reach both finds that when it looks again,
-/// and is refused.
-async fn make(settings: &Settings, connected: &Connected) -> Result<String, StoreError> {
+/// take any of those, and keep it. Two with different search paths may make two
+/// tables at once; a process that can reach both finds that when it looks
+/// again, and is refused.
+async fn make(settings: &Settings, connected: &PgConnection) -> Result<String, StoreError> {
     let wanted = &settings.table;
     if let Err(error) = connected.ask(&sql::create(wanted, MAKE_WITHIN)).await {
         let taken = [
@@ -233,7 +233,7 @@ async fn make(settings: &Settings, connected: &Connected) -> Result<String, Stor
     })
 }
 
-fn refused(wanted: &Wanted, why: &str) -> StoreError {
+fn refused(wanted: &TableName, why: &str) -> StoreError {
     StoreError::broken(format!(
         "expected table {}, found none, and could not create it: {why}; have somebody who may \
          run: {};",

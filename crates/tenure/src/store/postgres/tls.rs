@@ -72,8 +72,8 @@ fn authorities(path: &Path) -> Result<RootCertStore, StoreError> {
     }
 }
 
-/// Takes any certificate, as `sslmode=require` means in PostgreSQL: the line
-/// is encrypted, its other end is whoever answered.
+/// Takes any certificate, as `sslmode=require` means in PostgreSQL: the
+/// connection is encrypted, and who is at its other end is not known.
 #[derive(Debug)]
 struct Anybody {
     provider: Arc<CryptoProvider>,

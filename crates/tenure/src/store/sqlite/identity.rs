@@ -4,7 +4,7 @@
 //! *inode*, and by a journal that lies beside the *name*. Two processes that
 //! reach one inode by two names exclude each other, and see each other's
 //! writes; but if one of them dies in the middle of a write, its journal lies
-//! beside its own name, and whoever comes by the other name takes half a
+//! beside its own name, and a process that comes by the other name takes half a
 //! write for a whole one. So a file with a second name is refused when it is
 //! opened: one with a second hard link, and one that is itself a mount point,
 //! as `docker run -v x.db:/y.db` makes it. A directory that is mounted brings
@@ -33,30 +33,30 @@ pub(super) struct Identity {
 
 /// What a path leads to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct FileInfo {
     pub(super) identity: Identity,
     /// How many names the file has.
-    pub(super) links: u64,
+    pub(super) hard_links: u64,
     /// It is a plain file.
     plain: bool,
 }
 
 /// What the path leads to now.
-pub(super) fn look(path: &Path) -> io::Result<Found> {
+pub(super) fn stat(path: &Path) -> io::Result<FileInfo> {
     let file = fs::metadata(path)?;
     let identity = Identity {
         device: file.dev(),
         inode: file.ino(),
     };
-    Ok(Found {
+    Ok(FileInfo {
         identity,
-        links: file.nlink(),
+        hard_links: file.nlink(),
         plain: file.is_file(),
     })
 }
 
 /// Refuses what is no plain file, and a file that goes by a second name.
-pub(super) fn refuse_second_name(path: &Path, found: &Found) -> Result<(), StoreError> {
+pub(super) fn refuse_second_name(path: &Path, found: &FileInfo) -> Result<(), StoreError> {
     let place = path.display();
     if !found.plain {
         return Err(StoreError::broken(format!(
@@ -64,12 +64,12 @@ pub(super) fn refuse_second_name(path: &Path, found: &Found) -> Result<(), Store
              a pipe; name another path"
         )));
     }
-    if found.links > 1 {
+    if found.hard_links > 1 {
         return Err(StoreError::broken(format!(
             "expected {place} to have one name, found {} hard links to it: SQLite would look for \
              its journal beside another name, and take half a write for a whole one; copy the \
              file, or remove the other names",
-            found.links
+            found.hard_links
         )));
     }
     if is_mount_point(path) {
@@ -142,7 +142,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         fs::create_dir(directory.path().join("within")).expect("a directory");
         for path in [directory.path(), Path::new("/dev/null")] {
-            let found = look(path).expect("it is there");
+            let found = stat(path).expect("it is there");
             let refused = refuse_second_name(path, &found).expect_err("no file");
             assert!(refused.to_string().contains("plain file"), "{refused}");
         }
@@ -153,10 +153,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a.db");
         fs::write(&path, "").expect("a file");
-        let one = look(&path).expect("a file");
+        let one = stat(&path).expect("a file");
         refuse_second_name(&path, &one).expect("one name");
         fs::hard_link(&path, directory.path().join("b.db")).expect("a link");
-        let two = look(&path).expect("a file");
+        let two = stat(&path).expect("a file");
         assert_eq!(one.identity, two.identity);
         let refused = refuse_second_name(&path, &two).expect_err("two names");
         assert!(refused.to_string().contains("2 hard links"), "{refused}");

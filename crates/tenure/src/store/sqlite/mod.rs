@@ -12,7 +12,7 @@
 //! machine's boot-time clock, which all processes share and which cannot
 //! step, so a fresh candidate takes a long-dead election at once. Which file
 //! that is, and what happens when it is not any more, is the matter of
-//! `link.rs`.
+//! `file_connection.rs`.
 //!
 //! Limits: 1,024 writes and as many reads wait in their queues (more are
 //! refused as unavailable), 256 go into one transaction.
@@ -21,12 +21,12 @@
 //! clock are one machine's, so all who open the file must be on it; file
 //! systems that machines share are refused.
 
-mod beside;
+mod file_connection;
+mod filesystem;
 mod identity;
-mod link;
-mod links;
+mod journal_files;
 mod mode;
-mod place;
+mod symlinks;
 mod table;
 mod watcher;
 mod worker;
@@ -36,7 +36,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::link::{Link, Place, Purpose};
+use self::file_connection::{DatabaseFile, FileConnection, Purpose};
 use self::worker::{Job, Worker};
 use super::hub::Hub;
 pub use mode::FileMode;
@@ -55,7 +55,7 @@ pub struct Sqlite {
 
 #[derive(Debug)]
 struct Shared {
-    place: Arc<Place>,
+    file: Arc<DatabaseFile>,
     worker: Worker,
     watcher: watcher::Watcher,
     hub: Arc<Hub>,
@@ -83,9 +83,9 @@ impl Sqlite {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_with(path: impl AsRef<Path>, mode: FileMode) -> Result<Self, StoreError> {
-        let place = Self::place(path, mode)?;
-        let writer = Link::make(&place)?;
-        Self::start(place, writer)
+        let file = Self::file(path, mode)?;
+        let writer = FileConnection::open_or_create(&file)?;
+        Self::start(file, writer)
     }
 
     /// Opens the file if there is one, and makes nothing: until there is one
@@ -96,23 +96,23 @@ impl Sqlite {
     /// [`StoreError::Unavailable`] if no thread can be started.
     pub fn existing(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         // It makes no file.
-        let place = Self::place(path, FileMode::default())?;
-        let writer = Link::new(&place, Purpose::Write);
-        Self::start(place, writer)
+        let file = Self::file(path, FileMode::default())?;
+        let writer = FileConnection::new(&file, Purpose::Write);
+        Self::start(file, writer)
     }
 
-    fn place(path: impl AsRef<Path>, mode: FileMode) -> Result<Arc<Place>, StoreError> {
+    fn file(path: impl AsRef<Path>, mode: FileMode) -> Result<Arc<DatabaseFile>, StoreError> {
         let path = std::path::absolute(path.as_ref()).map_err(StoreError::broken)?;
-        Ok(Place::new(path, mode))
+        Ok(DatabaseFile::new(path, mode))
     }
 
-    fn start(place: Arc<Place>, writer: Link) -> Result<Self, StoreError> {
+    fn start(file: Arc<DatabaseFile>, writer: FileConnection) -> Result<Self, StoreError> {
         let hub = Arc::new(Hub::default());
-        let worker = Worker::start(&place, writer, &hub)?;
-        let watcher = watcher::Watcher::start(&place, Arc::clone(&hub))?;
+        let worker = Worker::start(&file, writer, &hub)?;
+        let watcher = watcher::Watcher::start(&file, Arc::clone(&hub))?;
         Ok(Self {
             shared: Arc::new(Shared {
-                place,
+                file,
                 worker,
                 watcher,
                 hub,
@@ -124,14 +124,14 @@ impl Sqlite {
         &self,
         within: Duration,
         job: impl FnOnce(worker::Reply<T>) -> Job,
-        late: fn(String) -> StoreError,
+        on_timeout: fn(String) -> StoreError,
     ) -> Result<T, StoreError> {
         let (reply, answer) = tokio::sync::oneshot::channel();
         self.shared.worker.submit(within, job(reply))?;
         match tokio::time::timeout(within, answer).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(StoreError::unknown("the store's thread has ended")),
-            Err(_) => Err(late(format!(
+            Err(_) => Err(on_timeout(format!(
                 "{self} did not answer within {}",
                 about(within)
             ))),
@@ -141,7 +141,7 @@ impl Sqlite {
 
 impl fmt::Display for Sqlite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sqlite://{}", self.shared.place.path().display())
+        write!(f, "sqlite://{}", self.shared.file.path().display())
     }
 }
 
@@ -206,7 +206,7 @@ impl Store for Sqlite {
     }
 
     fn watch(&self, selector: Selector) -> Watch {
-        let watch = self.shared.hub.follow(selector);
+        let watch = self.shared.hub.subscribe(selector);
         self.shared.watcher.wake();
         watch
     }

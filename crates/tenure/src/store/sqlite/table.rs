@@ -66,8 +66,8 @@ pub(super) fn read(connection: &Connection, key: &Key) -> rusqlite::Result<Optio
 /// A register from a row of [`SELECT`]. No row can make this fail: a column
 /// holds values of any type here, so a row that somebody edited by hand would
 /// otherwise take down the transaction that it is read in, and with it calls
-/// that concern its neighbours. Whoever decodes the value finds that it is no
-/// record, if it is none, and says so of this one register.
+/// that concern its neighbours. The reader that decodes the value finds that it
+/// is no record, if it is none, and says so of this one register.
 pub(super) fn register(row: &Row<'_>) -> rusqlite::Result<Register> {
     let version: i64 = row.get(0)?;
     let value = bytes(row.get_ref(1)?);

@@ -20,70 +20,70 @@ use rusqlite::Connection;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify;
 
-use super::link::{self, BUSY_WAIT, Link, Place, Purpose};
+use super::file_connection::{self, BUSY_WAIT, DatabaseFile, FileConnection, Purpose};
 use super::table;
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::Key;
 use crate::store::hub::Hub;
 
-const SLOW_LOOK: Duration = Duration::from_millis(250);
+const POLL_SLOWLY: Duration = Duration::from_millis(250);
 /// How soon to look again after a look that something overtook.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
-const LOOK_WITHOUT_INOTIFY: Duration = Duration::from_millis(20);
+const POLL_AGAIN: Duration = Duration::from_millis(1);
+const POLL_WITHOUT_INOTIFY: Duration = Duration::from_millis(20);
 
 /// A handle to the thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct Watcher {
-    bell: Arc<Bell>,
+    wake_signal: Arc<Signal>,
 }
 
 #[derive(Debug)]
-struct Bell {
+struct Signal {
     descriptor: OwnedFd,
     ended: AtomicBool,
 }
 
-impl Bell {
-    fn ring(&self) {
-        // A counter that is full has been rung already.
+impl Signal {
+    fn signal(&self) {
+        // A counter that is full has signalled already.
         let _ = rustix::io::write(&self.descriptor, &1u64.to_ne_bytes());
     }
 }
 
 impl Watcher {
-    pub(super) fn start(place: &Arc<Place>, hub: Arc<Hub>) -> Result<Self, StoreError> {
+    pub(super) fn start(file: &Arc<DatabaseFile>, hub: Arc<Hub>) -> Result<Self, StoreError> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let descriptor = eventfd(0, flags).map_err(StoreError::unavailable)?;
-        let bell = Arc::new(Bell {
+        let wake_signal = Arc::new(Signal {
             descriptor,
             ended: AtomicBool::new(false),
         });
-        let desk = Desk {
-            link: Link::new(place, Purpose::Read),
-            opened: 0,
+        let thread = SqliteWatchThread {
+            file_connection: FileConnection::new(file, Purpose::Read),
+            times_opened: 0,
             notices: None,
-            bell: Arc::clone(&bell),
+            wake_signal: Arc::clone(&wake_signal),
             hub,
             seen: None,
         };
         std::thread::Builder::new()
             .name("tenure-sqlite-watch".into())
-            .spawn(move || desk.serve())
+            .spawn(move || thread.serve())
             .map_err(StoreError::unavailable)?;
-        Ok(Self { bell })
+        Ok(Self { wake_signal })
     }
 
     /// The interest has changed: fetch what is new in it.
     pub(super) fn wake(&self) {
-        self.bell.ring();
+        self.wake_signal.signal();
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.bell.ended.store(true, Ordering::Release);
-        self.bell.ring();
+        self.wake_signal.ended.store(true, Ordering::Release);
+        self.wake_signal.signal();
     }
 }
 
@@ -95,53 +95,53 @@ fn notices(path: &Path) -> Option<OwnedFd> {
     Some(notices)
 }
 
-struct Desk {
-    link: Link,
+struct SqliteWatchThread {
+    file_connection: FileConnection,
     /// Which connection of the link the notices are of.
-    opened: u64,
+    times_opened: u64,
     notices: Option<OwnedFd>,
-    bell: Arc<Bell>,
+    wake_signal: Arc<Signal>,
     hub: Arc<Hub>,
-    /// The `data_version` when everything followed was last fetched.
+    /// The `data_version` when everything watched was last fetched.
     seen: Option<i64>,
 }
 
 /// Why the thread woke up.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Woken {
-    /// Somebody began or ceased to follow.
-    Bell,
+enum WakeUp {
+    /// A watch began, or was dropped.
+    Signal,
     /// Somebody wrote, or is about to.
     Notice,
     /// Time has passed.
     Time,
 }
 
-impl Desk {
+impl SqliteWatchThread {
     fn serve(mut self) {
         let mut settled = true;
         loop {
-            let woken = self.wait(match &self.notices {
-                _ if !settled => LOOK_AGAIN,
-                Some(_) => SLOW_LOOK,
+            let wake_up = self.wait(match &self.notices {
+                _ if !settled => POLL_AGAIN,
+                Some(_) => POLL_SLOWLY,
                 // Nothing to look at, or nobody to tell.
-                None if self.link.is_closed() => SLOW_LOOK,
-                None => LOOK_WITHOUT_INOTIFY,
+                None if self.file_connection.is_closed() => POLL_SLOWLY,
+                None => POLL_WITHOUT_INOTIFY,
             });
-            if self.bell.ended.load(Ordering::Acquire) {
+            if self.wake_signal.ended.load(Ordering::Acquire) {
                 return;
             }
-            if self.hub.is_idle() && woken != Woken::Bell {
+            if self.hub.is_idle() && wake_up != WakeUp::Signal {
                 settled = true;
                 continue;
             }
-            settled = self.look(woken == Woken::Bell);
+            settled = self.check(wake_up == WakeUp::Signal);
         }
     }
 
-    fn wait(&self, wait: Duration) -> Woken {
-        let bell = PollFd::new(&self.bell.descriptor, PollFlags::IN);
-        let mut polled = vec![bell];
+    fn wait(&self, wait: Duration) -> WakeUp {
+        let wake_signal = PollFd::new(&self.wake_signal.descriptor, PollFlags::IN);
+        let mut polled = vec![wake_signal];
         if let Some(notices) = &self.notices {
             polled.push(PollFd::from_borrowed_fd(notices.as_fd(), PollFlags::IN));
         }
@@ -152,33 +152,37 @@ impl Desk {
         // An interrupted wait is a short one.
         let _ = poll(&mut polled, Some(&wait));
         let ready = |at: usize| polled.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        let (rung, noticed) = (ready(0), ready(1));
+        let (signalled, noticed) = (ready(0), ready(1));
         let mut buffer = [0; 4096];
         if let (true, Some(notices)) = (noticed, &self.notices) {
             while rustix::io::read(notices, &mut buffer).is_ok_and(|read| read > 0) {}
         }
-        if rung {
-            let _ = rustix::io::read(&self.bell.descriptor, &mut buffer);
-            return Woken::Bell;
+        if signalled {
+            let _ = rustix::io::read(&self.wake_signal.descriptor, &mut buffer);
+            return WakeUp::Signal;
         }
-        if noticed { Woken::Notice } else { Woken::Time }
+        if noticed {
+            WakeUp::Notice
+        } else {
+            WakeUp::Time
+        }
     }
 
     /// Fetches what has changed, if anything may have. Whether it is settled:
     /// if not, something was written here meanwhile, and another look is due.
-    fn look(&mut self, anyway: bool) -> bool {
-        link::wait_for_locks(clock::boot().after(BUSY_WAIT));
-        match self.fetch(anyway) {
+    fn check(&mut self, force: bool) -> bool {
+        file_connection::set_lock_deadline(clock::boot().after(BUSY_WAIT));
+        match self.fetch(force) {
             Ok(None) => true,
             Ok(Some((version, settled))) => {
                 self.seen = settled.then_some(version);
-                self.hub.up();
-                self.link.rest();
+                self.hub.mark_up();
+                self.file_connection.close_if_wal();
                 settled
             }
             Err(error) => {
                 self.seen = None;
-                self.hub.down(&error.to_string());
+                self.hub.mark_down(&error.to_string());
                 true
             }
         }
@@ -186,19 +190,19 @@ impl Desk {
 
     /// What was fetched, if there may be something: as of which
     /// `data_version`, and whether it is settled.
-    fn fetch(&mut self, anyway: bool) -> Result<Option<(i64, bool)>, StoreError> {
-        self.link.connection()?;
-        if self.link.opened() != self.opened {
-            self.opened = self.link.opened();
+    fn fetch(&mut self, force: bool) -> Result<Option<(i64, bool)>, StoreError> {
+        self.file_connection.current()?;
+        if self.file_connection.times_opened() != self.times_opened {
+            self.times_opened = self.file_connection.times_opened();
             // Each connection counts from a number of its own.
             self.seen = None;
-            self.notices = notices(self.link.path());
+            self.notices = notices(self.file_connection.path());
         }
-        let connection = self.link.connection()?;
+        let connection = self.file_connection.current()?;
         let version = connection
             .query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0))
             .map_err(StoreError::unavailable)?;
-        if self.seen == Some(version) && !anyway {
+        if self.seen == Some(version) && !force {
             return Ok(None);
         }
         let settled = fetch(&self.hub, connection).map_err(StoreError::unavailable)?;
@@ -206,7 +210,7 @@ impl Desk {
     }
 }
 
-/// One statement for all that is followed. Whether it is settled: if not,
+/// One statement for all that is watched. Whether it is settled: if not,
 /// something was written here meanwhile, and another look is due.
 fn fetch(hub: &Hub, connection: &Connection) -> rusqlite::Result<bool> {
     let interest = hub.interest();
@@ -235,7 +239,7 @@ fn fetch(hub: &Hub, connection: &Connection) -> rusqlite::Result<bool> {
     }
     for followed in absent {
         // Unchanged, or gone.
-        if (followed.version.is_some() || !followed.told)
+        if (followed.version.is_some() || !followed.reported)
             && table::read(&reading, &followed.key)?.is_none()
         {
             settled &= hub.fetched(&interest, &followed.key, None);

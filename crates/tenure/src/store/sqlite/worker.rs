@@ -18,7 +18,7 @@ use tenure_core::cas::Conflict;
 use tenure_core::time::{Instant, StoreTime};
 use tokio::sync::oneshot;
 
-use super::link::{self, BUSY_WAIT, Link, Place, Purpose};
+use super::file_connection::{self, BUSY_WAIT, DatabaseFile, FileConnection, Purpose};
 use super::table;
 use crate::clock;
 use crate::error::StoreError;
@@ -67,11 +67,11 @@ impl Worker {
     /// Begins to serve; `writer` is the connection for writes, which need not
     /// be open.
     pub(super) fn start(
-        place: &Arc<Place>,
-        writer: Link,
+        file: &Arc<DatabaseFile>,
+        writer: FileConnection,
         hub: &Arc<Hub>,
     ) -> Result<Self, StoreError> {
-        let reader = Link::new(place, Purpose::Read);
+        let reader = FileConnection::new(file, Purpose::Read);
         Ok(Self {
             writes: serve("tenure-sqlite", Purpose::Write, writer, hub)?,
             reads: serve("tenure-sqlite-r", Purpose::Read, reader, hub)?,
@@ -99,30 +99,30 @@ impl Worker {
 fn serve(
     name: &str,
     purpose: Purpose,
-    link: Link,
+    file_connection: FileConnection,
     hub: &Arc<Hub>,
 ) -> Result<SyncSender<(Instant, Job)>, StoreError> {
     let (queue, jobs) = sync_channel(QUEUE_MAX);
-    let desk = Desk {
+    let thread = WorkerThread {
         purpose,
-        link,
+        file_connection,
         hub: Arc::clone(hub),
     };
     std::thread::Builder::new()
         .name(name.into())
-        .spawn(move || desk.serve(&jobs))
+        .spawn(move || thread.serve(&jobs))
         .map_err(StoreError::unavailable)?;
     Ok(queue)
 }
 
-struct Desk {
+struct WorkerThread {
     purpose: Purpose,
-    link: Link,
+    file_connection: FileConnection,
     hub: Arc<Hub>,
 }
 
 /// What became of a job inside a transaction that has yet to commit.
-enum Done {
+enum JobResult {
     Read(Reply<Reading>, Reading),
     Written(
         Reply<Written>,
@@ -135,32 +135,32 @@ enum Done {
 }
 
 /// Why a batch came to nothing.
-enum Failed {
+enum BatchError {
     /// Before its commit: nothing has happened. With the call that failed, if
     /// it was one of them.
     Before(StoreError, Option<Box<Job>>),
     /// The file has a write-ahead log.
-    Outdated,
+    WalMode,
     /// At its commit.
     AtCommit(rusqlite::Error),
 }
 
-impl Desk {
+impl WorkerThread {
     fn serve(mut self, jobs: &Receiver<(Instant, Job)>) {
         while let Ok(first) = jobs.recv() {
             let more = std::iter::from_fn(|| jobs.try_recv().ok()).take(BATCH_MAX - 1);
             let now = clock::boot();
             let due = std::iter::once(first).chain(more);
-            // Whoever has given up must not be served: it may have told its
-            // caller otherwise.
+            // A call whose time is up must not be served: its caller may have
+            // been told otherwise.
             let batch: Vec<_> = due.filter(|(until, _)| now < *until).collect();
             let Some(last) = batch.iter().map(|(until, _)| *until).max() else {
                 continue;
             };
-            // A little less than those who wait, so that they hear which lock
+            // A little less than the callers wait, so that they hear which lock
             // it was, and that nothing has happened.
-            let patience = last.since(now).min(BUSY_WAIT);
-            link::wait_for_locks(now.after(patience - patience / 8));
+            let lock_timeout = last.since(now).min(BUSY_WAIT);
+            file_connection::set_lock_deadline(now.after(lock_timeout - lock_timeout / 8));
             self.batch(batch.into_iter().map(|(_, job)| job).collect());
         }
     }
@@ -172,30 +172,30 @@ impl Desk {
         let (mut jobs, mut culprit) = (jobs.into_iter(), None);
         let carried_out = self.carry_out(&mut jobs, &mut done);
         let refused: Option<Box<dyn Fn() -> StoreError>> = match carried_out {
-            Ok(()) if self.link.is_current() => None,
+            Ok(()) if self.file_connection.is_current() => None,
             Ok(()) => {
-                let place = self.link.path().display().to_string();
+                let file = self.file_connection.path().display().to_string();
                 let purpose = self.purpose;
-                self.link.close();
-                Some(Box::new(move || replaced(purpose, &place)))
+                self.file_connection.close();
+                Some(Box::new(move || file_replaced(purpose, &file)))
             }
-            Err(Failed::Before(error, job)) => {
+            Err(BatchError::Before(error, job)) => {
                 culprit = job;
                 // SQLite itself refuses to begin on a file that was moved.
-                let error = self.link.why_not_current().unwrap_or(error);
-                Some(Box::new(move || same(&error)))
+                let error = self.file_connection.why_not_current().unwrap_or(error);
+                Some(Box::new(move || clone_error(&error)))
             }
-            Err(Failed::AtCommit(error)) => Some(Box::new(move || not_committed(&error))),
-            Err(Failed::Outdated) => {
-                self.link.close();
-                let error = self.link.outdated();
-                Some(Box::new(move || same(&error)))
+            Err(BatchError::AtCommit(error)) => Some(Box::new(move || error_at_commit(&error))),
+            Err(BatchError::WalMode) => {
+                self.file_connection.close();
+                let error = self.file_connection.wal_mode_error();
+                Some(Box::new(move || clone_error(&error)))
             }
         };
         // Before the answers: who hears one may write at once, and that takes
         // the lock that a reader of such a file keeps from writers.
         if self.purpose == Purpose::Read {
-            self.link.rest();
+            self.file_connection.close_if_wal();
         }
         match refused {
             None => done.into_iter().for_each(|done| done.answer(&self.hub)),
@@ -212,12 +212,13 @@ impl Desk {
     fn carry_out(
         &mut self,
         jobs: &mut std::vec::IntoIter<Job>,
-        done: &mut Vec<Done>,
-    ) -> Result<(), Failed> {
+        done: &mut Vec<JobResult>,
+    ) -> Result<(), BatchError> {
         let purpose = self.purpose;
-        let before = |error: rusqlite::Error| Failed::Before(not_done(purpose, &error), None);
-        let connection = self.link.connection();
-        let connection = connection.map_err(|error| Failed::Before(error, None))?;
+        let before =
+            |error: rusqlite::Error| BatchError::Before(error_before_commit(purpose, &error), None);
+        let connection = self.file_connection.current();
+        let connection = connection.map_err(|error| BatchError::Before(error, None))?;
         let asked = clock::shared();
         let (begun, now) = match purpose {
             Purpose::Read => {
@@ -225,8 +226,8 @@ impl Desk {
                 (begun.map_err(before)?, asked)
             }
             Purpose::Write => {
-                let begun = link::begin_to_write(connection).map_err(before)?;
-                (begun.ok_or(Failed::Outdated)?, clock::shared())
+                let begun = file_connection::begin_to_write(connection).map_err(before)?;
+                (begun.ok_or(BatchError::WalMode)?, clock::shared())
             }
         };
         for job in jobs {
@@ -235,12 +236,12 @@ impl Desk {
                 // The transaction may be half undone: undo all of it, by
                 // dropping it.
                 Err((job, error)) => {
-                    let failed = not_done(purpose, &error);
-                    return Err(Failed::Before(failed, Some(Box::new(job))));
+                    let failed = error_before_commit(purpose, &error);
+                    return Err(BatchError::Before(failed, Some(Box::new(job))));
                 }
             }
         }
-        commit(begun).map_err(Failed::AtCommit)
+        commit(begun).map_err(BatchError::AtCommit)
     }
 }
 
@@ -259,10 +260,10 @@ impl Job {
         self,
         connection: &Connection,
         now: Option<StoreTime>,
-    ) -> Result<Done, (Self, rusqlite::Error)> {
+    ) -> Result<JobResult, (Self, rusqlite::Error)> {
         match self {
             Self::Read { key, reply } => match table::read(connection, &key) {
-                Ok(register) => Ok(Done::Read(
+                Ok(register) => Ok(JobResult::Read(
                     reply,
                     Reading {
                         register,
@@ -273,7 +274,7 @@ impl Job {
                 Err(error) => Err((Self::Read { key, reply }, error)),
             },
             Self::Write { write, reply } => match table::write(connection, &write, now) {
-                Ok(result) => Ok(Done::Written(reply, write.key, result, now)),
+                Ok(result) => Ok(JobResult::Written(reply, write.key, result, now)),
                 Err(error) => Err((Self::Write { write, reply }, error)),
             },
             Self::Delete {
@@ -281,7 +282,7 @@ impl Job {
                 expected,
                 reply,
             } => match table::delete(connection, &key, &expected) {
-                Ok(result) => Ok(Done::Deleted(reply, key, expected, result)),
+                Ok(result) => Ok(JobResult::Deleted(reply, key, expected, result)),
                 Err(error) => Err((
                     Self::Delete {
                         key,
@@ -296,7 +297,7 @@ impl Job {
                 after,
                 reply,
             } => match table::list(connection, &prefix, after.as_ref(), now) {
-                Ok(page) => Ok(Done::Listed(reply, page)),
+                Ok(page) => Ok(JobResult::Listed(reply, page)),
                 Err(error) => Err((
                     Self::List {
                         prefix,
@@ -320,7 +321,7 @@ impl Job {
     }
 }
 
-impl Done {
+impl JobResult {
     fn answer(self, hub: &Hub) {
         match self {
             Self::Read(reply, reading) => drop(reply.send(Ok(reading))),
@@ -354,7 +355,7 @@ impl Done {
 }
 
 /// The same error once more: each call of a batch is told.
-fn same(error: &StoreError) -> StoreError {
+fn clone_error(error: &StoreError) -> StoreError {
     match error {
         StoreError::Conflict => StoreError::Conflict,
         StoreError::Unavailable(why) => StoreError::unavailable(why),
@@ -365,9 +366,9 @@ fn same(error: &StoreError) -> StoreError {
 
 /// The path leads to another file than the one that was used, or to none. A
 /// write may be found there all the same, if the file is put back.
-fn replaced(purpose: Purpose, place: &str) -> StoreError {
+fn file_replaced(purpose: Purpose, file: &str) -> StoreError {
     let why = format!(
-        "expected {place} to be the file that was opened, found it deleted or replaced while it \
+        "expected {file} to be the file that was opened, found it deleted or replaced while it \
          was used"
     );
     match purpose {
@@ -377,11 +378,11 @@ fn replaced(purpose: Purpose, place: &str) -> StoreError {
 }
 
 /// An error before the commit: nothing has happened.
-fn not_done(purpose: Purpose, error: &rusqlite::Error) -> StoreError {
+fn error_before_commit(purpose: Purpose, error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => full(error),
+        Some(ErrorCode::DiskFull) => disk_full(error),
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen) if purpose == Purpose::Read => {
-            StoreError::unavailable(format!("{} ({error})", link::UNREADABLE))
+            StoreError::unavailable(format!("{} ({error})", file_connection::UNREADABLE))
         }
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => StoreError::broken(format!(
             "expected a database file that this user may write, found it read-only ({error})"
@@ -397,15 +398,15 @@ fn not_done(purpose: Purpose, error: &rusqlite::Error) -> StoreError {
 /// everything else. A full disk and a foreign lock are met before that: the
 /// journal is whole, and brings back what was there. Any other failure may
 /// have come after it.
-fn not_committed(error: &rusqlite::Error) -> StoreError {
+fn error_at_commit(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => full(error),
+        Some(ErrorCode::DiskFull) => disk_full(error),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::unavailable(error),
         _ => StoreError::unknown(error),
     }
 }
 
-fn full(error: &rusqlite::Error) -> StoreError {
+fn disk_full(error: &rusqlite::Error) -> StoreError {
     StoreError::unavailable(format!(
         "expected room for a write, found the disk full; free some space ({error})"
     ))

@@ -5,19 +5,19 @@
 //! is no retry in the contract's sense, since the command keeps its number
 //! and the cluster does it once.
 //!
-//! The clock is the log's time: stamped by whoever leads, carried on by the
-//! next leader, and never faster than the clocks of the leaders. Stamps never
-//! go back; the time of an answer may, when another leads, and then a grant
-//! looks younger than it is. So a grant is judged over by that clock alone, and a fresh
-//! candidate takes a long-dead election at once.
+//! The clock is the log's time: stamped by the leader, carried on by the next
+//! one, and never faster than the clocks of the leaders. Stamps never go back;
+//! the time of an answer may, when another leads, and then a grant looks
+//! younger than it is. So a grant is judged over by that clock alone, and a
+//! fresh candidate takes a long-dead election at once.
 //!
 //! Versions are the ids of the log entries that wrote.
 //!
 //! With `?hold=session` the elections of a process are not renewed one by one:
-//! [`holding`] binds their registers to sessions, up to 1,024 to each, and has
+//! [`session_hold`] binds their registers to sessions, up to 1,024 to each, and has
 //! these confirmed.
 
-mod holding;
+mod session_hold;
 mod watcher;
 
 use std::fmt;
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use tenure_client::{Client, Error};
 
-use self::holding::{Holding, Pool};
+use self::session_hold::{SessionHold, SessionPool};
 use super::hub::Hub;
 use super::watcher::Watcher;
 use super::{
@@ -42,7 +42,7 @@ pub struct Tenure {
     hub: Arc<Hub>,
     watcher: Arc<Watcher>,
     /// The sessions that hold elections, if they are to.
-    pool: Option<Arc<Pool>>,
+    pool: Option<Arc<SessionPool>>,
 }
 
 impl Tenure {
@@ -60,7 +60,7 @@ impl Tenure {
         let hub = Arc::new(Hub::default());
         let watcher = watcher::start(client.clone(), Arc::clone(&hub));
         let by_session = client.holds_by_session();
-        let pool = by_session.then(|| Arc::new(Pool::new(client.clone(), Arc::clone(&hub))));
+        let pool = by_session.then(|| Arc::new(SessionPool::new(client.clone(), Arc::clone(&hub))));
         Self {
             client,
             hub,
@@ -70,7 +70,7 @@ impl Tenure {
     }
 
     /// Says with a call that had no answer in time if it could not have one.
-    fn judge(&self, error: Error, within: Duration) -> StoreError {
+    fn store_error(&self, error: Error, within: Duration) -> StoreError {
         let far = |why: String| match self.client.excuses(within) {
             Some(far) => format!("{why}; {far}"),
             None => why,
@@ -86,7 +86,7 @@ impl Tenure {
         refuse_oversized(&write)?;
         let (key, value, stamp) = (write.key.clone(), Arc::clone(&write.value), write.stamp);
         let written = self.client.spread(within).compare_and_swap(write).await;
-        let written = written.map_err(|error| self.judge(error, within))?;
+        let written = written.map_err(|error| self.store_error(error, within))?;
         // What the stamp is after a write that leaves it, only a read tells.
         if stamp == Stamp::Now && written.now.is_some() {
             let register = Register {
@@ -149,7 +149,7 @@ impl Store for Tenure {
     ) -> BoxFuture<'a, Result<Reading, StoreError>> {
         Box::pin(async move {
             let read = self.client.spread(within).read(key).await;
-            read.map_err(|error| self.judge(error, within))
+            read.map_err(|error| self.store_error(error, within))
         })
     }
 
@@ -188,13 +188,16 @@ impl Store for Tenure {
     }
 
     fn watch(&self, selector: Selector) -> Watch {
-        let watch = self.hub.follow(selector);
+        let watch = self.hub.subscribe(selector);
         self.watcher.wake();
         watch
     }
 
     fn hold(&self, key: &Key, lease: Duration) -> Option<Arc<dyn Hold>> {
-        let pool = self.pool.as_ref().filter(|_| lease <= holding::LEASE_MAX)?;
-        Some(Arc::new(Holding::new(Arc::clone(pool), key.clone())))
+        let pool = self
+            .pool
+            .as_ref()
+            .filter(|_| lease <= session_hold::LEASE_MAX)?;
+        Some(Arc::new(SessionHold::new(Arc::clone(pool), key.clone())))
     }
 }

@@ -19,7 +19,7 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use crate::drive;
 use crate::error::StoreError;
 use crate::store::hub::Hub;
-use crate::store::watcher::{Tie, Watcher};
+use crate::store::watcher::{StoreSignals, Watcher};
 use crate::store::{Key, PAGE_MAX, Selector};
 
 /// Above how many registers they share one watch.
@@ -32,26 +32,26 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Starts the task.
 pub(super) fn start(client: Client, hub: Arc<Hub>) -> Watcher {
     Watcher::start(|store| {
-        let desk = Desk {
+        let task = ClusterWatchTask {
             client,
             hub,
             store,
-            lines: Arc::default(),
+            states: Arc::default(),
         };
-        desk.serve()
+        task.serve()
     })
 }
 
-struct Desk {
+struct ClusterWatchTask {
     client: Client,
     hub: Arc<Hub>,
-    store: Tie,
-    lines: Arc<Lines>,
+    store: StoreSignals,
+    states: Arc<WatchStates>,
 }
 
 /// Which watches are up: the store is, if all of them are.
 #[derive(Debug, Default)]
-struct Lines {
+struct WatchStates {
     up: Mutex<BTreeMap<Selector, bool>>,
 }
 
@@ -64,72 +64,72 @@ impl Drop for Running {
     }
 }
 
-impl Desk {
+impl ClusterWatchTask {
     async fn serve(self) {
         let mut running: BTreeMap<Selector, Running> = BTreeMap::new();
         // What is read because nobody knows it yet, and by whom.
-        let (mut fetching, mut awaited) = (JoinSet::new(), BTreeSet::new());
+        let (mut fetching, mut being_fetched) = (JoinSet::new(), BTreeSet::new());
         loop {
-            self.store.rung().await;
-            // Many begin to follow at once: they are looked at together.
+            self.store.woken().await;
+            // Many watches begin at once: they are looked at together.
             tokio::task::yield_now().await;
             while let Some(fetched) = fetching.try_join_next() {
                 for key in fetched.unwrap_or_default() {
-                    awaited.remove(&key);
+                    being_fetched.remove(&key);
                 }
             }
-            if self.store.is_over() {
+            if self.store.is_closed() {
                 return;
             }
             let wanted = wanted(&self.hub);
             running.retain(|selector, _| {
                 let keep = wanted.contains(selector);
                 if !keep {
-                    self.lines.forget(selector, &self.hub);
+                    self.states.forget(selector, &self.hub);
                 }
                 keep
             });
             for selector in wanted {
                 if running.contains_key(&selector) {
-                    // Whoever is new among its followers knows nothing yet.
-                    self.fetch_new(&selector, &mut fetching, &mut awaited);
+                    // A new watch of it knows nothing yet.
+                    self.fetch_new(&selector, &mut fetching, &mut being_fetched);
                     continue;
                 }
-                self.lines.set(&selector, false, &self.hub, None);
-                let task = self.follow(selector.clone());
+                self.states.set(&selector, false, &self.hub, None);
+                let task = self.start_watch(selector.clone());
                 running.insert(selector, Running(task.abort_handle()));
             }
         }
     }
 
-    fn line(&self, selector: &Selector) -> Line {
-        Line {
+    fn single_watch(&self, selector: &Selector) -> SingleWatch {
+        SingleWatch {
             client: self.client.clone().within(FETCH_WITHIN),
             hub: Arc::clone(&self.hub),
-            lines: Arc::clone(&self.lines),
+            states: Arc::clone(&self.states),
             selector: selector.clone(),
         }
     }
 
-    fn follow(&self, selector: Selector) -> JoinHandle<()> {
-        drive::background().spawn(self.line(&selector).serve())
+    fn start_watch(&self, selector: Selector) -> JoinHandle<()> {
+        drive::background().spawn(self.single_watch(&selector).serve())
     }
 
-    /// Reads what is followed under `selector`, was never told, and is not
+    /// Reads what is watched under `selector`, was never published, and is not
     /// being read.
     fn fetch_new(
         &self,
         selector: &Selector,
         fetching: &mut JoinSet<Vec<Key>>,
-        awaited: &mut BTreeSet<Key>,
+        being_fetched: &mut BTreeSet<Key>,
     ) {
         let interest = self.hub.interest();
-        let untold: Vec<Key> = interest
+        let unreported: Vec<Key> = interest
             .keys
             .into_iter()
-            .filter(|followed| !followed.told && selector.selects(&followed.key))
+            .filter(|followed| !followed.reported && selector.selects(&followed.key))
             .map(|followed| followed.key)
-            .filter(|key| awaited.insert(key.clone()))
+            .filter(|key| being_fetched.insert(key.clone()))
             .collect();
         let prefixes: Vec<String> = match selector {
             Selector::Prefix(prefix) => interest
@@ -139,23 +139,23 @@ impl Desk {
                 .collect(),
             Selector::Key(_) => Vec::new(),
         };
-        if untold.is_empty() && prefixes.is_empty() {
+        if unreported.is_empty() && prefixes.is_empty() {
             return;
         }
-        let line = self.line(selector);
+        let watch = self.single_watch(selector);
         fetching.spawn(async move {
-            for key in &untold {
-                line.fetch(key).await;
+            for key in &unreported {
+                watch.fetch(key).await;
             }
             for prefix in prefixes {
-                line.fetch_all(&prefix).await;
+                watch.fetch_all(&prefix).await;
             }
-            untold
+            unreported
         });
     }
 }
 
-/// What to watch so that everybody hears of what they follow.
+/// What to watch at the cluster so that each watch hears of what it selects.
 fn wanted(hub: &Hub) -> Vec<Selector> {
     let interest = hub.interest();
     let keys = interest.keys.into_iter().map(|followed| followed.key);
@@ -187,14 +187,14 @@ fn wanted(hub: &Hub) -> Vec<Selector> {
     vec![Selector::Prefix(common.to_owned())]
 }
 
-impl Lines {
+impl WatchStates {
     fn set(&self, selector: &Selector, is_up: bool, hub: &Hub, why: Option<&str>) {
         let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
         up.insert(selector.clone(), is_up);
         if up.values().all(|up| *up) {
-            hub.up();
+            hub.mark_up();
         } else if let Some(why) = why {
-            hub.down(why);
+            hub.mark_down(why);
         }
     }
 
@@ -202,41 +202,42 @@ impl Lines {
         let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
         up.remove(selector);
         if !up.is_empty() && up.values().all(|up| *up) {
-            hub.up();
+            hub.mark_up();
         }
     }
 }
 
 /// One watch.
-struct Line {
+struct SingleWatch {
     client: Client,
     hub: Arc<Hub>,
-    lines: Arc<Lines>,
+    states: Arc<WatchStates>,
     selector: Selector,
 }
 
-impl Line {
+impl SingleWatch {
     async fn serve(self) {
-        let follow = match &self.selector {
+        let target = match &self.selector {
             Selector::Key(key) => WatchTarget::Key(key.clone()),
             Selector::Prefix(prefix) => WatchTarget::Prefix(prefix.clone()),
         };
-        let mut changes = self.client.watch(follow);
+        let mut changes = self.client.watch(target);
         loop {
             match changes.next().await {
                 WatchEvent::Began(_) => {
-                    // First up, then told: whoever comes in between is told
-                    // what is known, or what is read then.
-                    self.lines.set(&self.selector, true, &self.hub, None);
+                    // First up, then published: a watch that begins in between
+                    // is sent what is known, or what is read then.
+                    self.states.set(&self.selector, true, &self.hub, None);
                     self.fetch_selected().await;
                 }
                 WatchEvent::Changed(key, Some(register)) => {
                     self.hub.publish(&key, register);
                 }
                 WatchEvent::Changed(key, None) => self.fetch(&key).await,
-                WatchEvent::Live => self.lines.set(&self.selector, true, &self.hub, None),
+                WatchEvent::Live => self.states.set(&self.selector, true, &self.hub, None),
                 WatchEvent::Down(why) => {
-                    self.lines.set(&self.selector, false, &self.hub, Some(&why));
+                    self.states
+                        .set(&self.selector, false, &self.hub, Some(&why));
                 }
                 // Whatever it is: what there is now is no older.
                 _ => self.fetch_selected().await,
@@ -255,14 +256,14 @@ impl Line {
     /// Reads a register until it is read, and tells of it.
     async fn fetch(&self, key: &Key) {
         loop {
-            let moment = self.hub.moment();
+            let moment = self.hub.current_interest();
             match self.client.read(key).await {
                 Ok(reading) => {
                     if self.hub.fetched(&moment, key, reading.register) {
                         return;
                     }
                 }
-                Err(error) => self.trouble(error.into()).await,
+                Err(error) => self.report_down(error.into()).await,
             }
         }
     }
@@ -282,7 +283,7 @@ impl Line {
             let page = match self.client.list(prefix, after.as_ref(), most).await {
                 Ok(page) => page,
                 Err(error) => {
-                    self.trouble(error.into()).await;
+                    self.report_down(error.into()).await;
                     continue;
                 }
             };
@@ -302,11 +303,11 @@ impl Line {
         }
     }
 
-    async fn trouble(&self, error: StoreError) {
-        self.lines
+    async fn report_down(&self, error: StoreError) {
+        self.states
             .set(&self.selector, false, &self.hub, Some(&error.to_string()));
         tokio::time::sleep(PAUSE).await;
         // The watch itself is well; if the next read is not, it says so.
-        self.lines.set(&self.selector, true, &self.hub, None);
+        self.states.set(&self.selector, true, &self.hub, None);
     }
 }

@@ -53,7 +53,7 @@ pub(super) async fn drain_never_runs_a_workload_twice(town: Town) {
 pub(super) async fn undeployed_work_ends_and_its_name_is_free(town: Town) {
     let (a, b) = (town.node("a").await, town.node("b").await);
     let first = deployed(&a, work("one")).await;
-    // Whoever asks: here it is not the one that runs it.
+    // Any node may ask: here it is not the one that runs it.
     soon("undeploying", b.undeploy("one"))
         .await
         .expect("it is undeployed");

@@ -1,0 +1,385 @@
+//! Stores that break their promise: they forget registers, give out older
+//! copies of them, or show two copies of all under two names.
+//!
+//! A file that is deleted, a table that is dropped, a restored backup, one
+//! SQLite file under two names: groups do not promise one instance of a
+//! workload through that. What they promise is checked all the same:
+//!
+//! * it is over soon: [`SOON`] leases after the last such *tear* no workload
+//!   runs twice any more, and all checkers object again;
+//! * no node writes an epoch, or hands out a fence, that is not above all that
+//!   it has seen ([`floors`](super::checkers)); in a healed world the epoch is
+//!   above all that anybody remembers;
+//! * who finds that the view fell names the workloads that went with it.
+//!
+//! Left out: stores that use one version for different contents, as two copies
+//! of one SQLite file do, and etcd restored without raised revisions. There a
+//! compare-and-swap may overwrite what it was not drafted from.
+
+use std::collections::BTreeMap;
+
+use tenure_core::cas::{Expect, Register, Registers, Stamp, Write};
+use tenure_core::ids::{Key, Name, Version};
+use tenure_group::{Heartbeat, Keys, NodeId, View};
+
+use super::checkers::{Check, HeartbeatRecord};
+use super::world::{GroupEvent, World};
+use crate::clock::{MILLI, TrueTime};
+
+/// How many states of registers are kept, of which one may come back.
+const HISTORY_MAX: usize = 64;
+/// Where the versions of a second copy begin; those of the next one begin as far
+/// above, since the first may be the store by then.
+const COPY_FROM: u64 = 1 << 40;
+/// For how many leases nothing is promised that rests on the store: a verdict
+/// or a swap of the view that was on its way lands within two, a node that it
+/// hits ends within one, and a node whose view fell has looked within one and a
+/// bit, and ended what it ran on the other's word.
+const SOON: u64 = 4;
+
+/// A second copy of the store, who sees it, and what checkers know of it.
+#[derive(Clone, Debug)]
+struct Copy {
+    registers: Registers,
+    who: Vec<bool>,
+    views: BTreeMap<Name, View>,
+    heartbeats: BTreeMap<NodeId, HeartbeatRecord>,
+}
+
+/// What a store may give out once more, and its second copy.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GroupStoreDamage {
+    history: Vec<(Key, Register)>,
+    /// All of it, as it was once.
+    backup: Option<BTreeMap<Key, Register>>,
+    copy: Option<Copy>,
+    /// Whether any promise was ever broken.
+    pub(super) ever: bool,
+    until: TrueTime,
+}
+
+impl GroupStoreDamage {
+    /// Whether what rests on the store's promise is promised at `now`.
+    pub(super) const fn excuses(&self, now: TrueTime) -> bool {
+        self.copy.is_some() || (self.ever && now < self.until)
+    }
+
+    fn copy(&self, p: usize) -> Option<&Copy> {
+        self.copy.as_ref().filter(|copy| copy.who[p])
+    }
+}
+
+impl Check {
+    /// Whether it rests on a store that loses nothing, in all that it says. Of
+    /// *fate* one rule does, which looks for itself.
+    pub(super) const fn rests_on_store(self) -> bool {
+        matches!(self, Self::Once | Self::Verdicts | Self::Members)
+    }
+}
+
+impl World {
+    /// The registers that `p` sees.
+    pub(super) fn registers(&self, p: usize) -> &Registers {
+        let copy = self.store.store_damage.copy(p);
+        copy.map_or(&self.store.registers, |copy| &copy.registers)
+    }
+
+    pub(super) fn registers_mut(&mut self, p: usize) -> &mut Registers {
+        let copy = self
+            .store
+            .store_damage
+            .copy
+            .as_mut()
+            .filter(|copy| copy.who[p]);
+        match copy {
+            Some(copy) => &mut copy.registers,
+            None => &mut self.store.registers,
+        }
+    }
+
+    /// Does something with the checkers' books of the copy that `p` sees.
+    pub(super) fn in_copy<T>(&mut self, p: usize, then: impl FnOnce(&mut Self) -> T) -> T {
+        let second = self.store.store_damage.copy(p).is_some();
+        if second {
+            self.exchange_books();
+        }
+        let found = then(self);
+        if second {
+            self.exchange_books();
+        }
+        found
+    }
+
+    fn exchange_books(&mut self) {
+        if let Some(copy) = &mut self.store.store_damage.copy {
+            std::mem::swap(&mut copy.views, &mut self.checker_state.views);
+            std::mem::swap(&mut copy.heartbeats, &mut self.checker_state.heartbeats);
+        }
+    }
+
+    /// A register was written: a state that may come back.
+    pub(super) fn keep(&mut self, p: usize, key: &Key) {
+        if self.swarm.fault_rates.tear == 0 || self.store.store_damage.copy(p).is_some() {
+            return;
+        }
+        let Some(register) = self.store.registers.read(key).cloned() else {
+            return;
+        };
+        if self.rng.chance(1) {
+            let all = self.store.registers.list("ha/");
+            let all = all.map(|(key, it)| (key.clone(), it.clone()));
+            self.store.store_damage.backup = Some(all.collect());
+        }
+        let history = &mut self.store.store_damage.history;
+        if history.len() < HISTORY_MAX {
+            history.push((key.clone(), register));
+        } else if self.rng.chance(20) {
+            let place = self.rng.below(HISTORY_MAX as u64) as usize;
+            history[place] = (key.clone(), register);
+        }
+    }
+
+    pub(super) fn tear(&mut self) {
+        match self.rng.below(6) {
+            _ if self.store.store_damage.copy.is_some() => self.join_copies(),
+            0 => self.lose_view(),
+            1 => self.lose_all(),
+            2 => self.fork(),
+            3 => self.restore_all(),
+            _ => self.restore_one(),
+        }
+        self.tore();
+    }
+
+    /// A register is given out once more as it was, under its old version.
+    pub(super) fn bring_back(&mut self, key: &Key, old: Register) {
+        let hashed = std::mem::replace(&mut self.swarm.hashed, true);
+        self.put_back(key, Some(old));
+        self.swarm.hashed = hashed;
+        self.stats.restored += 1;
+        self.tore();
+    }
+
+    /// From now on, for some leases. A node that was answered before may be
+    /// told anything of what was lost.
+    fn tore(&mut self) {
+        let store_damage = &mut self.store.store_damage;
+        store_damage.ever = true;
+        store_damage.until = self.now + SOON * self.swarm.lease;
+        self.queue.push(store_damage.until, GroupEvent::Mended);
+        for ticket in self.users.tickets.values_mut() {
+            ticket.lost = true;
+        }
+    }
+
+    fn views(&self) -> Vec<Key> {
+        let groups = self.agents.iter().map(|agent| &agent.config.group);
+        let mut keys: Vec<Key> = groups.map(|it| Keys::of(it.clone()).view()).collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    fn lose_view(&mut self) {
+        let views = self.views();
+        let key = views[self.rng.below(views.len() as u64) as usize].clone();
+        self.stats.views_lost += 1;
+        self.put_back(&key, None);
+    }
+
+    /// A table is dropped.
+    fn lose_all(&mut self) {
+        self.stats.views_lost += 1;
+        self.put_all(BTreeMap::new());
+    }
+
+    fn restore_one(&mut self) {
+        let (states, dice) = (self.store.store_damage.history.clone(), self.rng.below(10));
+        // A view, or the beat of a member that does not beat at present, more
+        // often than any: beats are many.
+        let silent = |key: &Key| {
+            let id = key.as_str().rsplit('/').next().and_then(NodeId::parse);
+            id.is_some_and(|id| self.is_silent(id))
+        };
+        let some = states.iter().filter(|(key, _)| match dice {
+            0..=3 => is_view(key),
+            4..=7 => silent(key),
+            _ => true,
+        });
+        let mut states: Vec<_> = some.cloned().collect();
+        if states.is_empty() {
+            states.clone_from(&self.store.store_damage.history);
+        }
+        if states.is_empty() {
+            return;
+        }
+        let (key, old) = states[self.rng.below(states.len() as u64) as usize].clone();
+        self.stats.restored += 1;
+        self.put_back(&key, Some(old));
+    }
+
+    /// Whether that is a member that nobody runs any more.
+    fn is_silent(&self, id: NodeId) -> bool {
+        let mut views = self.checker_state.views.values();
+        let mut agents = self.agents.iter();
+        let runs = agents.any(|it| it.runs() && it.node().is_some_and(|node| node.id() == id));
+        views.any(|view| view.member(id).is_some()) && !runs
+    }
+
+    /// A backup is restored.
+    fn restore_all(&mut self) {
+        if let Some(backup) = self.store.store_damage.backup.clone() {
+            self.stats.restored += 1;
+            self.put_all(backup);
+        }
+    }
+
+    fn put_all(&mut self, registers: BTreeMap<Key, Register>) {
+        let held = self.store.registers.list("ha/");
+        let mut keys: Vec<Key> = held.map(|(key, _)| key.clone()).collect();
+        keys.extend(registers.keys().cloned());
+        keys.sort();
+        keys.dedup();
+        for key in keys {
+            let old = registers.get(&key).cloned();
+            self.put_back(&key, old);
+        }
+    }
+
+    /// A register holds what it held once, or nothing.
+    fn put_back(&mut self, key: &Key, old: Option<Register>) {
+        let held = self.store.registers.read(key);
+        let held = held.map(|held| held.version.clone());
+        match (old, held) {
+            (None, None) => return,
+            (None, Some(version)) => {
+                // It is there, with this version.
+                let _ = self.store.registers.delete(key, &version);
+            }
+            (Some(old), held) => {
+                let fresh = Version::from_u64(self.store.registers.revision() + 1);
+                let keep = self.swarm.hashed || self.rng.chance(50);
+                let write = Write {
+                    key: key.clone(),
+                    expect: held.map_or(Expect::Absent, Expect::Version),
+                    value: old.value,
+                    stamp: Stamp::Now,
+                };
+                let version = if keep { old.version } else { fresh };
+                // It is what is expected.
+                let _ = self.store.registers.swap_as(write, old.stamp, version);
+            }
+        }
+        self.came_back(key);
+    }
+
+    /// A register holds what nobody wrote just now: the checkers take note, and
+    /// watches tell.
+    fn came_back(&mut self, key: &Key) {
+        let register = self.store.registers.read(key).cloned();
+        self.trace_note(None, || {
+            let shown = register.as_ref().map(|it| it.version.clone());
+            format!("** the store gives out {key} as {shown:?}")
+        });
+        let value = register.as_ref().map(|it| &it.value);
+        if is_view(key) {
+            let groups = self.agents.iter().map(|agent| &agent.config.group);
+            let mut groups = groups.filter(|it| Keys::of((*it).clone()).view() == *key);
+            if let Some(group) = groups.next().cloned() {
+                match value.and_then(|value| View::decode(value).ok()) {
+                    Some(view) => self.checker_state.views.insert(group, view),
+                    None => self.checker_state.views.remove(&group),
+                };
+            }
+        } else if let Some(id) = key.as_str().rsplit('/').next().and_then(NodeId::parse) {
+            let beat = value.and_then(|value| Heartbeat::decode(value).ok());
+            if beat.is_none() {
+                self.checker_state.gone.insert(id);
+            }
+            let now = self.now;
+            let heartbeat_record =
+                self.checker_state
+                    .heartbeats
+                    .entry(id)
+                    .or_insert(HeartbeatRecord {
+                        sequence: 0,
+                        beat_at: now,
+                        dead: false,
+                        exists: false,
+                    });
+            heartbeat_record.exists = beat.is_some();
+            heartbeat_record.dead = beat.as_ref().is_some_and(|beat| beat.dead.is_some());
+            heartbeat_record.sequence =
+                beat.map_or(heartbeat_record.sequence, |beat| beat.sequence);
+        }
+        self.spread(key);
+    }
+
+    /// Some see a copy of the store from now on.
+    fn fork(&mut self) {
+        let known = self.store.registers.list("ha/");
+        let known = known.map(|(key, it)| (key.clone(), it.clone())).collect();
+        let agents = self.agents.len();
+        let from = COPY_FROM * (1 + self.stats.forks);
+        let copy = Copy {
+            registers: Registers::restored(known, from, 0),
+            who: (0..agents).map(|_| self.rng.chance(50)).collect(),
+            views: self.checker_state.views.clone(),
+            heartbeats: self.checker_state.heartbeats.clone(),
+        };
+        self.store.store_damage.copy = Some(copy);
+        self.stats.forks += 1;
+        self.trace_note(None, || "** the store has two copies".into());
+        let at = self.now + self.rng.between(MILLI, 4 * self.swarm.lease);
+        self.queue.push(at, GroupEvent::Join);
+    }
+
+    /// One of the copies is lost.
+    pub(super) fn join_copies(&mut self) {
+        let Some(copy) = self.store.store_damage.copy.take() else {
+            return;
+        };
+        let mut keys: Vec<Key> = Vec::new();
+        for registers in [&self.store.registers, &copy.registers] {
+            keys.extend(registers.list("ha/").map(|(key, _)| key.clone()));
+        }
+        if self.rng.chance(50) {
+            self.store.registers = copy.registers;
+            (self.checker_state.views, self.checker_state.heartbeats) =
+                (copy.views, copy.heartbeats);
+        }
+        self.trace_note(None, || "** the store has one copy".into());
+        keys.sort();
+        keys.dedup();
+        for key in keys {
+            self.came_back(&key);
+        }
+        self.tore();
+    }
+
+    /// The store has kept its promise for long enough: nothing runs twice.
+    pub(super) fn mended(&mut self) {
+        if self.store.store_damage.excuses(self.now) {
+            return;
+        }
+        let mut runs: BTreeMap<(Name, Name), usize> = BTreeMap::new();
+        let mut twice = None;
+        for (p, agent) in self.agents.iter().enumerate() {
+            let awake = !self.sleeps(p);
+            for work in agent.works.values().filter(|_| awake) {
+                let key = (agent.config.group.clone(), work.order.name.clone());
+                if let Some(other) = runs.insert(key, p).filter(|other| *other != p) {
+                    twice = Some((p, other, work.order.name.clone()));
+                }
+            }
+        }
+        if let Some((p, other, name)) = twice {
+            let text = format!("{name} runs on agent {other} too, long after the store was torn");
+            self.judge(Check::Once, Some(p), Err(text));
+        }
+    }
+}
+
+fn is_view(key: &Key) -> bool {
+    key.as_str().ends_with("/view")
+}

@@ -1,0 +1,197 @@
+//! Stores that break their promise: they forget a register, give out an older
+//! copy of it, or show two copies under two names.
+//!
+//! A file that is deleted, a table that is dropped, a restored backup, one
+//! SQLite file under two names: the election does not promise one leader
+//! through that. What it promises is checked all the same:
+//!
+//! * it is over soon: a lease after the last such *tear* there is at most one
+//!   valid leadership again, and all other checkers object again, too;
+//! * nobody is elected in a term that it has seen, or in a lower one
+//!   ([`Floors`](crate::checkers::Floors));
+//! * a candidate that remembers a higher term gets the election above it again,
+//!   and asks a leader to go at most once a lease.
+//!
+//! Left out: registers that are bound to sessions, and a fork whose copies use the same version for different contents,
+//! as two copies of one SQLite file do. A compare-and-swap of one name would
+//! then overwrite the other's, and only the fence would tell.
+
+use tenure_core::cas::{Expect, Register, Registers, Stamp, Write};
+use tenure_core::ids::{Key, Version};
+use tenure_election::Record;
+
+use crate::clock::{MILLI, TrueTime};
+use crate::world::{SimEvent, World};
+
+/// How many states of registers are kept, of which one may come back.
+const HISTORY_MAX: usize = 64;
+/// Where the versions of the first second copy begin; each later one begins so
+/// far above the one before.
+const COPY_FROM: u64 = 1 << 40;
+
+/// What a store may give out once more, and its second copy.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StoreDamage {
+    history: Vec<(Key, Register)>,
+    /// The second copy, and who sees it.
+    copy: Option<(Registers, Vec<bool>)>,
+    /// Whether any promise was ever broken.
+    pub(crate) ever: bool,
+    /// Until when nothing of what rests on it is promised.
+    until: TrueTime,
+}
+
+impl StoreDamage {
+    /// Whether what rests on the store's promise is promised at `now`.
+    pub(crate) const fn excuses(&self, now: TrueTime) -> bool {
+        self.copy.is_some() || (self.ever && now < self.until)
+    }
+
+    /// The copy that `p` sees, if it is the second one.
+    pub(crate) fn copy(&self, p: usize) -> Option<&Registers> {
+        let (copy, who) = self.copy.as_ref()?;
+        who[p].then_some(copy)
+    }
+
+    pub(crate) fn copy_mut(&mut self, p: usize) -> Option<&mut Registers> {
+        let (copy, who) = self.copy.as_mut()?;
+        who[p].then_some(copy)
+    }
+}
+
+impl World {
+    /// The registers that `p` sees.
+    pub(crate) fn registers(&self, p: usize) -> &Registers {
+        self.store
+            .store_damage
+            .copy(p)
+            .unwrap_or(&self.store.registers)
+    }
+
+    /// A state of a register that may come back.
+    pub(crate) fn keep(&mut self, key: &Key, register: Register) {
+        let history = &mut self.store.store_damage.history;
+        if self.swarm.fault_rates.tear > 0 && history.len() < HISTORY_MAX {
+            history.push((key.clone(), register));
+        }
+    }
+
+    pub(crate) fn tear(&mut self) {
+        match self.rng.below(4) {
+            _ if self.store.store_damage.copy.is_some() => self.join(),
+            0 => self.forget(),
+            1 => self.fork(),
+            _ => self.restore(),
+        }
+        self.tore();
+    }
+
+    /// From now on, for a lease: a leadership that is valid now may last as
+    /// long, and what is on its way was judged by what there was.
+    fn tore(&mut self) {
+        let store_damage = &mut self.store.store_damage;
+        store_damage.ever = true;
+        store_damage.until = self.now + self.swarm.lease * 5 / 4;
+        for p in 0..self.processes.len() {
+            self.causes.disturb(p, self.now);
+        }
+    }
+
+    fn forget(&mut self) {
+        let election = self.rng.below(self.store.keys.len() as u64) as usize;
+        let key = self.store.keys[election].clone();
+        let Some(held) = self.store.registers.read(&key) else {
+            return;
+        };
+        let version = held.version.clone();
+        if self.store.registers.delete(&key, &version).is_ok() {
+            self.stats.forgotten += 1;
+            self.note(0, || format!("** the store has lost {key}"));
+            self.terms[election].tore(None, self.now);
+            self.spread(election);
+        }
+    }
+
+    fn restore(&mut self) {
+        let states = self.store.store_damage.history.len() as u64;
+        if states == 0 {
+            return;
+        }
+        let (key, old) = self.store.store_damage.history[self.rng.below(states) as usize].clone();
+        let held = self.store.registers.read(&key);
+        let expect = held.map_or(Expect::Absent, |held| Expect::Version(held.version.clone()));
+        let fresh = Version::from_u64(self.store.registers.revision() + 1);
+        let keep = self.swarm.hashed || self.rng.chance(50);
+        let version = if keep { old.version } else { fresh };
+        let write = Write {
+            key: key.clone(),
+            expect,
+            value: old.value,
+            stamp: Stamp::Now,
+        };
+        let put = &mut self.store.registers;
+        if let Ok(version) = put.swap_as(write, old.stamp, version) {
+            self.stats.restored += 1;
+            self.came_back(&key, &version);
+        }
+    }
+
+    /// Some see a copy of the registers from now on.
+    fn fork(&mut self) {
+        let known = self.store.keys.iter().filter_map(|key| {
+            let register = self.store.registers.read(key)?;
+            Some((key.clone(), register.clone()))
+        });
+        let copy = Registers::restored(known.collect(), COPY_FROM * (1 + self.stats.forks), 0);
+        let processes = self.processes.len();
+        let who = (0..processes).map(|_| self.rng.chance(50)).collect();
+        self.store.store_damage.copy = Some((copy, who));
+        self.stats.forks += 1;
+        self.note(0, || "** the store has two copies".into());
+        self.terms.iter_mut().for_each(|terms| terms.forked(true));
+        let at = self.now + self.rng.between(MILLI, 4 * self.swarm.lease);
+        self.queue.push(at, SimEvent::Join);
+    }
+
+    /// One of the copies is lost.
+    pub(crate) fn join(&mut self) {
+        let Some((copy, _)) = self.store.store_damage.copy.take() else {
+            return;
+        };
+        if self.rng.chance(50) {
+            self.store.registers = copy;
+        }
+        self.note(0, || "** the store has one copy".into());
+        self.terms.iter_mut().for_each(|terms| terms.forked(false));
+        for key in self.store.keys.clone() {
+            match self.store.registers.read(&key) {
+                Some(register) => {
+                    let version = register.version.clone();
+                    self.came_back(&key, &version);
+                }
+                None => {
+                    let election = self.election_of(&key);
+                    self.terms[election].tore(None, self.now);
+                }
+            }
+        }
+        self.tore();
+    }
+
+    /// A register holds what was not written to it just now.
+    fn came_back(&mut self, key: &Key, version: &Version) {
+        let election = self.election_of(key);
+        let register = self.store.registers.read(key);
+        let Some(Ok(record)) = register.map(|register| Record::decode(&register.value)) else {
+            return;
+        };
+        self.note(0, || {
+            format!(
+                "** the store gives out {version} {} again",
+                crate::process::sketch(&record)
+            )
+        });
+        self.terms[election].tore(Some((&record, version)), self.now);
+        self.spread(election);
+    }
+}

@@ -1,0 +1,411 @@
+//! The connection that calls go over: opened when needed, shared by all,
+//! closed when it becomes suspect.
+//!
+//! *One impatient call costs nobody else anything.* A call whose time is up
+//! leaves; its answer is dropped when it comes. The connection is given up
+//! when an answer is due and nothing at all has come for some seconds, when it
+//! ends, and when its server has stopped to take writes: that one may have
+//! become a standby, which lags behind what is acknowledged elsewhere.
+//!
+//! *A warning makes a write unknown.* Where a server waits for a standby and
+//! that wait is cancelled, it says so in a warning and then answers as if all
+//! were well: the commit is on its own disk alone, and is lost if the standby
+//! takes over. The words of the warning are in the language of the server, so
+//! any warning without a code of its own counts.
+//!
+//! A caller that does not know the outcome reads, and would find there what it
+//! may not rely on yet: a commit that is on one disk alone is seen as soon as
+//! its wait has ended, however it ended, and a caller that gave up waiting does
+//! not hear how. So from each write of unknown outcome on (be it for a warning,
+//! for want of time or for a broken connection) every reading waits for the
+//! standby as a write does, until one such wait, of a reading or a write that
+//! was sent after it, has ended as it should. What was committed before is then
+//! replicated as well.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tenure_core::time::Instant;
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+use tokio_postgres::SimpleQueryRow;
+use tokio_postgres::error::SqlState;
+
+use super::classify;
+use super::connect::{self, PgConnection, ReceivedCounts};
+use super::settings::Settings;
+use super::sql::{self, Change};
+use super::table::{self, ResolvedTable, Table};
+use super::unsent_notifications::{self, UnsentNotifications};
+use crate::error::StoreError;
+use crate::round_trip::RoundTripTimes;
+use crate::store::dial::{ConnectFn, Dialer};
+use crate::{clock, drive};
+
+/// A connection is given up when nothing has come over it between so many
+/// looks in a row, so far apart, while an answer is due. Looks and not a
+/// time: a process that was stopped for a minute finds one look overdue.
+const SILENT_CHECKS: u32 = 3;
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How many answers may be due; a call beyond that is refused unsent.
+const IN_FLIGHT_MAX: usize = 4096;
+
+/// Opens connections and carries out statements.
+#[derive(Debug)]
+pub(super) struct PgClient {
+    settings: Arc<Settings>,
+    dialer: Arc<Dialer<PgConnection>>,
+    table: Arc<ResolvedTable>,
+    round_trips: RoundTripTimes,
+    in_flight: Arc<AtomicUsize>,
+    uncertain: Arc<UncertainWrites>,
+    unsent: Arc<UnsentNotifications>,
+}
+
+/// Writes of which it is not known whether they were replicated.
+#[derive(Default, Debug)]
+struct UncertainWrites {
+    /// How many there were.
+    added: AtomicU64,
+    /// How many of these were followed by a commit that was replicated.
+    confirmed: AtomicU64,
+}
+
+impl UncertainWrites {
+    /// How many there are to settle for what is sent now.
+    fn added(&self) -> u64 {
+        self.added.load(Ordering::Acquire)
+    }
+
+    fn any_pending(&self) -> bool {
+        self.added() > self.confirmed.load(Ordering::Acquire)
+    }
+
+    fn add(&self) {
+        self.added.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What was sent when so many had been raised was replicated.
+    fn confirm(&self, added: u64) {
+        self.confirmed.fetch_max(added, Ordering::AcqRel);
+    }
+}
+
+/// A write whose outcome is not known yet; it counts as uncertain if that never
+/// changes, also because its caller has left.
+struct UncertainGuard<'a>(Option<&'a UncertainWrites>);
+
+impl Drop for UncertainGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(uncertain) = self.0 {
+            uncertain.add();
+        }
+    }
+}
+
+/// What came of a call.
+struct Answer {
+    rows: Result<Vec<Vec<SimpleQueryRow>>, tokio_postgres::Error>,
+    /// A warning came before it.
+    warned: bool,
+}
+
+/// A call on its way.
+struct PendingCall {
+    answer: oneshot::Receiver<Answer>,
+    /// Closed when what was sent behind it has been answered too.
+    follow_up: oneshot::Receiver<()>,
+}
+
+/// Counts an answer that is due.
+struct InFlightGuard(Arc<AtomicUsize>);
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl PgClient {
+    pub(super) fn new(settings: Arc<Settings>) -> Self {
+        let table = Arc::<ResolvedTable>::default();
+        let (all, found) = (Arc::clone(&settings), Arc::clone(&table));
+        let connect_to: ConnectFn<PgConnection> = Arc::new(move |at| {
+            let (settings, found) = (Arc::clone(&all), Arc::clone(&found));
+            Box::pin(async move {
+                let server = settings
+                    .servers
+                    .get(at)
+                    .ok_or_else(|| StoreError::broken("expected a server of this number"))?;
+                let connected = connect::open(&settings, server).await?;
+                table::find(&found, &settings, &connected).await?;
+                Ok(connected)
+            })
+        });
+        let labels = settings.servers.iter().map(|server| server.label.clone());
+        let dialer = Dialer::new(
+            settings.to_string(),
+            labels.collect(),
+            settings.first(),
+            connect_to,
+        );
+        Self {
+            settings,
+            dialer: Arc::new(dialer),
+            table,
+            round_trips: RoundTripTimes::default(),
+            in_flight: Arc::default(),
+            uncertain: Arc::default(),
+            unsent: Arc::default(),
+        }
+    }
+
+    /// The table, which is known once a connection has been opened.
+    pub(super) fn table(&self) -> Result<&Table, StoreError> {
+        let table = self.table.get();
+        table.ok_or_else(|| StoreError::unavailable("no table was looked for yet"))
+    }
+
+    /// A connection of its own.
+    pub(super) async fn dedicated(&self) -> Result<PgConnection, StoreError> {
+        let dialer = Arc::clone(&self.dialer);
+        // Connected on our own thread: the caller's executor may be blocked
+        // when the answer comes.
+        let opening = drive::background().spawn(async move { dialer.dedicated().await });
+        opening.await.map_err(StoreError::unavailable)?
+    }
+
+    /// Carries out a statement that changes nothing.
+    pub(super) async fn read(
+        &self,
+        statement: impl FnOnce(&Table) -> String,
+        within: Duration,
+    ) -> Result<Vec<SimpleQueryRow>, StoreError> {
+        let until = clock::boot().after(within);
+        let connected = self.connected(until).await?;
+        let (added, waits_for_standby) = (self.uncertain.added(), self.uncertain.any_pending());
+        let statement = sql::before_reading(waits_for_standby) + &statement(self.table()?);
+        let pending = self.send(&connected, statement, None)?;
+        let Some(answer) = answer(pending.answer, until).await else {
+            return Err(StoreError::unavailable(self.timeout_text(within, until)));
+        };
+        let mut statements = answer.rows.map_err(|error| {
+            self.leave_if_read_only(&connected, &error);
+            classify::reading(&self.settings.to_string(), &error)
+        })?;
+        if answer.warned {
+            // Of its own wait, or of a write that it may have read.
+            return Err(StoreError::unavailable(self.warning_text(&connected)));
+        }
+        let first = statements.first().and_then(|rows| rows.first());
+        if first.and_then(|row| row.get("read_only")) == Some("on") {
+            self.dialer.abandon(&connected);
+            return Err(StoreError::unavailable(format!(
+                "expected {} to take writes, found that it does so no longer; looking for \
+                 another",
+                self.settings
+            )));
+        }
+        if waits_for_standby {
+            self.uncertain.confirm(added);
+        }
+        Ok(statements.pop().unwrap_or_default())
+    }
+
+    /// Carries out a change and, right behind it, tells others of it: in a
+    /// transaction of its own, so that the lock under which a server takes
+    /// notifications is not held while the disk and the standbys are waited
+    /// for. What came of it is heeded before its notification comes round, as
+    /// a rule, so that this process need not read what it wrote itself.
+    pub(super) async fn write<T>(
+        &self,
+        change: impl FnOnce(&Table) -> Option<Change>,
+        on_rows: impl FnOnce(&[SimpleQueryRow]) -> Result<T, StoreError>,
+        within: Duration,
+    ) -> Result<T, StoreError> {
+        let until = clock::boot().after(within);
+        let connected = self.connected(until).await?;
+        let Some(change) = change(self.table()?) else {
+            return Err(StoreError::Conflict);
+        };
+        let added = self.uncertain.added();
+        let pending = self.send(&connected, change.statement, Some(change.notification))?;
+        let mut guard = UncertainGuard(Some(&self.uncertain));
+        let Some(answer) = answer(pending.answer, until).await else {
+            return Err(StoreError::unknown(self.timeout_text(within, until)));
+        };
+        let rows = self.outcome(&connected, answer, &mut guard);
+        let heeded = rows.and_then(|rows| {
+            // What changed nothing has waited for nothing.
+            if !rows.is_empty() {
+                self.uncertain.confirm(added);
+            }
+            on_rows(&rows)
+        });
+        // A process that ends when it has its answer takes its connection
+        // along, and what the server has not read yet.
+        let left = until.since(clock::boot());
+        let _ = timeout(left, pending.follow_up).await;
+        heeded
+    }
+
+    /// What came of a write. It stays uncertain unless the server's answer
+    /// settles it.
+    fn outcome(
+        &self,
+        connected: &PgConnection,
+        answer: Answer,
+        guard: &mut UncertainGuard<'_>,
+    ) -> Result<Vec<SimpleQueryRow>, StoreError> {
+        let mut statements = answer.rows.map_err(|error| {
+            self.leave_if_read_only(connected, &error);
+            let error = classify::writing(&self.settings.to_string(), &error);
+            if !matches!(error, StoreError::Unknown(_)) {
+                // It was rolled back.
+                guard.0 = None;
+            }
+            error
+        })?;
+        if answer.warned {
+            return Err(StoreError::unknown(self.warning_text(connected)));
+        }
+        guard.0 = None;
+        Ok(statements.pop().unwrap_or_default())
+    }
+
+    /// How long a round trip takes: the quickest of some.
+    pub(super) async fn round_trip(&self, within: Duration) -> Option<Duration> {
+        const TRIPS: u32 = 3;
+        let until = clock::boot().after(within);
+        self.connected(until).await.ok()?;
+        let mut quickest = None;
+        for _ in 0..TRIPS {
+            let asked = clock::boot();
+            let left = until.since(asked);
+            self.read(|_| "SELECT 1".into(), left).await.ok()?;
+            let took = clock::boot().since(asked);
+            quickest = Some(quickest.map_or(took, |least: Duration| least.min(took)));
+        }
+        quickest
+    }
+
+    /// Why there is no answer: its time is up, or the connection has gone.
+    fn timeout_text(&self, within: Duration, until: Instant) -> String {
+        if clock::boot() < until {
+            return format!(
+                "the connection to {} ended before the answer",
+                self.settings
+            );
+        }
+        self.round_trips
+            .timeout_text(&self.settings.to_string(), within)
+    }
+
+    fn warning_text(&self, connected: &PgConnection) -> String {
+        format!(
+            "{} warned that a commit may not have been replicated ({}); expected its standbys to \
+             confirm: see to them, or to synchronous_standby_names",
+            self.settings,
+            connected.received.last_warning()
+        )
+    }
+
+    /// Leaves a server that does not take writes any more.
+    fn leave_if_read_only(&self, connected: &PgConnection, error: &tokio_postgres::Error) {
+        if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+            self.dialer.abandon(connected);
+        }
+    }
+
+    /// The open connection, or a new one.
+    async fn connected(&self, until: Instant) -> Result<PgConnection, StoreError> {
+        self.dialer.connected(until).await
+    }
+
+    /// Sends statements, and others right behind them. What is sent is
+    /// answered in a task of its own, which goes on when the caller leaves:
+    /// it is there that a connection is found to be mute.
+    fn send(
+        &self,
+        connected: &PgConnection,
+        statements: String,
+        follow_up: Option<String>,
+    ) -> Result<PendingCall, StoreError> {
+        let in_flight = InFlightGuard(Arc::clone(&self.in_flight));
+        if in_flight.0.fetch_add(1, Ordering::AcqRel) >= IN_FLIGHT_MAX {
+            return Err(StoreError::unavailable(format!(
+                "expected at most {IN_FLIGHT_MAX} calls that wait for {}, found as many; nothing was \
+                 sent",
+                self.settings
+            )));
+        }
+        let (tell, answer) = oneshot::channel();
+        let (ended, is_behind) = oneshot::channel();
+        let (connected, dialer) = (connected.clone(), Arc::clone(&self.dialer));
+        let (round_trips, uncertain) = (self.round_trips.clone(), Arc::clone(&self.uncertain));
+        let unsent = Arc::clone(&self.unsent);
+        drive::background().spawn(async move {
+            let _held = (in_flight, ended);
+            let warnings = connected.received.warnings();
+            let first = async {
+                let asked = clock::boot();
+                let rows = connected.ask(&statements).await;
+                round_trips.record(clock::boot().since(asked));
+                let warned = connected.received.warnings() != warnings;
+                if warned {
+                    // Of a write whose caller has left, perhaps.
+                    uncertain.add();
+                }
+                let _ = tell.send(Answer { rows, warned });
+            };
+            let second = async {
+                if let Some(follow_up) = follow_up
+                    && let Err(error) = connected.ask(&follow_up).await
+                {
+                    tracing::debug!("telling of a change: {}", classify::text(&error));
+                    if unsent_notifications::is_lock_timeout(&error) {
+                        unsent.resend(follow_up, &dialer);
+                    }
+                }
+            };
+            // Each sends when it is first polled: one behind the other.
+            let both = async { tokio::join!(first, second) };
+            // Left before the callers hear that no answer comes: their next
+            // call must find that it is gone.
+            let gives_up = async {
+                until_silent(&connected.received).await;
+                let quiet = CHECK_EVERY * SILENT_CHECKS;
+                tracing::warn!("the database has said nothing for {quiet:?}; connecting again");
+                dialer.abandon(&connected);
+                connected.end();
+            };
+            tokio::select! {
+                biased;
+                _ = both => {}
+                () = gives_up => {}
+            }
+        });
+        Ok(PendingCall {
+            answer,
+            follow_up: is_behind,
+        })
+    }
+}
+
+/// The answer; `None` if none came in time.
+async fn answer(asked: oneshot::Receiver<Answer>, until: Instant) -> Option<Answer> {
+    let left = until.since(clock::boot());
+    timeout(left, asked).await.ok()?.ok()
+}
+
+/// Returns when nothing has come for too long.
+async fn until_silent(received: &ReceivedCounts) {
+    let (mut before, mut checks) = (received.messages(), 0);
+    while checks < SILENT_CHECKS {
+        sleep(CHECK_EVERY).await;
+        let now = received.messages();
+        checks = if now == before { checks + 1 } else { 0 };
+        before = now;
+    }
+}
