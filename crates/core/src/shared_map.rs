@@ -3,8 +3,8 @@
 //! A backup is a copy of all registers at one moment. To copy each of a million
 //! takes longer than an election timeout, and the thread that does it keeps a
 //! leadership alive. So entries lie in chunks of up to 256, and a copy
-//! takes a reference to each chunk: some thousands for a million entries. Who
-//! writes to a chunk that a copy holds as well makes that chunk anew, once.
+//! takes a reference to each chunk: some thousands for a million entries. The first write
+//! to a chunk that a copy holds as well makes that chunk anew.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -74,18 +74,20 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
                     return None;
                 };
                 let entries = Arc::make_mut(entries);
-                entries.insert(at, (key, value));
-                if entries.len() > CHUNK {
-                    // In the order of keys they come at the end, and chunks
-                    // are filled; otherwise they are halved.
-                    let keep = if at + 1 == entries.len() {
-                        CHUNK
-                    } else {
-                        CHUNK / 2
-                    };
-                    let rest = entries.split_off(keep);
-                    self.chunks.insert(chunk + 1, Arc::new(rest));
+                if entries.len() < CHUNK {
+                    entries.insert(at, (key, value));
+                    return None;
                 }
+                // It is divided before it grows: it would keep room for twice
+                // as many. In the order of keys they come at the end, and
+                // chunks stay full; otherwise they are halved.
+                let half = if at == CHUNK { CHUNK } else { CHUNK / 2 };
+                let mut rest = entries.split_off(half);
+                match at.checked_sub(half) {
+                    Some(at) => rest.insert(at, (key, value)),
+                    None => entries.insert(at, (key, value)),
+                }
+                self.chunks.insert(chunk + 1, Arc::new(rest));
                 None
             }
         }
@@ -237,6 +239,8 @@ mod tests {
         let mut map: SharedMap<u32, u32> = (0..10_000).map(|key| (key, key)).collect();
         // In the order of keys chunks are full.
         assert_eq!(map.chunks.len(), 10_000_usize.div_ceil(CHUNK));
+        let room = map.chunks.iter().map(|chunk| chunk.capacity()).max();
+        assert_eq!(room, Some(CHUNK), "no chunk keeps room that it never uses");
         let copy = map.clone();
         map.insert(5_000, 1);
         let shared = map.chunks.iter().zip(&copy.chunks);
