@@ -26,59 +26,69 @@ pub(crate) async fn session(context: &Context, args: &args::Session) -> Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends one session, or all that somebody has opened. One that holds registers
-/// stops the others from being ended no more than it must.
 async fn close(
     context: &Context,
     client: &Client,
     args: &args::CloseSession,
 ) -> Result<(), Failure> {
-    let ids = match (args.id, &args.opened_by) {
-        (Some(id), _) => vec![id],
-        (None, by) => {
-            let sessions = client.sessions().await.map_err(failure)?;
-            let theirs = sessions.iter().filter(|it| opener(it) == by.as_deref());
-            theirs.map(|it| it.session).collect()
+    let gone = args.holder_is_gone;
+    match (args.id, &args.opened_by) {
+        (Some(id), _) => {
+            client.end_session(id, gone).await.map_err(failure)?;
+            say_closed(context, id)
         }
-    };
-    if let (Some(by), true) = (&args.opened_by, ids.is_empty()) {
+        (None, Some(by)) => close_all_of(context, client, by, gone).await,
+        (None, None) => unreachable!("one of the two is asked for"),
+    }
+}
+
+/// Ends all sessions that somebody has opened. One that holds registers is
+/// left, if its holder is not said to be gone, and the others are ended all the
+/// same.
+async fn close_all_of(
+    context: &Context,
+    client: &Client,
+    by: &str,
+    holder_is_gone: bool,
+) -> Result<(), Failure> {
+    let sessions = client.sessions().await.map_err(failure)?;
+    let theirs = sessions.iter().filter(|it| opener(it) == Some(by));
+    let theirs: Vec<u64> = theirs.map(|it| it.session).collect();
+    if theirs.is_empty() {
         return Err(Failure::Other(anyhow::anyhow!(
             "expected sessions opened by {by}, found none; `tenure session list` shows who has \
              opened which"
         )));
     }
-    let (all, mut kept) = (ids.len(), None);
-    let mut closed = 0;
-    for id in ids {
-        match client.end_session(id, args.holder_is_gone).await {
-            Ok(()) => {
-                let text = format!("session {id} was closed");
-                context.output.line(&text, &json!({ "closed": id }))?;
-                closed += 1;
-            }
-            // The others are ended all the same.
-            Err(Error::Refused { cause, .. })
-                if args.opened_by.is_some() && cause == Cause::SessionExpired =>
-            {
-                // It has ended by itself meanwhile.
-                closed += 1;
-            }
-            Err(error @ Error::Refused { .. }) if args.opened_by.is_some() && is_held(&error) => {
-                kept.get_or_insert(error);
-            }
+    let mut held = Vec::new();
+    for id in &theirs {
+        match client.end_session(*id, holder_is_gone).await {
+            Ok(()) => say_closed(context, *id)?,
+            // It has ended by itself meanwhile.
+            Err(Error::Refused {
+                cause: Cause::SessionExpired,
+                ..
+            }) => {}
+            Err(Error::Refused {
+                cause: Cause::Held,
+                message,
+            }) => held.push(message),
             Err(error) => return Err(failure(error)),
         }
     }
-    match kept {
-        Some(error) => {
-            tracing::warn!(
-                "{} of {all} sessions hold registers, and are open still",
-                all - closed
-            );
-            Err(failure(error))
-        }
+    match held.first() {
         None => Ok(()),
+        Some(why) => Err(Failure::Other(anyhow::anyhow!(
+            "{} of {} sessions hold registers, and are open still; of the first: {why}",
+            held.len(),
+            theirs.len()
+        ))),
     }
+}
+
+fn say_closed(context: &Context, id: u64) -> Result<(), Failure> {
+    let text = format!("session {id} was closed");
+    Ok(context.output.line(&text, &json!({ "closed": id }))?)
 }
 
 const HEADER: [&str; 7] = [
@@ -90,16 +100,6 @@ const HEADER: [&str; 7] = [
     "DONE",
     "BOUND",
 ];
-
-fn is_held(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Refused {
-            cause: Cause::Held,
-            ..
-        }
-    )
-}
 
 /// The token that has opened a session, or the address where there are none;
 /// nobody, if a server has opened it for itself.
