@@ -124,10 +124,10 @@ fn last_log_id(address: &str) -> u64 {
     status["last_log_id"].as_u64().expect("an id")
 }
 
-/// A server that knows its callers by tokens, and their files.
-struct House(tempfile::TempDir);
+/// The files of a server that knows its callers by tokens.
+struct TokenFiles(tempfile::TempDir);
 
-impl House {
+impl TokenFiles {
     fn new() -> Self {
         Self(tempfile::tempdir().expect("a directory"))
     }
@@ -235,12 +235,12 @@ fn an_office_bound_to_another_session_is_told_and_does_not_fill_the_log() {
 
 #[test]
 fn where_there_are_tokens_they_count_and_operators_alone_see_sessions() {
-    let house = House::new();
-    let boss = house.token("boss", &["--admin"]);
-    let clerk = house.token("clerk", &["--log-right", "append"]);
+    let files = TokenFiles::new();
+    let boss = files.token("boss", &["--admin"]);
+    let clerk = files.token("clerk", &["--log-right", "append"]);
     let [peer, address] = free::<2>();
-    let _server = house.serve(&peer, &address, &["--sessions-each", "1"]);
-    let url = |name: &str| house.url(&address, name);
+    let _server = files.serve(&peer, &address, &["--sessions-each", "1"]);
+    let url = |name: &str| files.url(&address, name);
     led(&url("boss"));
     risen(&url("boss"));
 
@@ -294,14 +294,14 @@ fn where_there_are_tokens_they_count_and_operators_alone_see_sessions() {
 /// session of a day is freed by the steps of `docs/how-to/tokens.md`.
 #[test]
 fn what_a_removed_token_holds_is_told_and_freed() {
-    let house = House::new();
-    house.token("boss", &["--admin"]);
-    let operators = std::fs::read_to_string(house.tokens()).expect("the file");
-    let thief = house.token("thief", &["--campaign", "payroll"]);
+    let files = TokenFiles::new();
+    files.token("boss", &["--admin"]);
+    let operators = std::fs::read_to_string(files.tokens()).expect("the file");
+    let thief = files.token("thief", &["--campaign", "payroll"]);
     let thief = Some(&*thief);
     let [peer, address] = free::<2>();
-    let _server = house.serve(&peer, &address, &[]);
-    let boss = house.url(&address, "boss");
+    let _server = files.serve(&peer, &address, &[]);
+    let boss = files.url(&address, "boss");
     led(&boss);
     risen(&boss);
     text(&[
@@ -309,7 +309,7 @@ fn what_a_removed_token_holds_is_told_and_freed() {
         "payroll",
         "--once",
         "--store",
-        &house.url(&address, "thief"),
+        &files.url(&address, "thief"),
         "--",
         "true",
     ]);
@@ -318,7 +318,7 @@ fn what_a_removed_token_holds_is_told_and_freed() {
     let holder = open_for_a_day(&address, thief);
     bind_payroll(&address, thief, holder);
 
-    std::fs::write(house.tokens(), operators).expect("the token is taken out");
+    std::fs::write(files.tokens(), operators).expect("the token is taken out");
     while !ask(&address, "/v1/registers/read", PAYROLL, thief).contains("UNAUTHENTICATED") {
         std::thread::yield_now();
     }

@@ -12,11 +12,11 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use common::TENURE;
 use common::postgres::Postgres;
-use common::servers::{free, led};
+use common::servers::{free, led, tenure};
 use serde_json::Value;
 
 fn kept(name: &str) -> PathBuf {
@@ -32,12 +32,6 @@ fn unpacked() -> tempfile::TempDir {
     let unpacked = tar.arg("-C").arg(directory.path()).status();
     assert!(unpacked.expect("tar runs").success());
     directory
-}
-
-fn tenure(args: &[&str]) -> Output {
-    let mut command = Command::new("timeout");
-    command.args(["60", TENURE]).args(args);
-    command.output().expect("it runs")
 }
 
 fn text(args: &[&str]) -> String {

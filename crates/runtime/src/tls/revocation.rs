@@ -130,7 +130,7 @@ pub fn judge(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use rcgen::{
         BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer,
         DnType, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
@@ -138,9 +138,9 @@ mod tests {
 
     use super::*;
 
-    type Authority = CertifiedIssuer<'static, KeyPair>;
+    pub(in crate::tls) type Authority = CertifiedIssuer<'static, KeyPair>;
 
-    fn authority(name: &str) -> Authority {
+    pub(in crate::tls) fn authority(name: &str) -> Authority {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -244,24 +244,16 @@ impl fmt::Debug for Secured {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+    use rcgen::{CertificateParams, KeyPair};
     use rustls::CertificateError::UnknownIssuer;
     use rustls::server::danger::ClientCertVerifier;
 
     use super::*;
+    use crate::tls::revocation::tests::{Authority, authority};
     use crate::tls::revocation::{RevocationLists, judge};
     use crate::tls::roots;
 
-    type Authority = CertifiedIssuer<'static, KeyPair>;
     type Verifier = Arc<dyn ClientCertVerifier>;
-
-    fn authority(name: &str) -> Authority {
-        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        CertifiedIssuer::self_signed(params, key).expect("an authority")
-    }
 
     /// A certificate that is good for so many seconds.
     fn certificate(by: &Authority, seconds: u64) -> Vec<CertificateDer<'static>> {
