@@ -8,11 +8,12 @@
 //! that, until the workload runs or has ended, is waited for only while the
 //! command waits.
 //!
-//! A command that waits is told what keeps its agent from the group, such as a
-//! store that does not answer or a view that cannot be read. The command is let
-//! go with that reason when one of two things has lasted for its `--timeout`: the
-//! reason, or the request not being in the view. While nothing is wrong, what
-//! comes after is waited for without a limit: a quorum may take days.
+//! A command waits until its request is done. If something keeps the agent from
+//! its group (the store does not answer, the view cannot be read), the agent
+//! tells the command so. It ends the command with that reason when the trouble
+//! has lasted for the command's `--timeout`, or when no view has had the request
+//! for as long. Without trouble the command waits without a limit: a quorum may
+//! take days.
 //!
 //! Limits: [`CONNECTIONS_MAX`] commands are served at a time, more wait.
 //! [`PENDING_MAX`] requests may be pending, those of commands that have gone
@@ -38,10 +39,10 @@ pub(super) const CONNECTIONS_MAX: usize = 64;
 pub(super) const PENDING_MAX: usize = 1_024;
 /// How many different notes a command gets while it waits.
 const NOTES_MAX: usize = 32;
-/// After how long a command is told that its request is not in the view yet,
-/// though nothing has failed.
+/// The agent tells a command after so long that no view has its request yet,
+/// although nothing has failed.
 const NOTE_AFTER: Duration = Duration::from_secs(1);
-/// What it is told then.
+/// What the agent says then.
 const NOT_IN_VIEW: &str = "no view has it yet: the store is slow to answer, or does not";
 
 /// A request that an agent has taken, and the command that waits for it.

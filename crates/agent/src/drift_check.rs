@@ -8,8 +8,8 @@
 //! takes away what they were promised. A node that joins warns of that. It is not
 //! refused, because a bound is changed node by node.
 //!
-//! Left out: nodes of which nothing can be read, and nodes whose agents are older
-//! and do not tell their bound.
+//! The check leaves out nodes whose heartbeat cannot be read, and nodes of an
+//! earlier release, which do not tell their bound.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -512,7 +512,7 @@ impl Agent {
                 self.handler.trouble.send_replace(None);
                 tracing::warn!("the store answers again");
             }
-            // Answers, heartbeats and the end are told elsewhere.
+            // The log has no line for answers, heartbeats and the end.
             _ => {}
         }
     }

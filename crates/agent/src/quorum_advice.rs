@@ -1,5 +1,5 @@
-//! What a person is told when a group refuses an agent because of its quorum:
-//! which nodes the group has, whether any of them lives, and what to do.
+//! A group may refuse an agent because of its quorum. Then the agent says which
+//! nodes the group has, whether any of them lives, and what a person can do.
 //!
 //! The quorum stays in the view until the last HA node has gone from it, and only
 //! a member takes other nodes out. So a group that has died as a whole keeps its

@@ -18,6 +18,10 @@
 //! nothing here, since a connection loses nothing while it is up.
 //!
 //! Answers to entries tell only what has arrived: they wait for a disk.
+//!
+//! A link that becomes slower by itself in one leadership (another route, by
+//! more than a quarter of the timeout) looks like a queue. Then entries go in
+//! the smallest window until there is another leader.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;

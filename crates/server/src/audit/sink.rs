@@ -239,11 +239,8 @@ fn keep_operators(goes: &Path, kept: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     let lines = text.split_inclusive(|byte| *byte == b'\n');
-    let operators: Vec<u8> = lines
-        .filter(|line| is_operators(line))
-        .flatten()
-        .copied()
-        .collect();
+    let operators: Vec<&[u8]> = lines.filter(|line| is_operators(line)).collect();
+    let operators = operators.concat();
     let full = fs::metadata(kept).is_ok_and(|it| it.len() + operators.len() as u64 > FILE_BYTES);
     if full {
         rename(kept, &with(kept, ".1"))?;

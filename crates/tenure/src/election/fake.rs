@@ -13,28 +13,33 @@ use crate::drive;
 
 /// The test's side of an [`Election`] without a store: it says when this
 /// candidate is elected, renews and is deposed, and what time it is. The
-/// program under test has the [`Election`] and cannot tell the difference: it
-/// is handed a [`Leadership`](super::Leadership), is told to stop at the
-/// deadlines of its lease, and may resign, transfer and stop.
+/// program under test has the [`Election`]: it is handed a
+/// [`Leadership`](super::Leadership), is told to stop at the deadlines of its
+/// lease, and may resign, transfer and stop. It hears nothing of other leaders
+/// and of the store: [`Election::leader`] is `None`, and there is no
+/// [`Event::LeaderChanged`].
 ///
 /// Time stands still but for [`advance`](Self::advance). Clones are the same
 /// election.
 ///
 /// ```
+/// # fn main() -> Result<(), tenure::core::ids::NameError> {
 /// # tenure::blocking::wait(async {
 /// use std::time::Duration;
 /// use tenure::{election::Why, test::FakeElection};
 ///
-/// let (fake, mut election) = FakeElection::new("payroll").unwrap();
+/// let (fake, mut election) = FakeElection::new("payroll")?;
 /// fake.elect();
-/// let leadership = election.elected().await.unwrap();
+/// let Some(leadership) = election.elected().await else {
+///     unreachable!("it was not stopped");
+/// };
 /// assert!(leadership.is_valid());
 ///
 /// // No renewal is confirmed for as long as the lease.
 /// fake.advance(Duration::from_secs(10));
 /// assert!(!leadership.is_valid());
 /// assert_eq!(leadership.cancelled().await, Why::Unconfirmed);
-/// # });
+/// # Ok(()) }) }
 /// ```
 #[derive(Clone, Debug)]
 pub struct FakeElection {
