@@ -67,6 +67,6 @@ pub use node::{
 pub use session_owner::{Fingerprint, OpenSession, OwnershipProof, SessionOpener, SessionOwner};
 pub use state::{
     Bound, Gap, Gaps, JUMP, Limits, MAX_BOUND, MAX_WINDOW, NotRestorable, Restored, Restoring,
-    SerialStatus, Session, Sessions, SnapshotError, State, StateChecksum, TERM_STEP, TooOld,
-    UserLog, digest_of,
+    SerialStatus, Session, Sessions, SnapshotError, State, StateChecksum, StateCopy, TERM_STEP,
+    TooOld, UserLog, digest_of,
 };

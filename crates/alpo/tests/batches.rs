@@ -189,6 +189,10 @@ impl World {
         while let Some(output) = self.nodes[index].poll() {
             match output {
                 Output::Persist(batch) => self.waiting[index].push(batch),
+                Output::EncodeSnapshot(copy) => {
+                    let encoded = Input::SnapshotEncoded(copy.encode());
+                    self.nodes[index].handle(Now::default(), encoded);
+                }
                 Output::Send { envelope, .. } => self.messages.push(envelope),
                 Output::Halt(fault) => panic!("{fault}"),
                 _ => {}

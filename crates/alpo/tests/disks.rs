@@ -107,6 +107,9 @@ impl Server {
                     self.snapshots += usize::from(batch.snapshot.is_some());
                     self.node.handle(NOW, Input::Persisted(batch.number));
                 }
+                Output::EncodeSnapshot(copy) => {
+                    self.node.handle(NOW, Input::SnapshotEncoded(copy.encode()));
+                }
                 Output::Send {
                     envelope:
                         Envelope {

@@ -77,6 +77,9 @@ fn told(node: &mut Node, prev: Position, entries: Vec<Entry>) -> Vec<Reply> {
     while let Some(output) = node.poll() {
         match output {
             Output::Persist(batch) => node.handle(NOW, Input::Persisted(batch.number)),
+            Output::EncodeSnapshot(copy) => {
+                node.handle(NOW, Input::SnapshotEncoded(copy.encode()));
+            }
             Output::Send {
                 envelope:
                     Envelope {
@@ -153,6 +156,9 @@ fn handle(node: &mut Node, envelope: Envelope, storage: u128) -> Option<Fault> {
     while let Some(output) = node.poll() {
         match output {
             Output::Persist(batch) => node.handle(NOW, Input::Persisted(batch.number)),
+            Output::EncodeSnapshot(copy) => {
+                node.handle(NOW, Input::SnapshotEncoded(copy.encode()));
+            }
             Output::Halt(found) => fault = Some(found),
             _ => {}
         }

@@ -61,7 +61,7 @@ fn scripts() -> Vec<(String, String)> {
 /// Mistakes that no running server can make, so that no script can tell of
 /// them: each is caught by the test named beside it.
 #[cfg(feature = "planted-bugs")]
-const MADE_ELSEWHERE: [(tenure_alpo::Bug, &str); 6] = {
+const MADE_ELSEWHERE: [(tenure_alpo::Bug, &str); 8] = {
     use tenure_alpo::Bug;
     [
         // A disk that is opened.
@@ -72,6 +72,9 @@ const MADE_ELSEWHERE: [(tenure_alpo::Bug, &str); 6] = {
         (Bug::WipedVotes, "alpo_founding.rs"),
         // Who is let in.
         (Bug::CloneCounted, "starts.rs"),
+        // What is encoded while a server goes on; scripts encode at once.
+        (Bug::SnapshotOvertaken, "the simulator of clusters"),
+        (Bug::SnapshotBehindLog, "snapshots.rs"),
         // A backup that is restored.
         (Bug::RestoredInPlace, "state/restore.rs"),
     ]

@@ -152,6 +152,9 @@ impl Cluster {
                 Output::Persist(batch) => server.waiting.push(batch),
                 Output::Send { envelope, .. } => sent.push_back(envelope),
                 Output::Halt(fault) => panic!("{fault}"),
+                Output::EncodeSnapshot(copy) => {
+                    node.handle(now, Input::SnapshotEncoded(copy.encode()));
+                }
                 Output::Answer { .. } | Output::Applied { .. } | Output::Event(_) => {}
             }
         }

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
+use tenure_alpo::codec::crc32c_append;
 use tenure_alpo::{
-    Body, ClientRequest, ClusterId, Command, Config, Entry, Envelope, Event, Identity, Input,
-    Limits, Membership, Node, OpenSession, Operation, Output, OwnershipProof, Payload, Position,
-    Recovered, Request, ServerId, Snapshot, State, StorageId,
+    Body, ClientRequest, ClusterId, Command, Config, Entry, Envelope, Identity, Input, Limits,
+    Membership, Node, OpenSession, Operation, Output, OwnershipProof, Payload, Position, Recovered,
+    Request, ServerId, Snapshot, State, StateCopy, StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::ids::Term;
@@ -59,7 +60,9 @@ fn drain(node: &mut Node) -> usize {
                 snapshots += usize::from(batch.snapshot.is_some());
                 node.handle(at(5), Input::Persisted(batch.number));
             }
-            Output::Event(Event::Compacted { .. }) | Output::Applied { .. } => {}
+            Output::EncodeSnapshot(copy) => {
+                node.handle(at(5), Input::SnapshotEncoded(copy.encode()));
+            }
             _ => {}
         }
     }
@@ -151,8 +154,12 @@ fn a_long_tail_that_waits_makes_no_snapshot_due() {
     for number in batches {
         node.handle(at(5), Input::Persisted(number));
         while let Some(output) = node.poll() {
-            if let Output::Persist(batch) = output {
-                snapshots += usize::from(batch.snapshot.is_some());
+            match output {
+                Output::Persist(batch) => snapshots += usize::from(batch.snapshot.is_some()),
+                Output::EncodeSnapshot(copy) => {
+                    node.handle(at(5), Input::SnapshotEncoded(copy.encode()));
+                }
+                _ => {}
             }
         }
     }
@@ -207,6 +214,9 @@ impl Far {
         while let Some(output) = node.poll() {
             match output {
                 Output::Persist(batch) => node.handle(now, Input::Persisted(batch.number)),
+                Output::EncodeSnapshot(copy) => {
+                    node.handle(now, Input::SnapshotEncoded(copy.encode()));
+                }
                 Output::Send { envelope, .. } => {
                     if let Body::Request {
                         request: Request::Install { .. },
@@ -357,9 +367,84 @@ fn a_server_whose_newest_snapshot_is_lost_takes_none_below_it() {
     let mut node = node.expect("nothing to read");
     assert_eq!(node.state().applied(), Position::new(first, 20));
     node.handle(at(0), Input::Compact);
-    let mut taken = std::iter::from_fn(|| node.poll()).filter_map(|output| match output {
-        Output::Persist(batch) => batch.snapshot,
-        _ => None,
+    assert_eq!(drain(&mut node), 1);
+    assert_eq!(node.snapshot().map(|it| it.last.id), Some(20));
+}
+
+thread_local! {
+    /// Whether the machine is at work on this thread.
+    static AT_WORK: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// A checksum that is made by those who encode, and never by the machine.
+fn not_at_work(sum: u32, bytes: &[u8]) -> u32 {
+    assert!(!AT_WORK.get(), "the machine encodes a snapshot itself");
+    crc32c_append(sum, bytes)
+}
+
+/// Runs the machine, and gives the copies that it wants encoded.
+fn work(node: &mut Node, input: Input) -> Vec<StateCopy> {
+    AT_WORK.set(true);
+    node.handle(at(5), input);
+    let mut copies = Vec::new();
+    while let Some(output) = node.poll() {
+        match output {
+            Output::Persist(batch) => node.handle(at(5), Input::Persisted(batch.number)),
+            Output::EncodeSnapshot(copy) => copies.push(*copy),
+            _ => {}
+        }
+    }
+    AT_WORK.set(false);
+    copies
+}
+
+#[test]
+fn a_server_goes_on_while_its_snapshot_is_encoded() {
+    let mut node = alone(Config {
+        log_bytes: 10_000,
+        kept_entries: 0,
+        checksum: not_at_work,
+        ..Config::default()
     });
-    assert_eq!(taken.next().map(|it| it.last.id), Some(20));
+    let ask = |node: &mut Node, token| {
+        let ask = command(1_000);
+        work(node, Input::ClientRequest { token, ask })
+    };
+    let mut copies = Vec::new();
+    let mut token = 0;
+    while copies.is_empty() {
+        token += 1;
+        copies = ask(&mut node, token);
+    }
+    let first = copies.remove(0);
+    // However much is applied meanwhile, no second one is begun, and the log
+    // keeps what only it has.
+    for _ in 0..50 {
+        token += 1;
+        assert_eq!(ask(&mut node, token), []);
+    }
+    assert!(node.encodes_snapshot());
+    assert!(node.snapshot().is_none_or(|it| it.last < first.last()));
+    let next = first.last().id + 1;
+    assert!(node.log().get(next).is_some(), "what comes after the copy");
+    // One that is asked for meanwhile comes after it, of all that is applied.
+    assert_eq!(work(&mut node, Input::Compact), []);
+    let applied = node.state().applied();
+    let mut copies = work(&mut node, Input::SnapshotEncoded(first.encode()));
+    assert_eq!(node.snapshot().map(|it| it.last), Some(first.last()));
+    assert!(node.log().get(next).is_some(), "what comes after the copy");
+    assert!(node.log().get(next - 1).is_none(), "what it covers went");
+    let second = copies.remove(0);
+    assert_eq!(second.last(), applied);
+    // What nobody asked for is not taken; nor is the first one again.
+    work(&mut node, Input::SnapshotEncoded(first.encode()));
+    assert_eq!(node.snapshot().map(|it| it.last), Some(first.last()));
+    work(&mut node, Input::SnapshotEncoded(second.encode()));
+    assert_eq!(node.snapshot().map(|it| it.last), Some(applied));
+    assert!(!node.encodes_snapshot());
+    let held = node.snapshot().map(|it| State::decode(&it.bytes));
+    assert_eq!(
+        held.and_then(Result::ok).map(|it| it.applied()),
+        Some(applied)
+    );
 }

@@ -13,7 +13,8 @@
 //! | [`ids`] | terms, versions, leader ids, fences, names and keys |
 //! | [`rng`] | the seeded generator that is handed in |
 //! | [`cas`] | compare-and-swap registers, the meaning of a store |
-//! | [`shared_map`] | the sorted map of registers, of which a copy is cheap |
+//! | [`shared_map`] | a sorted map of which a copy is cheap |
+//! | [`shared_queue`] | a queue of which a copy is cheap |
 //! | [`call`] | a call to a store: which one, and how it failed |
 //! | [`crc`] | CRC-32C |
 //! | [`bug`] | what the lists of planted bugs have in common |
@@ -29,6 +30,7 @@ pub mod ids;
 pub mod machine;
 pub mod rng;
 pub mod shared_map;
+pub mod shared_queue;
 pub mod time;
 
 pub use machine::Machine;

@@ -60,6 +60,24 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         }
     }
 
+    /// The value of a key, to change it. A chunk that a copy holds as well is
+    /// made anew first.
+    pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        match self.place(key) {
+            Place::Found(chunk, at) => Some(&mut Arc::make_mut(&mut self.chunks[chunk])[at].1),
+            Place::Missing(..) => None,
+        }
+    }
+
+    /// All values, to change them, in the order of their keys.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        let chunks = self.chunks.iter_mut().map(Arc::make_mut);
+        chunks.flatten().map(|(_, value)| value)
+    }
+
     /// Puts a value, and gives the one that was there.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.place(&key) {
@@ -167,6 +185,15 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
     }
 }
 
+impl<K: Ord + Clone + PartialEq, V: Clone + PartialEq> PartialEq for SharedMap<K, V> {
+    /// The same entries, however they are divided into chunks.
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && self.iter().eq(other.iter())
+    }
+}
+
+impl<K: Ord + Clone + Eq, V: Clone + Eq> Eq for SharedMap<K, V> {}
+
 impl<K: Ord + Clone, V: Clone> Default for SharedMap<K, V> {
     fn default() -> Self {
         Self::new()
@@ -207,6 +234,14 @@ mod tests {
                 assert_eq!(map.remove(&key), model.remove(&key));
             }
             assert_eq!(map.get(&key), model.get(&key));
+            if let Some(value) = map.get_mut(&key) {
+                *value += 1;
+            }
+            model.entry(key).and_modify(|value| *value += 1);
+            if step % 9_000 == 0 {
+                map.values_mut().for_each(|value| *value ^= 1);
+                model.values_mut().for_each(|value| *value ^= 1);
+            }
             assert_eq!(map.len(), model.len());
             if step % 7_000 == 0 {
                 copies.push((map.clone(), model.clone()));

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tenure_alpo::{
     Answer, Batch, ClientRequest, Command, Event as NodeEvent, Input, LogId, Membership, Node,
-    Operation, Outcome, Output, Refusal, Status,
+    Operation, Outcome, Output, Refusal, Snapshot, Status,
 };
 use tenure_core::Machine as _;
 use tenure_core::time::Instant;
@@ -33,6 +33,7 @@ use super::refusals::Refusals;
 use super::removal::Removal;
 use super::shared::{Progress, Shared};
 use super::silence::Silence;
+use super::snapshots::Snapshots;
 use super::watchers::Watchers;
 use crate::transport::{CommittedMembers, Greeting};
 use crate::wal::{Ended as LogEnded, InlineWrite, Writer};
@@ -81,9 +82,7 @@ pub(super) struct EventLoop {
     syncing: VecDeque<(u64, Instant)>,
     /// A small batch that this thread writes, when the others have been told.
     own: Option<Batch>,
-    /// Those who wait until a snapshot up to this entry is, which is in this
-    /// batch or in an earlier one.
-    snapshots: VecDeque<(u64, LogId, oneshot::Sender<LogId>)>,
+    snapshots: Snapshots,
     /// The last batch that was handed to the disk.
     last_submitted: u64,
     /// Set when the server is to end: when at the latest.
@@ -130,7 +129,7 @@ impl EventLoop {
             lost: String::new(),
             syncing: VecDeque::new(),
             own: None,
-            snapshots: VecDeque::new(),
+            snapshots: Snapshots::default(),
             last_submitted: 0,
             stopping: None,
             transfer_pending: false,
@@ -223,7 +222,7 @@ impl EventLoop {
                 }
                 self.shared.metrics.waits(self.syncing.front());
                 self.node.handle(now, Input::Persisted(number));
-                self.answer_snapshots(number);
+                self.snapshots.written(number);
             }
             Event::DiskFailed(error) => return Some(Ended::Disk(error)),
             Event::Greeted { greeting, dialled } => {
@@ -255,6 +254,7 @@ impl EventLoop {
             Event::ClientRequest(ask, quota, reply) => self.ask(ask, quota.as_deref(), reply),
             Event::Inspection(inspect) => inspect(Some(&self.node)),
             Event::Snapshot(reply_to) => return self.snapshot(reply_to),
+            Event::SnapshotEncoded(snapshot) => return self.snapshot_encoded(snapshot),
             Event::Stop => self.stop(),
         }
         None
@@ -265,20 +265,26 @@ impl EventLoop {
     fn snapshot(&mut self, reply_to: oneshot::Sender<LogId>) -> Option<Ended> {
         self.node.handle(clock::now(), Input::Compact);
         let ended = self.perform_outputs();
-        let upto = self.node.snapshot().map_or(0, |it| it.last.id);
         self.snapshots
-            .push_back((self.last_submitted, upto, reply_to));
-        if self.syncing.is_empty() {
-            self.answer_snapshots(self.last_submitted);
-        }
+            .wait(&self.node, self.last_submitted, reply_to);
+        self.answer_snapshots();
         ended
     }
 
-    fn answer_snapshots(&mut self, durable: u64) {
-        while let Some(told) = self.snapshots.pop_front_if(|(it, ..)| *it <= durable) {
-            let (_, upto, reply_to) = told;
-            // The caller may have gone.
-            let _ = reply_to.send(upto);
+    fn snapshot_encoded(&mut self, snapshot: Snapshot) -> Option<Ended> {
+        let old = self.node.snapshot().cloned();
+        self.node
+            .handle(clock::now(), Input::SnapshotEncoded(snapshot));
+        let ended = self.perform_outputs();
+        self.snapshots.encoded(&self.node, self.last_submitted);
+        self.answer_snapshots();
+        Snapshots::free(old);
+        ended
+    }
+
+    fn answer_snapshots(&mut self) {
+        if self.syncing.is_empty() {
+            self.snapshots.written(self.last_submitted);
         }
     }
 
@@ -364,6 +370,7 @@ impl EventLoop {
         while let Some(output) = self.node.poll() {
             match output {
                 Output::Persist(batch) => self.persist(batch),
+                Output::EncodeSnapshot(copy) => Snapshots::encode(copy, &self.inbox),
                 Output::Send { envelope, storage } => self.peers.send(&envelope, storage),
                 Output::Answer { token, answer } => self.answer(token, answer),
                 Output::Applied { .. } => applied = true,

@@ -8,7 +8,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_alpo::{
-    Answer, ClientRequest, Envelope, LogId, LogTime, Node, QueryResult, ServerId, StorageId,
+    Answer, ClientRequest, Envelope, LogId, LogTime, Node, QueryResult, ServerId, Snapshot,
+    StorageId,
 };
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
@@ -58,6 +59,8 @@ pub(super) enum Event {
     /// Somebody wants a snapshot taken now, and to know up to which entry the
     /// newest one on the disk goes.
     Snapshot(oneshot::Sender<LogId>),
+    /// A snapshot that the machine asked for is encoded.
+    SnapshotEncoded(Snapshot),
     /// Hand over what can be handed over, and end.
     Stop,
 }

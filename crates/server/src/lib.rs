@@ -95,6 +95,7 @@ mod session_rights;
 mod sessions;
 mod shared;
 mod silence;
+mod snapshots;
 mod steps;
 mod stream_rights;
 mod streams;

@@ -73,6 +73,10 @@ impl Cluster {
                     self.inputs
                         .push_back((index, Input::Persisted(batch.number)));
                 }
+                Output::EncodeSnapshot(copy) => {
+                    let encoded = Input::SnapshotEncoded(copy.encode());
+                    self.inputs.push_back((index, encoded));
+                }
                 Output::Send { envelope, .. } => {
                     let to = envelope.to.get() as usize - 1;
                     let storage = storage(&envelope.from);

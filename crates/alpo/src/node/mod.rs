@@ -145,6 +145,7 @@ impl Node {
             members,
             state,
             snapshot,
+            encoding: None,
             unsaved: 0,
             leader: None,
             leads_with: None,
@@ -523,8 +524,8 @@ impl Machine for Node {
             Input::Persisted(number) => self.persisted(number),
             Input::ClientRequest { token, ask } => self.client_request(token, ask),
             Input::Closed(peer, storage) => self.closed(peer, storage),
-            Input::Compact if self.server.is_stuck() => {}
             Input::Compact => self.server.compact_now(),
+            Input::SnapshotEncoded(snapshot) => self.server.snapshot_encoded(snapshot),
         }
         self.watch_itself(before);
     }

@@ -1,8 +1,8 @@
 //! What a server has in every role: its term and vote, its log, its state,
 //! and the ways things leave it.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
 use core::time::Duration;
 
 use tenure_core::ids::Term;
@@ -16,13 +16,22 @@ use super::super::entry::{ClusterVersion, Entry, LogTime, Outcome};
 use super::super::ids::{LogId, Position, Rank, ServerId, StorageId};
 use super::super::log::Log;
 use super::super::message::{Body, Envelope, Reply, Request};
-use super::super::state::{State, StateChecksum};
+use super::super::state::{State, StateChecksum, StateCopy};
 use super::disk::Disk;
 use super::members::Members;
 use super::types::{Answer, Event, Fault, Output};
 
 /// A disk whose sync takes longer than so many timeouts is not waited for.
 const LONGEST_SYNC: u32 = 16;
+
+/// A snapshot whose bytes are not there yet.
+#[derive(Clone, Debug)]
+pub(super) struct Encoding {
+    /// Its last entry.
+    last: Position,
+    /// Somebody wants another one, of what was applied since.
+    again: bool,
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Server {
@@ -38,7 +47,9 @@ pub(super) struct Server {
     pub(super) disk: Disk,
     /// The newest snapshot, for peers that need it.
     pub(super) snapshot: Option<Snapshot>,
-    /// Bytes of entries that were applied since it was taken.
+    /// The one that is being made.
+    pub(super) encoding: Option<Encoding>,
+    /// Bytes of entries that were applied since the last was begun.
     pub(super) unsaved: usize,
     /// Who leads in this term, if that is known.
     pub(super) leader: Option<ServerId>,
@@ -369,48 +380,84 @@ impl Server {
         self.config.log_bytes.max(last)
     }
 
-    /// Takes a snapshot and forgets old entries if there are too many.
+    /// Begins a snapshot if so many entries were applied since the last one.
     pub(super) fn compact(&mut self) {
         // Counted from the last snapshot: what is kept behind it, or waits to
         // be committed, makes no other one worth its price.
-        if self.unsaved > self.enough() && !self.is_stuck() {
-            self.compact_now();
+        if self.unsaved > self.enough() && self.encoding.is_none() && !self.is_stuck() {
+            self.begin_snapshot();
         }
     }
 
-    /// Takes a snapshot, unless the last one covers all that is applied. Of a
-    /// server that has not applied anything yet there is none to take: it has
-    /// only just started, and what it was founded with is on its disk.
+    /// Begins a snapshot, whether one is due or not. While another is made,
+    /// this one waits for it.
     pub(super) fn compact_now(&mut self) {
+        if let Some(encoding) = &mut self.encoding {
+            encoding.again |= encoding.last != self.state.applied();
+        } else if !self.is_stuck() {
+            self.begin_snapshot();
+        }
+    }
+
+    /// Hands out a copy of the state to be encoded, unless the last snapshot
+    /// covers all that is applied. Of a server that has not applied anything
+    /// yet there is none to take: it has only just started, and what it was
+    /// founded with is on its disk.
+    ///
+    /// Encoding takes longer than an election timeout where there are a
+    /// million registers, so it is done elsewhere, while this server goes on.
+    /// Until the bytes are there the log keeps all entries, and the disk and
+    /// the peers have the snapshot of before.
+    fn begin_snapshot(&mut self) {
         let applied = self.state.applied();
         let covered = |it: &Snapshot| it.last == applied;
         if applied == Position::ZERO || self.snapshot.as_ref().is_some_and(covered) {
             return;
         }
-        let enough = self.enough();
         self.unsaved = 0;
-        // Into the memory of the one before, unless that is still on its way
-        // to a disk or to a peer: touching as much memory for the first time
-        // takes longer than filling it.
-        let old = self.snapshot.take();
-        let old = old.and_then(|old| Arc::into_inner(old.bytes));
-        let mut bytes = old.unwrap_or_default();
-        let sum = self.config.checksum;
-        if self.planted(Bug::SnapshotForgets) {
-            self.state.without_sessions().encode_into(sum, &mut bytes);
-        } else {
-            self.state.encode_into(sum, &mut bytes);
-        }
-        let snapshot = Snapshot {
+        self.encoding = Some(Encoding {
             last: applied,
-            bytes: Arc::new(bytes),
+            again: false,
+        });
+        let state = if self.planted(Bug::SnapshotForgets) {
+            self.state.without_sessions()
+        } else {
+            self.state.clone()
         };
-        self.snapshot = Some(snapshot.clone());
-        let end = self.log.last().id;
-        self.disk.stage_snapshot(snapshot, false, end, self.now);
-        self.emit(Event::Compacted { upto: applied });
-        self.log
-            .compact_behind(applied.id, self.config.kept_entries, enough / 2);
+        let copy = StateCopy::new(state, self.config.checksum);
+        self.outbox
+            .push_back(Output::EncodeSnapshot(Box::new(copy)));
+    }
+
+    /// A snapshot is encoded: the disk and peers that need one get it, and old
+    /// entries go.
+    ///
+    /// What was applied by then stays committed and in the state, so the
+    /// snapshot is as good as on the day it was begun. If one from the leader
+    /// has overtaken it, it is of no use any more.
+    pub(super) fn snapshot_encoded(&mut self, snapshot: Snapshot) {
+        let Some(encoding) = self.encoding.take_if(|it| it.last == snapshot.last) else {
+            return;
+        };
+        let last = snapshot.last;
+        let overtaken = self.snapshot.as_ref().is_some_and(|it| it.last >= last);
+        if !overtaken || self.planted(Bug::SnapshotOvertaken) {
+            let enough = self.enough();
+            self.snapshot = Some(snapshot.clone());
+            let end = self.log.last().id;
+            self.disk.stage_snapshot(snapshot, false, end, self.now);
+            self.emit(Event::Compacted { upto: last });
+            let upto = if self.planted(Bug::SnapshotBehindLog) {
+                self.state.applied().id
+            } else {
+                last.id
+            };
+            self.log
+                .compact_behind(upto, self.config.kept_entries, enough / 2);
+        }
+        if encoding.again {
+            self.compact_now();
+        }
     }
 
     pub(super) fn ask(&mut self, to: ServerId, request: Request) -> u64 {

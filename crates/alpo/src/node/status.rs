@@ -143,6 +143,11 @@ impl Node {
         self.server.snapshot.as_ref()
     }
 
+    /// Whether a snapshot is being made.
+    pub const fn encodes_snapshot(&self) -> bool {
+        self.server.encoding.is_some()
+    }
+
     /// The members as of the end of its log.
     pub fn members(&self) -> &Membership {
         self.server.members.now()

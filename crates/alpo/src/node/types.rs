@@ -6,13 +6,13 @@ use tenure_core::cas::{Bytes, Register};
 use tenure_core::ids::{Key, Term};
 use tenure_core::time::StoreTime;
 
-use super::super::durable::Batch;
+use super::super::durable::{Batch, Snapshot};
 use super::super::entry::{ClusterVersion, Command, Outcome, Serial, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
 use super::super::session_owner::{Fingerprint, OpenSession, OwnershipProof, SessionOpener};
-use super::super::state::Bound;
+use super::super::state::{Bound, StateCopy};
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -42,8 +42,11 @@ pub enum Input {
     /// kernel says the process is gone. Not one that this side closed.
     Closed(ServerId, StorageId),
     /// Somebody wants a snapshot of what is applied, whether one is due or
-    /// not. It is in the next batch that goes to the disk.
+    /// not.
     Compact,
+    /// What [`Output::EncodeSnapshot`] asked for. It is in the next batch that
+    /// goes to the disk.
+    SnapshotEncoded(Snapshot),
 }
 
 /// What clients and operators want.
@@ -337,6 +340,9 @@ impl fmt::Display for ServerList {
 pub enum Output {
     /// Make this durable, then say so.
     Persist(Batch),
+    /// Encode this, on a thread that nothing waits for, then give the
+    /// snapshot. One at a time; if the process ends before, it is not missed.
+    EncodeSnapshot(Box<StateCopy>),
     /// Send this.
     Send {
         /// What is said.

@@ -23,10 +23,12 @@
 //! never deleted, so that terms go on, and nothing here has to know what an
 //! election is.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
 
 use tenure_core::cas::Bytes;
 use tenure_core::ids::Key;
+use tenure_core::shared_map::SharedMap;
 
 use super::super::entry::SessionId;
 
@@ -45,15 +47,15 @@ pub(super) struct Binding {
 /// All bindings, by register and by session.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Bindings {
-    by_key: BTreeMap<Key, Binding>,
-    by_session: BTreeMap<SessionId, BTreeSet<Key>>,
+    by_key: SharedMap<Key, Binding>,
+    by_session: SharedMap<SessionId, Arc<BTreeSet<Key>>>,
     /// Bytes of all on-expiry values.
     bytes: u64,
 }
 
 impl Bindings {
     /// How many registers are bound.
-    pub(super) fn len(&self) -> usize {
+    pub(super) const fn len(&self) -> usize {
         self.by_key.len()
     }
 
@@ -64,12 +66,13 @@ impl Bindings {
 
     /// How many are bound to this session.
     pub(super) fn held(&self, session: SessionId) -> usize {
-        self.by_session.get(&session).map_or(0, BTreeSet::len)
+        self.by_session.get(&session).map_or(0, |held| held.len())
     }
 
     /// Which are bound to this session, in order.
     pub(super) fn keys(&self, session: SessionId) -> impl Iterator<Item = &Key> {
-        self.by_session.get(&session).into_iter().flatten()
+        let held = self.by_session.get(&session);
+        held.into_iter().flat_map(|held| held.iter())
     }
 
     /// To which session, if to any.
@@ -95,8 +98,13 @@ impl Bindings {
 
     /// Binds the register, which is bound to nobody else.
     pub(super) fn bind(&mut self, key: Key, session: SessionId, last: Bytes) {
-        let held = self.by_session.entry(session).or_default();
-        held.insert(key.clone());
+        match self.by_session.get_mut(&session) {
+            Some(held) => drop(Arc::make_mut(held).insert(key.clone())),
+            None => {
+                let held = Arc::new(BTreeSet::from([key.clone()]));
+                self.by_session.insert(session, held);
+            }
+        }
         self.bytes += last.len() as u64;
         let before = self.by_key.insert(key, Binding { session, last });
         self.bytes -= before.map_or(0, |it| it.last.len() as u64);
@@ -109,6 +117,7 @@ impl Bindings {
         };
         self.bytes -= binding.last.len() as u64;
         if let Some(held) = self.by_session.get_mut(&binding.session) {
+            let held = Arc::make_mut(held);
             held.remove(key);
             if held.is_empty() {
                 self.by_session.remove(&binding.session);
@@ -120,7 +129,7 @@ impl Bindings {
     /// on-expiry values.
     pub(super) fn end(&mut self, session: SessionId) -> impl Iterator<Item = (Key, Bytes)> {
         let held = self.by_session.remove(&session).unwrap_or_default();
-        held.into_iter().filter_map(|key| {
+        Arc::unwrap_or_clone(held).into_iter().filter_map(|key| {
             let binding = self.by_key.remove(&key)?;
             self.bytes -= binding.last.len() as u64;
             Some((key, binding.last))

@@ -13,10 +13,13 @@
 //! was kept before the cluster's version rose has no digest, and is answered
 //! to whatever has its serial, as it was then.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
 use core::ops::Bound;
+
+use tenure_core::shared_map::SharedMap;
 
 use super::super::entry::{Command, LogTime, Operation, Outcome, Serial, SessionId};
 use super::super::session_owner::{SessionOpener, SessionOwner};
@@ -95,37 +98,37 @@ pub enum SerialStatus {
 /// All sessions.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Sessions {
-    sessions: BTreeMap<SessionId, Session>,
+    /// A copy of all of them shares each until one of the two changes it.
+    sessions: SharedMap<SessionId, Arc<Session>>,
     /// How many each has opened.
-    of: BTreeMap<SessionOpener, u64>,
+    of: SharedMap<SessionOpener, u64>,
 }
 
 impl Sessions {
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub const fn len(&self) -> usize {
         self.sessions.len()
     }
 
     /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
+    pub const fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }
 
     /// One of them.
     pub fn get(&self, id: SessionId) -> Option<&Session> {
-        self.sessions.get(&id)
+        self.sessions.get(&id).map(|session| &**session)
     }
 
     /// All of them in the order they were opened.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (SessionId, &Session)> {
-        self.sessions.iter().map(|(id, session)| (*id, session))
+    pub fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.sessions.iter().map(|(id, session)| (*id, &**session))
     }
 
     /// Those that were opened after `id`, in that order.
     pub fn after(&self, id: SessionId) -> impl Iterator<Item = (SessionId, &Session)> {
-        let from = (Bound::Excluded(id), Bound::Unbounded);
-        let after = self.sessions.range(from);
-        after.map(|(id, session)| (*id, session))
+        let after = self.sessions.range_from(Bound::Excluded(&id));
+        after.map(|(id, session)| (*id, &**session))
     }
 
     /// How many were opened by this one.
@@ -170,9 +173,10 @@ impl Sessions {
     }
 
     pub(super) fn insert(&mut self, id: SessionId, session: Session) {
-        let count = self.of.entry(session.owner.opener).or_default();
-        *count += 1;
-        self.sessions.insert(id, session);
+        let opener = session.owner.opener;
+        let count = self.of(&opener);
+        self.of.insert(opener, count + 1);
+        self.sessions.insert(id, Arc::new(session));
     }
 
     pub(super) fn open(&mut self, id: SessionId, ttl: LogTime, owner: SessionOwner, now: LogTime) {
@@ -210,7 +214,7 @@ impl Sessions {
 
     pub(super) fn refresh(&mut self, now: LogTime) {
         for session in self.sessions.values_mut() {
-            session.heard = now;
+            Arc::make_mut(session).heard = now;
         }
     }
 
@@ -224,6 +228,7 @@ impl Sessions {
         let Some(session) = self.sessions.get_mut(&command.session) else {
             return;
         };
+        let session = Arc::make_mut(session);
         session.heard = now;
         session.completed = command.serial;
         session.saved.push_back(Saved { digest, outcome });

@@ -6,19 +6,21 @@
 //! that resumes on a server which was given a snapshot may be told to list
 //! again.
 
-use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU64;
 
 use tenure_core::cas::{Bytes, Register, Registers};
 use tenure_core::ids::{Key, Term, Version};
+use tenure_core::shared_queue::SharedQueue;
 use tenure_core::time::{ClockId, StoreTime};
 
 use super::super::codec::{
     Checksum, DecodeError, Reader, crc32c_append, put_bytes, put_u64, read_membership, read_owner,
     write_membership, write_owner,
 };
+use super::super::durable::Snapshot;
 use super::super::entry::{ClusterVersion, Outcome};
 use super::super::ids::Position;
 use super::super::session_owner::SessionOwner;
@@ -117,6 +119,46 @@ impl RunningChecksum {
         }
     }
 }
+
+/// A copy of the state at one moment, which is to become a snapshot. To make
+/// it takes microseconds, to encode it a second for some gigabytes, so that
+/// is not done on the thread that keeps a leadership alive.
+#[derive(Clone, Debug)]
+pub struct StateCopy {
+    state: State,
+    sum: Checksum,
+}
+
+impl StateCopy {
+    pub(crate) const fn new(state: State, sum: Checksum) -> Self {
+        Self { state, sum }
+    }
+
+    /// The last entry that is in it.
+    pub const fn last(&self) -> Position {
+        self.state.applied()
+    }
+
+    /// The snapshot.
+    pub fn encode(&self) -> Snapshot {
+        let mut bytes = Vec::new();
+        self.state.encode_into(self.sum, &mut bytes);
+        Snapshot {
+            last: self.last(),
+            bytes: Arc::new(bytes),
+        }
+    }
+}
+
+/// Two copies of the state of one server are equal if they were taken after
+/// the same entry.
+impl PartialEq for StateCopy {
+    fn eq(&self, other: &Self) -> bool {
+        self.last() == other.last()
+    }
+}
+
+impl Eq for StateCopy {}
 
 impl State {
     /// The whole state as bytes; equal states give equal bytes.
@@ -281,7 +323,7 @@ impl State {
     fn encode_user_log(&self, to: &mut Vec<u8>, sum: &mut RunningChecksum) {
         put_u64(to, self.user_log.first());
         put_u64(to, self.user_log.entries().len() as u64);
-        for entry in self.user_log.entries() {
+        for entry in self.user_log.entries().iter() {
             put_bytes(to, entry);
             sum.over_much(to);
         }
@@ -364,13 +406,10 @@ fn decode_registers(
     Ok(Registers::restored(registers?, revision, changes))
 }
 
-fn decode_user_log(from: &mut Reader<'_>) -> Result<(u64, VecDeque<Bytes>), DecodeError> {
+fn decode_user_log(from: &mut Reader<'_>) -> Result<(u64, SharedQueue<Bytes>), DecodeError> {
     let first = from.number()?;
     let entries = (0..from.count()?).map(|_| Ok(from.bytes()?.into()));
-    Ok((
-        first,
-        entries.collect::<Result<VecDeque<_>, DecodeError>>()?,
-    ))
+    Ok((first, entries.collect::<Result<_, DecodeError>>()?))
 }
 
 /// Each kind ascends, so that there is one way to write them.

@@ -10,10 +10,10 @@
 //! numbers that follow ([`Gap`]). No answer spans it: a reader that has read up
 //! to it asks from a number in it next, and is told.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use tenure_core::cas::Bytes;
+use tenure_core::shared_queue::SharedQueue;
 
 use super::gaps::Gap;
 
@@ -31,7 +31,7 @@ pub struct UserLog {
     bytes: u64,
     /// The number of the oldest entry that is kept.
     first: u64,
-    entries: VecDeque<Bytes>,
+    entries: SharedQueue<Bytes>,
     /// The number that the next entry will get.
     next: u64,
     /// Numbers that no entry of this log has, ascending. No two of them touch.
@@ -46,7 +46,7 @@ impl UserLog {
             bytes: 0,
             first: 1,
             next: 1,
-            entries: VecDeque::new(),
+            entries: SharedQueue::new(),
             gaps: Vec::new(),
         }
     }
@@ -57,7 +57,7 @@ impl UserLog {
     pub(super) fn restored(
         bytes_max: u64,
         first: u64,
-        entries: VecDeque<Bytes>,
+        entries: SharedQueue<Bytes>,
         gaps: impl IntoIterator<Item = Gap>,
     ) -> Option<Self> {
         let mut apart = Vec::new();
@@ -150,7 +150,7 @@ impl UserLog {
         let skip = size(skip).min(self.entries.len());
         // Counted with the entries, not before them: `from` is any number that a
         // client has named.
-        let entries = self.entries.range(skip..).take(size(run)).enumerate();
+        let entries = self.entries.iter_from(skip).take(size(run)).enumerate();
         Ok(entries.map(move |(index, entry)| (from.saturating_add(index as u64), entry)))
     }
 
@@ -159,8 +159,8 @@ impl UserLog {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
 
-    pub(super) fn entries(&self) -> impl ExactSizeIterator<Item = &Bytes> {
-        self.entries.iter()
+    pub(super) const fn entries(&self) -> &SharedQueue<Bytes> {
+        &self.entries
     }
 
     pub(super) fn append(&mut self, bytes: Bytes) -> u64 {

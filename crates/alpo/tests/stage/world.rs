@@ -123,6 +123,9 @@ impl World {
                 self.detail(&format!("{id} writes {}", show::batch(&batch)));
                 self.host(id)?.disk.waiting.push_back(batch);
             }
+            Output::EncodeSnapshot(copy) => {
+                self.step(id, Some(Input::SnapshotEncoded(copy.encode())))?;
+            }
             Output::Send {
                 envelope,
                 storage: wanted,

@@ -251,6 +251,9 @@ fn settle(node: &mut Node, now: Now, replies: &mut BTreeMap<u64, ReplyTo>) {
     while let Some(output) = node.poll() {
         match output {
             Output::Persist(batch) => node.handle(now, Input::Persisted(batch.number)),
+            Output::EncodeSnapshot(copy) => {
+                node.handle(now, Input::SnapshotEncoded(copy.encode()));
+            }
             Output::Answer { token, answer } => {
                 if let Some(reply) = replies.remove(&token) {
                     reply.send(TimedAnswer { answer, at: None });

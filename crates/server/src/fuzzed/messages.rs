@@ -132,6 +132,10 @@ impl Heard {
                 Some(Output::Persist(batch)) => {
                     self.node.handle(self.now, Input::Persisted(batch.number));
                 }
+                Some(Output::EncodeSnapshot(copy)) => {
+                    let encoded = Input::SnapshotEncoded(copy.encode());
+                    self.node.handle(self.now, encoded);
+                }
                 Some(Output::Send { envelope, .. }) => {
                     let mut bytes = Vec::new();
                     encode_envelope(&mut bytes, &envelope);

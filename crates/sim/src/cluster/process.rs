@@ -3,8 +3,8 @@
 use tenure_alpo::codec::crc32c_append;
 use tenure_alpo::wal::{Format, WalError};
 use tenure_alpo::{
-    Body, Envelope, Event as Told, Fault, Identity, Input, Node, Output, Recovered, Reply, State,
-    StorageId,
+    Body, Envelope, Event as Told, Fault, Identity, Input, Node, Output, Recovered, Reply,
+    Snapshot, State, StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::time::ClockId;
@@ -24,6 +24,21 @@ impl World {
                 self.stats.batches += 1;
                 self.hosts[server].disk.write(batch);
                 self.sync(server);
+            }
+            Output::EncodeSnapshot(copy) => {
+                let snapshot = copy.encode();
+                self.committed.snapshot(&snapshot)?;
+                let event = Event::SnapshotEncoded {
+                    server,
+                    epoch: self.hosts[server].epoch,
+                    snapshot,
+                };
+                // Most are quick; some take longer than all that may happen
+                // meanwhile: a crash, another leader, its snapshot.
+                let slow = self.rng.below(4) == 0;
+                let most = if slow { 10 * SECOND } else { SECOND / 10 };
+                let delay = self.rng.below(most);
+                self.after(delay, event);
             }
             Output::Send { envelope, storage } => {
                 if let Some(node) = &self.hosts[server].node {
@@ -98,7 +113,7 @@ impl World {
         let local = host.now(self.now).boot.as_nanos();
         self.deferral.event(server, host.id, event, local)?;
         self.stats.told(event);
-        if let (Told::Compacted { .. } | Told::Installed { .. }, Some(node)) = (event, &host.node)
+        if let (Told::Installed { .. }, Some(node)) = (event, &host.node)
             && let Some(snapshot) = node.snapshot()
         {
             self.committed.snapshot(snapshot)?;
@@ -141,6 +156,38 @@ impl World {
             fails,
         };
         self.after(delay, event);
+    }
+
+    /// A connection of that process was closed.
+    pub(super) fn closed(&mut self, server: usize, epoch: u64, closed: Input) -> Verdict {
+        if self.hosts[server].epoch != epoch {
+            return Ok(());
+        }
+        self.deferral.excuse(server);
+        self.step(server, |node, now| node.handle(now, closed))
+    }
+
+    /// A thread of that process has encoded a snapshot.
+    pub(super) fn snapshot_encoded(
+        &mut self,
+        server: usize,
+        epoch: u64,
+        snapshot: Snapshot,
+    ) -> Verdict {
+        if self.hosts[server].epoch != epoch {
+            return Ok(());
+        }
+        let event = || Event::SnapshotEncoded {
+            server,
+            epoch,
+            snapshot: snapshot.clone(),
+        };
+        if let Some(event) = self.postponed(server, event) {
+            return self.put_off(server, event);
+        }
+        self.step(server, |node, now| {
+            node.handle(now, Input::SnapshotEncoded(snapshot));
+        })
     }
 
     pub(super) fn synced(&mut self, server: usize, epoch: u64, upto: u64, fails: bool) -> Verdict {

@@ -312,6 +312,9 @@ impl RestoredCluster {
             while let Some(output) = node.poll() {
                 match output {
                     Output::Persist(batch) => self.host.disk.write(batch),
+                    Output::EncodeSnapshot(copy) => {
+                        node.handle(now, Input::SnapshotEncoded(copy.encode()));
+                    }
                     Output::Answer { token, answer } => answers.push((token, answer)),
                     Output::Halt(fault) => return broken(Check::Halted, fault.to_string()),
                     Output::Send { .. } | Output::Applied { .. } | Output::Event(_) => {}

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use tenure_alpo::{
-    Answer, Body, ClientRequest, Hello, Input, LogId, Membership, Node, ServerId, State, Status,
-    StorageId, invariants,
+    Answer, Body, ClientRequest, Hello, Input, LogId, Membership, Node, ServerId, Snapshot, State,
+    Status, StorageId, invariants,
 };
 use tenure_core::Machine;
 use tenure_core::rng::Rng;
@@ -51,6 +51,11 @@ pub(super) enum Event {
         epoch: u64,
         upto: u64,
         fails: bool,
+    },
+    SnapshotEncoded {
+        server: usize,
+        epoch: u64,
+        snapshot: Snapshot,
     },
     Closed {
         server: usize,
@@ -357,20 +362,17 @@ impl World {
                 upto,
                 fails,
             } => self.synced(server, epoch, upto, fails),
+            Event::SnapshotEncoded {
+                server,
+                epoch,
+                snapshot,
+            } => self.snapshot_encoded(server, epoch, snapshot),
             Event::Closed {
                 server,
                 epoch,
                 peer,
                 storage,
-            } => {
-                if self.hosts[server].epoch != epoch {
-                    return Ok(());
-                }
-                self.deferral.excuse(server);
-                self.step(server, |node, now| {
-                    node.handle(now, Input::Closed(peer, storage));
-                })
-            }
+            } => self.closed(server, epoch, Input::Closed(peer, storage)),
             Event::Restart { server } => self.start(server),
             Event::ClientRequest { server, token, ask } => {
                 let again = || Event::ClientRequest {

@@ -228,6 +228,10 @@ impl Host {
         while let Some(output) = self.node.poll() {
             match output {
                 Output::Persist(batch) => self.disk.waiting.push_back(batch),
+                Output::EncodeSnapshot(copy) => {
+                    let encoded = Input::SnapshotEncoded(copy.encode());
+                    self.node.handle(self.now(), encoded);
+                }
                 other => outputs.push(other),
             }
         }
