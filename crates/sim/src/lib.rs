@@ -10,10 +10,10 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `world` | true time, the queue of what will happen, everybody in it |
+//! | `world`, `events` | true time, the queue of what will happen, everybody in it |
 //! | `swarm` | what kind of world, drawn from the seed |
-//! | `process`, `application`, `guarded`, `confirming` | drivers, applications and guardians of their work |
-//! | `store`, `clock` | the store behind its network; clocks |
+//! | `simulated_process`, `process`, `leadership`, `application`, `guarded`, `confirming` | drivers, applications and guardians of their work |
+//! | `simulated_store`, `store`, `sessions`, `clock` | the store behind its network; clocks |
 //! | `lossy_store` | stores that forget, restore or fork |
 //! | `faults`, `recovery_checks` | what goes wrong, and what must be right after |
 //! | `checkers` | what must be true, a file each |

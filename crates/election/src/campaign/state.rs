@@ -1,4 +1,5 @@
-//! The states of a campaign, which turn into each other.
+//! The states of a campaign, which turn into each other. How the last one begins
+//! is here too, since what the states share knows no state.
 
 use super::draining::Draining;
 use super::leading::Leading;

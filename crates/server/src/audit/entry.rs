@@ -1,4 +1,5 @@
-//! What a caller asks for, from when it is asked until it is answered.
+//! What a caller asks for, from when it is asked until it is answered. The audit
+//! begins such notes here, so that it takes nothing from callers itself.
 
 use std::sync::Arc;
 

@@ -7,19 +7,20 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `world` | true time, the queue of what will happen, everybody in it |
+//! | `world`, `events` | true time, the queue of what will happen, everybody in it |
 //! | `swarm` | what kind of world, drawn from the seed |
 //! | `host`, `process`, `network` | machines and what joins them |
 //! | `disk`, `files` | a server's log, and the files that lose it |
 //! | `set_back_disks` | disks that are set back to an earlier copy |
 //! | `cloned_processes` | two live processes with one disk |
+//! | `copied_disks` | what is planned of both, and remembered |
 //! | `bootstrap` | how a cluster begins |
 //! | `removed_disks` | disks that were removed and live on |
 //! | `client`, `client_calls` | who asks for things, and how |
-//! | `shared_sessions` | who uses a session that another client opened |
-//! | `readers` | pages, the plain log, stale reads, watches |
-//! | `restore_from_backup` | the cluster is lost, and restored from a backup |
-//! | `settings_rollout` | settings that change in turn, disks that stall |
+//! | `shared_sessions`, `intruders` | who uses a session that another client opened |
+//! | `readers`, `reader_state` | pages, the plain log, stale reads, watches |
+//! | `restore_from_backup`, `given_out` | the cluster is lost, and restored from a backup |
+//! | `settings_rollout`, `former_settings` | settings that change in turn, disks that stall |
 //! | `faults`, `recovery_checks` | what goes wrong, and what must be right after |
 //! | `delayed_messages` | messages that come in a later leadership |
 //! | `fault_sequences` | faults that only matter in a row |
