@@ -19,70 +19,27 @@
 //! [`PENDING_MAX`] requests may be pending, those of commands that have gone
 //! included; more are refused.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::clock;
 use tokio::net::UnixListener;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::watch;
 
 use super::control::{Answer, DEFAULT_TIMEOUT, RequestEnvelope};
 use super::messages::Connection;
+use super::pending_request::PendingRequest;
 use super::request_handler::{RequestFailure, RequestHandler, RequestResult, Trouble};
 
 /// How many commands are served at a time.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 /// How many requests may be pending: not in the view yet, and not refused.
 pub(super) const PENDING_MAX: usize = 1_024;
-/// How many different notes a command gets while it waits.
-const NOTES_MAX: usize = 32;
 /// The agent tells a command after so long that no view has its request yet,
 /// although nothing has failed.
 const NOTE_AFTER: Duration = Duration::from_secs(1);
 /// What the agent says then.
 const NOT_IN_VIEW: &str = "no view has it yet: the store is slow to answer, or does not";
-
-/// A request that an agent has taken, and the command that waits for it.
-pub(super) struct PendingRequest {
-    notes: UnboundedSender<String>,
-    noted: Mutex<BTreeSet<String>>,
-    in_view: watch::Sender<bool>,
-}
-
-impl PendingRequest {
-    fn new() -> (Self, UnboundedReceiver<String>) {
-        let (notes, receiver) = unbounded_channel();
-        let (noted, in_view) = (Mutex::default(), watch::Sender::new(false));
-        let pending = Self {
-            notes,
-            noted,
-            in_view,
-        };
-        (pending, receiver)
-    }
-
-    /// Sends a note to the command that waits, each time.
-    pub(super) fn send_note(&self, text: &str) {
-        // It may have gone.
-        let _ = self.notes.send(text.to_owned());
-    }
-
-    /// The same, but no note twice.
-    pub(super) fn send_note_once(&self, text: &str) {
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        if noted.len() < NOTES_MAX && noted.insert(text.to_owned()) {
-            self.send_note(text);
-        }
-    }
-
-    /// The view has it.
-    pub(super) fn mark_in_view(&self) {
-        self.in_view.send_replace(true);
-    }
-}
 
 /// Serves until this is dropped.
 pub(super) async fn serve(listener: UnixListener, handler: Arc<RequestHandler>) {

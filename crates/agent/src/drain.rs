@@ -15,8 +15,8 @@ use tenure::Name;
 use tenure::clock;
 use tenure::ha::{NodeId, Place, View};
 
-use super::control_server::PendingRequest;
 use super::pending_reason::{BEING_PLACED, pending_reason};
+use super::pending_request::PendingRequest;
 use super::request_handler::{RequestFailure, RequestHandler, RequestResult, failure};
 use crate::format::counted;
 

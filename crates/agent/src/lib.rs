@@ -40,6 +40,7 @@ mod order_queue;
 pub mod output_log;
 mod output_queue;
 mod pending_reason;
+mod pending_request;
 mod quorum_advice;
 mod request_handler;
 mod resolve_node;

@@ -15,10 +15,10 @@ use tenure::store::Store;
 use tokio::sync::{Semaphore, watch};
 
 use super::control::{AgentRequest, Deployed};
-use super::control_server::PendingRequest;
 use super::messages::RestartPolicy;
 use super::node_status::{Condition, NodeStatus, StatusTracker, WorkloadStatus};
 use super::pending_reason::pending_reason;
+use super::pending_request::PendingRequest;
 use super::resolve_node::resolve_node;
 use super::spec::Workload;
 

@@ -14,13 +14,10 @@ use core::fmt;
 use tenure_core::cas::{Bytes, Write};
 use tenure_core::ids::{Key, Term, Version};
 
+pub use super::ids::LogTime;
 use super::ids::{LogId, Position};
 use super::membership::Membership;
 use super::session_owner::SessionOwner;
-
-/// The log's own time, in nanoseconds since the log began. It runs only
-/// while somebody leads.
-pub type LogTime = u64;
 
 /// Which session: the id of the entry that opened it.
 pub type SessionId = LogId;

@@ -14,6 +14,10 @@ use core::fmt;
 
 use tenure_core::ids::Term;
 
+/// The log's own time, in nanoseconds since the log began. It runs only
+/// while somebody leads.
+pub type LogTime = u64;
+
 /// A server's configured number, unique in its cluster; from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId(u64);

@@ -11,9 +11,11 @@
 
 mod cost;
 mod load;
+mod plan;
 mod plot;
 mod record;
 mod report;
+mod side;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -30,7 +32,9 @@ use tokio::task::JoinSet;
 
 use self::cost::Disk;
 pub use self::load::Pace;
+pub use self::plan::{Plan, Target};
 use self::record::Record;
+use self::side::Side;
 pub use self::work::Mix;
 use self::work::{Registers, Work};
 
@@ -38,55 +42,6 @@ use self::work::{Registers, Work};
 const POINTS: u32 = 100;
 /// The shortest time that a point stands for.
 const POINT_MIN: Duration = Duration::from_millis(100);
-
-/// What was asked for, checked.
-#[derive(Debug)]
-pub struct Plan {
-    /// How many clients there are.
-    pub clients: usize,
-    /// How many connections they share: not more than clients.
-    pub connections: usize,
-    /// How many registers there are: not fewer than clients.
-    pub keys: usize,
-    /// Entries of the log a call, if that is what is done.
-    pub append: Option<u32>,
-    /// What is done to registers.
-    pub mix: Mix,
-    /// When steps are taken.
-    pub pace: Pace,
-    /// How long each store is measured in all.
-    pub duration: Duration,
-    /// How long each is under load before.
-    pub warm_up: Duration,
-    /// In how many slices two stores take turns.
-    pub slices: u32,
-}
-
-/// A store that is measured.
-#[derive(Debug)]
-pub struct Target {
-    /// Where it is.
-    pub url: String,
-    /// The flag that named its processes, for what is said of them.
-    pub flag: &'static str,
-    /// Its processes, whose processor time counts as the store's.
-    pub pids: Vec<u32>,
-}
-
-/// One of the stores, or the only one.
-#[derive(Debug)]
-struct Side {
-    /// The store, without its password.
-    name: String,
-    flag: &'static str,
-    pids: Vec<u32>,
-    clients: Vec<Work>,
-    record: Record,
-    /// Processor time of the servers, if they were named, and of this
-    /// process while this store was measured.
-    servers: Option<Duration>,
-    here: Duration,
-}
 
 /// What came of it, for people, for programs, and as a picture.
 #[derive(Debug)]

@@ -1,11 +1,12 @@
 //! The `tenure` binary: glue between the command line and the library.
 //!
-//! [`args`] is what was typed, [`config`] what it means, [`output`] the only
-//! printing; `commands/` has a file per family of commands.
+//! [`args`] is what was typed, [`config`] what it means, [`context`] both for
+//! commands, [`output`] the only printing; `commands/` has a file per family of commands.
 
 mod args;
 mod commands;
 mod config;
+mod context;
 #[cfg(all(feature = "tenure", any(test, fuzzing)))]
 pub mod fuzzed;
 mod log;
@@ -15,53 +16,16 @@ mod secrets;
 mod stderr;
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser as _};
-use tenure::store::Store;
 use tenure_agent::{self as agent, guard, stall};
 use tenure_runtime::failure;
 
-use crate::args::{Cli, Command, Common, LogFormat};
+use crate::args::{Cli, Command, LogFormat};
 use crate::config::File;
+use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::Output;
-
-/// What every command needs.
-pub(crate) struct Context {
-    common: Common,
-    file: File,
-    output: Output,
-    timeout: Duration,
-    /// The same, if somebody has said it.
-    said: Option<Duration>,
-}
-
-impl Context {
-    /// The store; made if it is missing.
-    async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
-        config::open(&self.common, &self.file).await
-    }
-
-    /// The store, for commands that make none: calls fail as unavailable
-    /// while it is missing.
-    async fn open_existing(&self) -> Result<Arc<dyn Store>, Failure> {
-        config::open_existing(&self.common, &self.file).await
-    }
-
-    /// How long to wait for a leader to do what it was asked: it may have to
-    /// stop its work first.
-    fn max_wait(&self) -> Duration {
-        self.timeout.max(Duration::from_secs(60))
-    }
-
-    /// How long the agent that is asked may be kept from its group: it goes
-    /// on asking its store, which mostly comes back.
-    fn patience_of_agents(&self) -> Duration {
-        self.said.unwrap_or(agent::DEFAULT_TIMEOUT)
-    }
-}
 
 fn main() -> ExitCode {
     if let Some(code) = guard::dispatch().or_else(agent::dispatch) {

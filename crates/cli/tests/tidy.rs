@@ -3,10 +3,13 @@
 //! Each check is a function over the text of the tree, and each is tried
 //! below on a text that breaks it: a check that cannot fail is no check.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+#[path = "tidy/imports.rs"]
+mod imports;
 
 /// The longest a source file may be.
 const LINES_MAX: usize = 1_000;
@@ -148,6 +151,118 @@ fn the_clock_is_read_in_one_file() {
         "crates/runtime/src/clock.rs",
         concat!("clock_", "gettime")
     ));
+}
+
+/// Files that import each other all the same, and why.
+const CIRCLES: &[(&[&str], &str)] = &[(
+    &[
+        "crates/election/src/campaign/draining.rs",
+        "crates/election/src/campaign/leading.rs",
+        "crates/election/src/campaign/racing.rs",
+        "crates/election/src/campaign/standby.rs",
+        "crates/election/src/campaign/state.rs",
+    ],
+    "the states of a campaign consume themselves and return the next one, and a candidate comes \
+     back to where it was: together they have 1,300 lines, too many for one file",
+)];
+
+/// The circles of imports between the sources of a crate, each file by its
+/// path from the root; a file that imports itself is none.
+fn circles(tree: &BTreeMap<String, String>, krate: &str) -> Vec<(Vec<String>, String)> {
+    let folder = format!("crates/{krate}/src/");
+    let files = sources(tree).filter_map(|(name, text)| Some((name.strip_prefix(&folder)?, text)));
+    let imports = imports::imports(&files.collect());
+    let told = |circle: Vec<&str>| {
+        let ties = circle.iter().flat_map(|from| {
+            let taken = imports[*from].iter();
+            let taken = taken.filter(|(to, _)| circle.contains(&to.as_str()));
+            taken.map(move |(to, names)| format!("\n    {from} takes {names:?} from {to}"))
+        });
+        let text = format!(
+            "{folder}: {}{}",
+            circle.join(", "),
+            ties.collect::<String>()
+        );
+        let files = circle.iter().map(|it| format!("{folder}{it}"));
+        (files.collect(), text)
+    };
+    imports::circles(&imports).into_iter().map(told).collect()
+}
+
+#[test]
+fn no_files_import_each_other() {
+    let mut tree = tree();
+    let folders = tree.keys().filter_map(|it| it.strip_prefix("crates/"));
+    let crates = folders.filter_map(|it| Some(it.split_once("/src/")?.0.to_owned()));
+    let crates: BTreeSet<String> = crates.collect();
+    assert!(crates.len() > 10, "{crates:?}");
+    let found: Vec<_> = crates.iter().flat_map(|it| circles(&tree, it)).collect();
+    let known = |files: &[String]| CIRCLES.iter().any(|(them, _)| files == *them);
+    let breaches = found.iter().filter(|(files, _)| !known(files));
+    let breaches: Vec<_> = breaches.map(|(_, text)| text.clone()).collect();
+    assert_none("move what these take from each other below them", &breaches);
+    let gone = CIRCLES
+        .iter()
+        .filter(|(them, _)| found.iter().all(|it| it.0 != *them));
+    let gone: Vec<_> = gone.map(|it| format!("{it:?}")).collect();
+    assert_none("expected the circle to be there, or not in the list", &gone);
+
+    // One that is planted is found: `core/src/rng.rs` imports nothing.
+    let clean = circles(&tree, "core");
+    assert_eq!(clean, []);
+    for (name, text) in [
+        ("crates/core/src/rng.rs", "use super::time::Instant;"),
+        ("crates/core/src/time.rs", "fn seed() -> crate::rng::Rng {}"),
+    ] {
+        let planted = format!("{}\n{text}\n", tree[name]);
+        tree.insert(name.to_owned(), planted);
+    }
+    let planted = circles(&tree, "core");
+    let [(files, _)] = &planted[..] else {
+        panic!("expected one circle, found {planted:?}");
+    };
+    assert_eq!(
+        files[..],
+        ["crates/core/src/rng.rs", "crates/core/src/time.rs"]
+    );
+}
+
+/// What the sources of a crate import, by their texts.
+fn imported(files: &[(&str, &str)]) -> Vec<String> {
+    let imports = imports::imports(&files.iter().copied().collect());
+    let each = imports.iter().flat_map(|(from, taken)| {
+        let taken = taken.iter();
+        taken.map(move |(to, names)| format!("{from} {to} {names:?}"))
+    });
+    each.collect()
+}
+
+#[test]
+fn imports_are_read_as_the_compiler_reads_them() {
+    let lib = ("lib.rs", "mod a;\nmod b;\npub use b::B;");
+    let b = ("b.rs", "pub struct B;\npub fn make() {}");
+    for text in [
+        "use super::B;",
+        "use crate::{b::{self as other, B}, a};",
+        "use crate::b;\nfn it(_: b::B) {}",
+        "use super::*;\nfn it() -> Vec<B> { Vec::new() }",
+        "struct A(crate::b::B);",
+        "mod inner { use super::super::b::B; }",
+    ] {
+        let found = imported(&[lib, ("a.rs", text), b]);
+        assert_eq!(found, ["a.rs b.rs {\"B\"}"], "{text}");
+    }
+    for text in [
+        "pub use super::b::B;",
+        "#[cfg(test)]\nmod tests {\n    use super::super::B;\n}",
+        "#[cfg(test)]\nuse super::B;\nstruct A;",
+        "// use super::B;\n/* B */ const A: &str = \"super::B\"; // '\"'",
+        "struct B;\nfn it<'a>(it: &'a str) -> B { B }",
+        "fn it(make: u8) -> u8 { make }",
+    ] {
+        let found = imported(&[lib, ("a.rs", text), b]);
+        assert_eq!(found, [""; 0], "{text}");
+    }
 }
 
 /// What a crate depends on, a line each: with all features, or with those that

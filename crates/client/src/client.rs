@@ -16,9 +16,11 @@ use tokio::sync::oneshot;
 
 use super::connection::Connection;
 use super::dialer::Dialer;
+use super::error::{gone, oversized, strange};
 use super::leader_discovery::LeaderDiscovery;
 use super::pipeline::{Gather, Outcome, PendingRequest, Reply, RequestKind};
 use super::session::Session;
+use super::wire::swapped;
 use super::{Config, Entry, Error, Listing, Swapped, address, wire};
 
 /// Of many appends, how many are under way at once, and bytes of them.
@@ -398,33 +400,4 @@ fn check_entry(data: &Bytes) -> Result<(), Error> {
         "expected an entry of at most {MAX_ENTRY_BYTES} bytes, found {}",
         data.len()
     )))
-}
-
-/// What is too large is refused before anything is sent.
-pub(super) fn oversized(write: &Write) -> Error {
-    Error::invalid(format!(
-        "expected a value of at most {MAX_VALUE_BYTES} bytes for {}, found {}",
-        write.key,
-        write.value.len()
-    ))
-}
-
-/// What became of a compare-and-swap.
-pub(super) fn swapped(answer: answer::What) -> Result<Swapped, Error> {
-    match answer {
-        answer::What::Swapped(done) if done.swapped => Ok(Swapped {
-            version: Version::from_u64(done.version),
-            now: done.now.map(wire::time),
-        }),
-        answer::What::Swapped(_) => Err(Error::Conflict),
-        _ => Err(strange()),
-    }
-}
-
-pub(super) fn strange() -> Error {
-    Error::Unknown("the server answered another question".into())
-}
-
-pub(super) fn gone() -> Error {
-    Error::Unknown("the client's connection was given up".into())
 }

@@ -13,10 +13,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::client::gone;
-use super::error::{carried, carrying, of_changing, of_reading, sentence};
+use super::channel::Channel;
+use super::error::{carried, carrying, gone, of_changing, of_reading, sentence};
 use super::leader_discovery::{Leader, LeaderDiscovery};
-use super::token::Channel;
 use super::{Client, Error};
 
 /// The pause before another leader is looked for.

@@ -5,29 +5,24 @@
 //! files are in use from the next connection on, and an error can say which
 //! file it is about.
 
-use std::error::Error as StdError;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioIo;
 use tenure_runtime::own_token::is_loopback;
 use tenure_runtime::round_trip::RoundTripTimes;
-use tenure_runtime::tls::{ClientStream, ClientTls};
-use tokio::net::TcpStream;
+use tenure_runtime::tls::ClientTls;
 use tonic::transport::{Endpoint, Uri};
-use tower::{Service, ServiceExt as _};
 
+use super::channel::Channel;
+use super::connector::{ALIVE_AFTER, connector};
 use super::error::chain;
 use super::own_token_channel::OwnTokenChannel;
-use super::token::{Bearer, Channel};
+use super::token::Bearer;
 use super::{Config, Error};
 
 /// How long a connection may take, TLS included, to servers that are near.
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
-/// After how much silence the system asks whether the other side is there.
-const ALIVE_AFTER: Duration = Duration::from_secs(20);
 /// The windows of a stream and of a connection, in bytes.
 const WINDOW_BYTES: [u32; 2] = [1024 * 1024, 4 * 1024 * 1024];
 
@@ -129,42 +124,4 @@ impl Dialer {
             .map_err(|error| format!("{address}: {error}"))?;
         Ok(endpoint.origin(origin))
     }
-}
-
-type Dialled = Result<TokioIo<ClientStream>, Failure>;
-pub(super) type Failure = Box<dyn StdError + Send + Sync>;
-
-fn connector(
-    tls: Arc<ClientTls>,
-) -> impl Service<
-    Uri,
-    Response = TokioIo<ClientStream>,
-    Error = Failure,
-    Future = impl Future<Output = Dialled> + Send,
-> + Send {
-    tower::service_fn(move |to: Uri| secured(Arc::clone(&tls), to))
-}
-
-/// Connects as the library would, and speaks TLS.
-async fn secured(tls: Arc<ClientTls>, to: Uri) -> Dialled {
-    let stream = plain(to.clone()).await?;
-    Ok(TokioIo::new(over_tls(&tls, &to, stream).await?))
-}
-
-/// Connects as the library would.
-pub(super) async fn plain(to: Uri) -> Result<TcpStream, Failure> {
-    let mut tcp = HttpConnector::new();
-    tcp.set_nodelay(true);
-    tcp.set_keepalive(Some(ALIVE_AFTER));
-    Ok(tcp.oneshot(to).await?.into_inner())
-}
-
-/// Speaks TLS over what is connected.
-pub(super) async fn over_tls(
-    tls: &ClientTls,
-    to: &Uri,
-    stream: TcpStream,
-) -> Result<ClientStream, Failure> {
-    let address = to.authority().map(ToString::to_string).unwrap_or_default();
-    Ok(tls.connect(stream, &address).await?)
 }

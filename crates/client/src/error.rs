@@ -6,6 +6,7 @@
 //! its disk may still be done after everybody stopped waiting for it.
 
 use tenure_api::v1;
+use tenure_core::cas::{MAX_VALUE_BYTES, Write};
 use tenure_runtime::error::{StoreError, plain};
 use tenure_runtime::tls::FilesError;
 
@@ -185,6 +186,23 @@ pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
         innermost = source;
     }
     innermost.to_string()
+}
+
+/// What is too large is refused before anything is sent.
+pub(super) fn oversized(write: &Write) -> Error {
+    Error::invalid(format!(
+        "expected a value of at most {MAX_VALUE_BYTES} bytes for {}, found {}",
+        write.key,
+        write.value.len()
+    ))
+}
+
+pub(super) fn strange() -> Error {
+    Error::Unknown("the server answered another question".into())
+}
+
+pub(super) fn gone() -> Error {
+    Error::Unknown("the client's connection was given up".into())
 }
 
 #[cfg(test)]

@@ -44,10 +44,10 @@ use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use super::Error;
+use super::channel::Channel;
 use super::dialer::Dialer;
 use super::error::{carried, sentence};
 use super::recent_answers::{KEPT, RecentAnswers};
-use super::token::Channel;
 
 /// How long one server that is near may take to say what it is.
 const ASK_WITHIN: Duration = Duration::from_millis(200);

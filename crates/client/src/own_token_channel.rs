@@ -29,7 +29,7 @@ use tonic::codegen::http::{Request, Response, header::AUTHORIZATION};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::{Service as _, ServiceExt as _};
 
-use super::dialer::{Failure, over_tls, plain};
+use super::connector::{Failure, over_tls, plain};
 use super::token::{Header, header};
 
 /// After so long without an answer the token's file system hangs, and

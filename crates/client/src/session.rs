@@ -14,9 +14,10 @@ use tenure_core::cas::{Bytes, MAX_VALUE_BYTES, Write};
 use tenure_runtime::clock;
 use tokio::sync::oneshot;
 
-use super::client::{gone, oversized, strange, swapped};
 use super::connection::Connection;
+use super::error::{gone, oversized, strange};
 use super::pipeline::{Outcome, PendingRequest, Reply, RequestKind};
+use super::wire::swapped;
 use super::{Error, Swapped, wire};
 
 /// A session of a cluster that is never replaced by another. What is asked of

@@ -21,10 +21,10 @@ use tenure_runtime::error::about;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::channel::Channel;
 use super::client::entry;
 use super::error::{carried, sentence};
 use super::leader_discovery::{LeaderDiscovery, jitter};
-use super::token::Channel;
 use super::{Client, Entry, Error, wire};
 
 /// Messages that are taken ahead of the reader.

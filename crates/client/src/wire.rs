@@ -1,11 +1,12 @@
 //! Between the types of the wire and those of the core.
 
-use tenure_api::v1;
+use tenure_api::v1::{self, answer};
 use tenure_core::cas::{self, Reading, Register, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::{ClockId, StoreTime};
 
-use super::{Error, Listing};
+use super::error::strange;
+use super::{Error, Listing, Swapped};
 
 pub(super) const fn time(time: v1::Time) -> StoreTime {
     StoreTime {
@@ -69,4 +70,16 @@ pub(super) fn swap(write: Write) -> Option<v1::Swap> {
         keep_stamp: write.stamp == Stamp::Keep,
         at_end: None,
     })
+}
+
+/// What became of a compare-and-swap.
+pub(super) fn swapped(answer: answer::What) -> Result<Swapped, Error> {
+    match answer {
+        answer::What::Swapped(done) if done.swapped => Ok(Swapped {
+            version: Version::from_u64(done.version),
+            now: done.now.map(time),
+        }),
+        answer::What::Swapped(_) => Err(Error::Conflict),
+        _ => Err(strange()),
+    }
 }

@@ -3,6 +3,9 @@
 //! A configuration is plain data with public fields. [`Config::validate`]
 //! checks each relation and answers with the numbers filled in, because
 //! "invalid lease" at three in the morning helps nobody.
+//!
+//! The times of a [`Grant`] follow from the configuration, so [`Grant::new`] is
+//! here; what the times mean is in `grant.rs`.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -356,3 +359,19 @@ impl fmt::Display for ConfigError {
 }
 
 impl core::error::Error for ConfigError {}
+
+impl Grant {
+    /// The grant of a write sent at `start`.
+    pub fn new(start: Instant, config: &Config) -> Self {
+        let valid_until = start.after(config.drift_bound().shorten(config.lease));
+        let kill_at = valid_until.before(config.kill_margin);
+        let last_renewal = start.after(config.lease.saturating_sub(config.interval));
+        let drain_at = last_renewal.min(kill_at.before(config.grace));
+        Self {
+            start,
+            drain_at,
+            kill_at,
+            valid_until,
+        }
+    }
+}

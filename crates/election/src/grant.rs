@@ -12,8 +12,6 @@
 
 use tenure_core::time::Instant;
 
-use super::Config;
-
 /// What a holder may do until when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
@@ -29,20 +27,6 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// The grant of a write sent at `start`.
-    pub fn new(start: Instant, config: &Config) -> Self {
-        let valid_until = start.after(config.drift_bound().shorten(config.lease));
-        let kill_at = valid_until.before(config.kill_margin);
-        let last_renewal = start.after(config.lease.saturating_sub(config.interval));
-        let drain_at = last_renewal.min(kill_at.before(config.grace));
-        Self {
-            start,
-            drain_at,
-            kill_at,
-            valid_until,
-        }
-    }
-
     /// Whether a step of guarded work may begin at `now` (§5.6). A timer tells
     /// that `drain_at` has come, but late: after a pause of the process, or
     /// where timers stand still in suspend, the work may be woken first. So

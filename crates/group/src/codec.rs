@@ -34,10 +34,9 @@ use tenure_core::cas::{Bytes, MAX_VALUE_BYTES};
 use tenure_core::crc::crc32c;
 use tenure_core::ids::Name;
 
-use super::content::MARKS_MAX;
 use super::view::{
-    Assignment, DEPARTURES_MAX, Departure, INSTANCES_MAX, LABELS_MAX, MEMBERS_MAX, Member, Place,
-    Target, View,
+    Assignment, DEPARTURES_MAX, Departure, INSTANCES_MAX, LABELS_MAX, MARKS_MAX, MEMBERS_MAX,
+    Member, Place, Target, View,
 };
 use super::{Digest, NodeId};
 

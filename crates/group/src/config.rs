@@ -8,8 +8,7 @@ use tenure_core::ids::{Name, NameError};
 use tenure_core::time::{Drift, Instant};
 use tenure_election::Grant;
 
-use super::content::SERIALS;
-use super::view::{LABELS_MAX, Member};
+use super::view::{LABELS_MAX, Member, SERIALS};
 use super::{Bug, NodeId, Plant};
 
 /// What a node is told.

@@ -54,16 +54,8 @@ use tenure_core::time::Instant;
 use super::context::{Context, Pending};
 use super::edit::Draft;
 use super::types::KeyPage;
-use super::view::View;
+use super::view::{MARKS_MAX, SERIALS, View};
 use super::{Bug, Digest, NodeId};
-
-/// Serials of attempts begin here. A node of before begins below, and keeps
-/// the serials of others as they are: so a line of the view says whether its
-/// node keeps the rules of this file.
-pub(super) const SERIALS: u64 = 1 << 62;
-
-/// The most digests that are marked at a time.
-pub const MARKS_MAX: usize = 32;
 
 /// The most contents that are written at a time.
 const TOUCHES_MAX: usize = 16;

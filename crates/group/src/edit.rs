@@ -13,11 +13,10 @@ use core::fmt;
 use tenure_core::ids::Name;
 
 use super::codec::VIEW_BYTES_ROOM;
-use super::content::MARKS_MAX;
 use super::placement::Placement;
 use super::view::{
-    Assignment, DEPARTURES_MAX, Departure, INSTANCES_MAX, LABELS_MAX, MEMBERS_MAX, Member, Place,
-    Spec, Target, View,
+    Assignment, DEPARTURES_MAX, Departure, INSTANCES_MAX, LABELS_MAX, MARKS_MAX, MEMBERS_MAX,
+    Member, Place, Spec, Target, View,
 };
 use super::{Bug, Digest, NodeId, Plant};
 

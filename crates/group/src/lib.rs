@@ -59,7 +59,6 @@ mod view_sync;
 pub use bug::{Bug, Plant};
 pub use codec::{CodecError, VIEW_BYTES_MAX, VIEW_BYTES_ROOM};
 pub use config::{Config, ConfigError};
-pub use content::MARKS_MAX;
 pub use edit::{Draft, Refusal, Request};
 pub use heartbeat::{Heartbeat, STATUS_BYTES_MAX};
 pub use ids::{Digest, Keys, NodeId};
@@ -72,7 +71,7 @@ pub use reconcile::{
 pub use resume_state::{ResumeState, is_one_clock, may_resume};
 pub use types::{Command, Event, Input, KeyPage, Order, Output, Run, Why};
 pub use view::{
-    Assignment, DEPARTURES_MAX, Departure, INSTANCES_MAX, LABELS_MAX, MEMBERS_MAX, Member, Place,
-    Spec, Target, View,
+    Assignment, DEPARTURES_MAX, Departure, INSTANCES_MAX, LABELS_MAX, MARKS_MAX, MEMBERS_MAX,
+    Member, Place, Spec, Target, View,
 };
 pub use view_sync::COMMANDS_MAX;

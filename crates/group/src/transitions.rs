@@ -6,12 +6,11 @@ use tenure_core::ids::Name;
 
 use super::Bug;
 use super::NodeId;
-use super::content::SERIALS;
 use super::edit::{Draft, Request};
 use super::node::{Node, Stage};
 use super::reconcile::{Phase, STARTS_MAX};
 use super::types::Event;
-use super::view::{Place, View};
+use super::view::{Place, SERIALS, View};
 
 impl Node {
     /// The next view, with everything that is due.

@@ -37,6 +37,13 @@ pub const LABELS_MAX: usize = 16;
 pub const INSTANCES_MAX: u32 = 10_000;
 /// How many departures a view remembers.
 pub const DEPARTURES_MAX: usize = 8;
+/// The most digests that are marked at a time.
+pub const MARKS_MAX: usize = 32;
+
+/// Serials of attempts begin here. A node of before begins below, and keeps
+/// the serials of others as they are: so a line of the view says whether its
+/// node keeps the rules of `content.rs`.
+pub(super) const SERIALS: u64 = 1 << 62;
 
 /// Who is in a group and runs what.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -34,11 +34,11 @@ use tenure_core::cas::{Bytes, Expect, Reading, Register};
 use tenure_core::ids::Version;
 use tenure_core::time::Instant;
 
-use super::content::{SERIALS, Uploads};
+use super::content::Uploads;
 use super::context::{Context, Pending};
 use super::edit::{Draft, Refusal, Request};
 use super::types::Event;
-use super::view::View;
+use super::view::{SERIALS, View};
 use super::{Bug, Digest, NodeId, Plant};
 
 /// The most commands that wait; above it a command is refused.

@@ -14,6 +14,7 @@
 //! own above the bounds of all others.
 
 mod bounds;
+mod connection;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -30,10 +31,11 @@ use bounds::{
     CALLS_KEPT, MIB, NEWS, SCARCE, STRANGERS, STRANGERS_KEPT,
 };
 
+pub(super) use connection::Connection;
+
 use super::byte_gauge::ByteGauge;
 use super::errors::error;
 use super::metrics::{Full, ScopeLabel};
-use super::tokens::{Caller, Known};
 
 /// What a call under way counts for, beside its head and its body: about what
 /// it costs until its answer is made.
@@ -145,70 +147,6 @@ impl Account {
             callers.known.insert(caller_id.clone(), known);
             new
         })
-    }
-
-    /// That of one more connection, from this address.
-    pub(super) fn connection(self: &Arc<Self>, address: IpAddr) -> Arc<Connection> {
-        Arc::new(Connection {
-            usage: Arc::default(),
-            account: Arc::clone(self),
-            address,
-            known: Mutex::default(),
-            place: Mutex::default(),
-        })
-    }
-}
-
-/// What is counted of one connection, and who called last over it.
-#[derive(Debug)]
-pub(super) struct Connection {
-    usage: Arc<Usage>,
-    account: Arc<Account>,
-    address: IpAddr,
-    known: Mutex<Option<Known>>,
-    place: Mutex<Option<Arc<CallerAccount>>>,
-}
-
-impl Connection {
-    /// Who is at the other end.
-    pub(super) const fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    /// Looks whose token the caller has, if it was not the last one's.
-    pub(super) fn recognise(&self, caller: &mut Caller) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        caller.recognise(&mut known);
-    }
-
-    /// Where callers without a token are counted.
-    pub(super) fn alone(&self) -> Arc<CallerAccount> {
-        let caller_id = CallerId::address(self.address);
-        Arc::new(CallerAccount {
-            connection: Arc::clone(&self.usage),
-            caller: self.account.caller(&caller_id),
-            account: Arc::clone(&self.account),
-            caller_id,
-        })
-    }
-
-    /// Where this caller is counted.
-    pub(super) fn place(&self, caller: &Caller) -> Arc<CallerAccount> {
-        let mut last = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = &*last
-            && caller.is(&place.caller_id)
-        {
-            return Arc::clone(place);
-        }
-        let caller_id = caller.caller_id();
-        let place = Arc::new(CallerAccount {
-            connection: Arc::clone(&self.usage),
-            caller: self.account.caller(&caller_id),
-            account: Arc::clone(&self.account),
-            caller_id,
-        });
-        *last = Some(Arc::clone(&place));
-        place
     }
 }
 

@@ -20,25 +20,23 @@
 //!
 //! What is done with the file itself: `audit/sink.rs`.
 
+mod entry;
 mod sink;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use serde_json::{Map, Value, json};
-use tenure_api::v1::{self, Cause};
-use tenure_core::ids::Key;
 use tenure_core::time::Instant;
-use tenure_election::{Occupancy, Record, Request};
 use tenure_runtime::clock;
 use tenure_runtime::error::plain_json;
 
+pub(super) use self::entry::{Entry, end};
+pub use self::sink::AuditTo;
 use self::sink::Sink;
-use super::tokens::Caller;
 
 /// Characters of one text in a line, longer than any name, and values of one
 /// list.
@@ -51,15 +49,6 @@ const OPENED_WITHIN: Duration = Duration::from_secs(2);
 /// Lines of one token about what changed nothing, in so long.
 const IDLE_LINES: u64 = 100;
 const FOLD_EVERY: Duration = Duration::from_secs(10);
-
-/// Where to write who changed what.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum AuditTo {
-    /// To standard error, among the log.
-    Stderr,
-    /// To this file, which is made for its owner alone.
-    File(PathBuf),
-}
 
 /// Where changes are noted; nowhere, if nobody wants to know. Clones are the
 /// same one.
@@ -175,39 +164,6 @@ impl Audit {
         }
     }
 
-    /// Begins to note what a caller asks for.
-    pub(super) fn begin(
-        &self,
-        event: &str,
-        caller: &Caller,
-        about: impl FnOnce() -> Value,
-    ) -> Option<Entry> {
-        let handle = self.0.as_ref()?;
-        let by = json!({ "token": caller.name(), "address": caller.address().to_string() });
-        Some(Entry {
-            line: Some(handle.0.line(event, by, about())),
-            trail: Arc::clone(&handle.0),
-        })
-    }
-
-    /// The same of a write, if it changes who leads an election, or asks for
-    /// that. Renewals do neither.
-    pub(super) fn begin_swap(&self, caller: &Caller, swap: &v1::Swap) -> Option<Entry> {
-        self.0.as_ref()?;
-        let (event, about) = election_event(swap)?;
-        self.begin(event, caller, || about)
-    }
-
-    /// The same of a deletion, if it is of the register of an election.
-    pub(super) fn begin_delete(&self, caller: &Caller, key: &str) -> Option<Entry> {
-        let election = key.strip_prefix(Key::ELECTIONS)?;
-        self.begin(
-            "election_deleted",
-            caller,
-            || json!({ "election": election }),
-        )
-    }
-
     /// Waits until all is written, for so long at most.
     pub(super) fn finish(&self, within: Duration) {
         if let Some(handle) = &self.0 {
@@ -220,99 +176,6 @@ impl Audit {
                 .wait_timeout_while(handle.0.lock(), within, waits);
             drop(waited);
         }
-    }
-}
-
-/// What a write to the register of an election does to its leadership.
-fn election_event(swap: &v1::Swap) -> Option<(&'static str, Value)> {
-    let election = swap.key.strip_prefix(Key::ELECTIONS)?;
-    let Ok(record) = Record::decode(&swap.value) else {
-        return Some(("election_overwritten", json!({ "election": election })));
-    };
-    let term = record.term.get();
-    match &record.occupancy {
-        Occupancy::Vacant { successor } => {
-            let successor = successor.as_ref().map(ToString::to_string);
-            let about = json!({ "election": election, "term": term, "successor": successor });
-            Some(("election_resigned", about))
-        }
-        Occupancy::Held(holder) => {
-            let mut about = json!({
-                "election": election,
-                "term": term,
-                "leader": holder.name.as_str(),
-                "leader_id": holder.id.to_string(),
-            });
-            match &holder.request {
-                // A note beside what the holder has written.
-                Some(request) if swap.keep_stamp => {
-                    if let Request::Transfer(to) = request {
-                        about["to"] = to.as_str().into();
-                    }
-                    Some(("election_asked", about))
-                }
-                _ if record.acquired_at == record.renewed_at => Some(("election_taken", about)),
-                _ => None,
-            }
-        }
-    }
-}
-
-/// Something that was asked for and is not answered yet. If it never is, that
-/// is noted.
-pub(super) struct Entry {
-    trail: Arc<Trail>,
-    /// `None` once it is written.
-    line: Option<Map<String, Value>>,
-}
-
-impl std::fmt::Debug for Entry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Entry")
-    }
-}
-
-impl Entry {
-    /// What came of it; `Ok(false)` if somebody else was first.
-    pub(super) fn ends(mut self, result: Result<bool, &v1::Error>) {
-        let Some(mut line) = self.line.take() else {
-            return;
-        };
-        let word = match result {
-            Ok(true) => "done",
-            Ok(false) => "conflict",
-            Err(why) => match why.cause() {
-                // The caller goes there.
-                Cause::NotLeader | Cause::NotReady => return,
-                Cause::Interrupted => "unknown",
-                _ => "refused",
-            },
-        };
-        line.insert("result".into(), word.into());
-        if let Err(why) = result {
-            line.insert("cause".into(), why.cause().as_str_name().into());
-            line.insert("message".into(), why.message.as_str().into());
-        }
-        let idle = matches!(word, "conflict" | "refused");
-        if !idle || self.trail.is_told(&line) {
-            self.trail.put(line);
-        }
-    }
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        if let Some(mut line) = self.line.take() {
-            line.insert("result".into(), "unknown".into());
-            self.trail.put(line);
-        }
-    }
-}
-
-/// Ends the note of something that is done, or refused.
-pub(super) fn end<T>(entry: Option<Entry>, result: &Result<T, v1::Error>) {
-    if let Some(entry) = entry {
-        entry.ends(result.as_ref().map(|_| true));
     }
 }
 

@@ -26,7 +26,7 @@ use tokio::time::{Sleep, sleep};
 use tonic::Status;
 
 use super::account::RequestCharge;
-use super::grpc::status;
+use super::grpc_status::status;
 
 /// The beginning of a message, which has room where the rest has none.
 const FREE_BYTES: usize = 16 * 1024;

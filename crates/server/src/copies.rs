@@ -15,16 +15,12 @@
 use std::net::IpAddr;
 use std::sync::{MutexGuard, PoisonError};
 
-use tenure_alpo::{
-    CopyEvidence, KnownStarts, LogId, Node, ServerId, Start, StartVerdict, StorageId,
-};
+use tenure_alpo::{CopyEvidence, Node, ServerId, Start, StartVerdict, StorageId};
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
 
-use super::data;
-use super::event_loop::EventLoop;
 use super::log_rate_limit::LogRateLimit;
-use super::shared::Shared;
+use super::shared::{Copies, Shared};
 use crate::transport::{Greeting, GreetingAnswer, PeerKeepAlive};
 
 /// After how many election timeouts people are told of a second process that
@@ -46,15 +42,6 @@ fn advice(server: ServerId) -> String {
 /// What is said to a server whose disk was set back, and of it.
 pub(super) fn set_back(server: ServerId, trace: CopyEvidence) -> String {
     format!("{trace} of server {}. {}", server.get(), advice(server))
-}
-
-/// What one process knows of disks that were set back or copied.
-#[derive(Debug, Default)]
-pub(super) struct Copies {
-    /// What is remembered of the disks of others.
-    starts: KnownStarts,
-    /// Why this server takes part in nothing, if its own disk was set back.
-    pub(super) set_back: Option<String>,
 }
 
 impl Shared {
@@ -118,53 +105,6 @@ impl Shared {
             let copies = copies.get_or_insert_with(|| self.copies());
             copies.starts.acknowledged(who, node.term(), id);
         }
-    }
-}
-
-impl EventLoop {
-    /// Another server remembers that this disk has promised more than is on
-    /// it. From here on this server takes part in nothing; its directory says
-    /// so after this process has ended, too.
-    pub(super) fn set_back(&mut self, why: String) {
-        if self.shared.copies().set_back.is_some() {
-            return;
-        }
-        data::write_set_back(&self.data, &why);
-        tracing::warn!("this server takes part in nothing any more: {why}");
-        self.shared.copies().set_back = Some(why);
-        let mut local_server = self.shared.local_server();
-        local_server.edition += 1;
-        let edition = local_server.edition;
-        drop(local_server);
-        self.peers.fall_silent();
-        // Those that are connected come again, and are refused.
-        self.shared.edition.send_replace(edition);
-        self.update_health();
-    }
-
-    /// A member lacks entries that it has acknowledged to this leader. It is
-    /// told so when it greets again, which it must to be heeded.
-    pub(super) fn found_set_back(
-        &mut self,
-        server: ServerId,
-        (acknowledged, found): (LogId, LogId),
-    ) {
-        self.shared.metrics.set_back.inc();
-        let term = self.node.term();
-        let trace = CopyEvidence::Disk {
-            known: (term, acknowledged),
-            found: (term, found),
-        };
-        let why = set_back(server, trace);
-        tracing::warn!("a member is not counted any more: {why}");
-        self.lost = why;
-        if let Some(member) = self.members.get(server) {
-            let who = (server, member.storage);
-            let mut copies = self.shared.copies();
-            copies.starts.acknowledged(who, term, acknowledged);
-            copies.starts.expel(who);
-        }
-        self.update_health();
     }
 }
 

@@ -12,8 +12,7 @@
 //! `set-back` is there if they did, and says what they said.
 
 use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +26,7 @@ use tenure_alpo::{Identity, Membership, Recovered, State};
 use tenure_core::time::ClockId;
 
 use super::config::limits;
+use super::data_file::{VERSION, failed, write};
 use super::silence::Silence;
 use crate::transport::{AddressBook, Contact};
 use crate::wal::{self, Directory, LOCK, Wal, WalError};
@@ -37,8 +37,6 @@ const PROMISED: &str = "promised";
 const ADDRESSES: &str = "addresses";
 const STARTS: &str = "starts";
 const SET_BACK: &str = "set-back";
-/// The first line of each.
-pub(super) const VERSION: &str = "tenure 1";
 
 /// What a data directory holds when a server starts.
 #[derive(Debug)]
@@ -237,13 +235,6 @@ fn blank(dir: &Path, cluster: ClusterId) -> Result<State, WalError> {
     Ok(State::bootstrapped(limits(), clock(cluster), bootstrapped))
 }
 
-pub(super) fn failed<'a>(
-    path: &'a Path,
-    doing: &'static str,
-) -> impl Fn(std::io::Error) -> WalError + use<'a> {
-    move |error| WalError::disk(path.to_owned(), None, doing, error)
-}
-
 fn read_storage(dir: &Path) -> Result<Option<StorageId>, WalError> {
     let path = dir.join(STORAGE);
     let text = match fs::read_to_string(&path) {
@@ -336,24 +327,6 @@ pub(super) fn write_set_back(dir: &Path, said: &str) {
     if let Err(error) = write(dir, SET_BACK, &format!("{VERSION}\n{said}\n")) {
         tracing::warn!("it could not be written down that this directory was set back: {error}");
     }
-}
-
-/// Writes a small file so that it is there whole or not at all.
-pub(super) fn write(dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
-    let unfinished = dir.join(format!("{name}.tmp"));
-    let mut private = fs::OpenOptions::new();
-    private.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = private.open(&unfinished)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    let path = dir.join(name);
-    let before = fs::File::open(&path);
-    fs::rename(&unfinished, path)?;
-    fs::File::open(dir)?.sync_all()?;
-    // The file system frees the file of before when its last handle is closed,
-    // which takes it a millisecond: nothing has to wait for that.
-    let _ = std::thread::Builder::new().spawn(move || drop(before));
-    Ok(())
 }
 
 /// The addresses that were known when the server last ran; none if there are

@@ -8,9 +8,9 @@ use tenure_runtime::clock;
 
 use super::copies;
 use super::inbox::{Event, Inbox};
+use super::incompatibility::judge;
 use super::log_rate_limit::DialLogLimit;
 use super::metrics::DialFailure;
-use super::peers::judge;
 use super::shared::Shared;
 use super::trust;
 use crate::transport::{GreetingAnswer, GreetingReply, Introduced, LinkEvent, Side};

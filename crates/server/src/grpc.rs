@@ -6,28 +6,27 @@ use std::sync::Arc;
 
 use prost::Message as _;
 use tenure_alpo::{ClientRequest, Operation, Query, SessionId};
-use tenure_api::ERROR_TRAILER;
 use tenure_api::v1::cluster_server::Cluster;
 use tenure_api::v1::log_server::Log;
 use tenure_api::v1::pipeline_server::Pipeline;
 use tenure_api::v1::registers_server::Registers;
 use tenure_api::v1::sessions_server::Sessions;
-use tenure_api::v1::{self, Cause};
+use tenure_api::v1::{self};
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::MetadataValue;
-use tonic::{Code, Request, Response, Status, Streaming};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::account::{CallerAccount, Charge, FlowControl, Reserved, StreamKind};
 use super::audit::Entry;
+use super::caller_proof::CallerProof;
 use super::errors::{busy, invalid};
-use super::grpc_body::{DecodedMessages, GrpcBody};
+use super::grpc_body::{DecodedMessages, GrpcBody, MESSAGE_BYTES};
+use super::grpc_status::status;
 use super::handle::ServerHandle;
 use super::inbox::{AnswerQueue, Event, ReplyTo, StreamRequest, TimedAnswer};
-use super::listen::MESSAGE_BYTES;
-use super::sessions::{CallerProof, ProvenSessions};
+use super::sessions::ProvenSessions;
 use super::tokens::{Caller, Granted};
 use super::translate::{self, answer};
 
@@ -55,33 +54,6 @@ const REFUSED_WORK: usize = 16;
 /// What a page counts for that was asked for over a stream, before it is told:
 /// until then it shares its values with the state.
 const PAGE_BYTES: usize = 128 * 1024;
-
-/// An error as gRPC carries it: with its cause in the trailers.
-pub(super) fn status(error: v1::Error) -> Status {
-    let code = match error.cause() {
-        Cause::NotLeader | Cause::NotReady => Code::Unavailable,
-        Cause::Busy | Cause::TooManySessions | Cause::Window | Cause::TooSlow => {
-            Code::ResourceExhausted
-        }
-        Cause::Interrupted => Code::Aborted,
-        Cause::SessionExpired => Code::NotFound,
-        Cause::OutOfOrder
-        | Cause::OtherContent
-        | Cause::Members
-        | Cause::NotHandedOver
-        | Cause::Held => Code::FailedPrecondition,
-        Cause::TooOld | Cause::Compacted | Cause::Restored => Code::OutOfRange,
-        Cause::TooLarge if error.quota => Code::ResourceExhausted,
-        Cause::TooLarge | Cause::Invalid => Code::InvalidArgument,
-        Cause::Denied | Cause::NotOwner => Code::PermissionDenied,
-        Cause::Unauthenticated => Code::Unauthenticated,
-        Cause::Unspecified => Code::Internal,
-    };
-    let mut status = Status::new(code, &error.message);
-    let bytes = MetadataValue::from_bytes(&error.encode_to_vec());
-    status.metadata_mut().insert_bin(ERROR_TRAILER, bytes);
-    status
-}
 
 /// What was asked, and by whom: `listen` has noted that.
 fn taken<T>(request: Request<T>) -> Result<(Caller, T), Status> {

@@ -22,6 +22,9 @@ use prost::Message;
 use tokio_stream::Stream;
 use tonic::{Code, Status};
 
+/// The largest message that is read from a client.
+pub(super) const MESSAGE_BYTES: usize = 8 * 1024 * 1024;
+
 /// What is in front of each message: whether it is compressed, and how long.
 const HEADER_BYTES: usize = 5;
 /// The buffer that a stream keeps.

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use tenure_alpo::{Answer, ClientRequest, ClusterVersion, Node, OpenSession, Refusal};
+use tenure_alpo::{
+    Answer, ClientRequest, ClusterVersion, Node, OpenSession, OwnershipProof, Refusal, SessionId,
+};
 use tenure_api::v1;
 use tenure_runtime::clock;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -22,7 +24,7 @@ use super::pages::Pages;
 use super::quota_usage::{Quota, Size};
 use super::session_rights::SessionRights;
 use super::shared::Shared;
-use super::tokens::{Caller, Tokens};
+use super::tokens::{Caller, Granted, Need, Tokens};
 use super::watchers::Watchers;
 use crate::transport::Arrival;
 
@@ -249,6 +251,43 @@ impl ServerHandle {
             message: self.shared.health_status.borrow().waiting.clone(),
             ..v1::Error::default()
         })
+    }
+
+    /// Refuses a command under this session to its owner, if that may not write
+    /// what is bound to it.
+    ///
+    /// # Errors
+    /// [`v1::Cause::Denied`], with the register.
+    pub(super) async fn may_hold(
+        &self,
+        granted: &Granted,
+        session: SessionId,
+        claim: OwnershipProof,
+    ) -> Result<(), v1::Error> {
+        let Some(rights) = granted.limited() else {
+            return Ok(());
+        };
+        let now = clock::boot();
+        if self.session_rights.knows(session, rights, now) {
+            return Ok(());
+        }
+        let of = Arc::clone(rights);
+        let lacks = move |node: &Node| {
+            let open = node.state().sessions().get(session)?;
+            // The machine refuses whom the session does not belong to. What it
+            // holds is not looked at, and not told.
+            if !open.owner().admits(&claim) {
+                return None;
+            }
+            let mut bound = node.state().bound_to(session);
+            Some(bound.find(|key| !of.may_hold(key.as_str())).cloned())
+        };
+        match self.inspect(lacks).await? {
+            Some(Some(key)) => return Err(granted.denied(Need::Hold(key.as_str()))),
+            Some(None) => self.session_rights.note(session, rights, now),
+            None => {}
+        }
+        Ok(())
     }
 }
 

@@ -41,9 +41,6 @@ use tenure_alpo::Operation;
 /// The largest request that is read.
 pub(super) const BODY_MAX: usize = 4 * 1024 * 1024;
 
-/// What every client may ask, with a token or without.
-pub(super) const PROBES: [&str; 3] = ["/healthz", "/readyz", "/leader"];
-
 /// All paths.
 pub(super) fn routes(handle: ServerHandle) -> Router {
     Router::new()

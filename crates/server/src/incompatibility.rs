@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use tenure_alpo::ClusterVersion;
+use tenure_runtime::clock;
 
 use super::shared::Shared;
-use crate::transport::{Form, Greeting, Settings};
+use crate::transport::{Form, Greeting, GreetingAnswer, Settings};
 
 /// Why the other server cannot be one that this one works with, if so.
-pub(super) fn incompatibility(shared: &Shared, greeting: &Greeting, form: Form) -> Option<String> {
+fn incompatibility(shared: &Shared, greeting: &Greeting, form: Form) -> Option<String> {
     let local_server = shared.local_server();
     if form == Form::First && local_server.details.version >= ClusterVersion::SECOND {
         let other = greeting.hello.server.get();
@@ -75,4 +76,12 @@ fn unlike(ours: Settings, theirs: Settings) -> String {
         expected.join(" and "),
         found.join(" and ")
     )
+}
+
+/// Why this server does not talk to the one that says `greeting`, if so.
+pub(super) fn judge(shared: &Shared, greeting: &Greeting, form: Form) -> Option<GreetingAnswer> {
+    if let Some(why) = incompatibility(shared, greeting, form) {
+        return Some(GreetingAnswer::Refused(why));
+    }
+    shared.judge_start(greeting, clock::boot())
 }

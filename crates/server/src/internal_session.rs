@@ -5,44 +5,33 @@
 //! it in a session that it keeps for the purpose. Such a request is done at
 //! most once; a client that does not hear the answer has to look.
 
+use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use tenure_alpo::{
-    Answer, ClientRequest, Command, MAX_WINDOW, OpenSession, Operation, Outcome, OwnershipProof,
-    Refusal, Serial, SessionId,
-};
-use tokio::sync::{Mutex as AsyncMutex, oneshot};
-
-use super::handle::ServerHandle;
-use super::inbox::{Event, ReplyTo, TimedAnswer};
-use super::quota_usage::Quota;
-
-/// How long the session lives without being used.
-const TTL: Duration = Duration::from_secs(600);
+use tenure_alpo::{Answer, Outcome, OwnershipProof, Refusal, Serial, SessionId};
+use tokio::sync::Mutex as AsyncMutex;
 
 #[derive(Clone, Copy, Debug)]
-struct Open {
-    session: SessionId,
+pub(super) struct Open {
+    pub(super) session: SessionId,
     /// Drawn for it; no other server, and no client, has it.
-    proof: OwnershipProof,
-    next: Serial,
-    under_way: u64,
+    pub(super) proof: OwnershipProof,
+    pub(super) next: Serial,
+    pub(super) under_way: u64,
 }
 
 /// The session, if one is open.
 #[derive(Debug, Default)]
 pub(super) struct InternalSession {
-    open: Mutex<Option<Open>>,
-    opening: AsyncMutex<()>,
+    pub(super) open: Mutex<Option<Open>>,
+    pub(super) opening: AsyncMutex<()>,
 }
 
 /// A request of the session, as long as somebody waits for its answer. What
 /// was given up counts no more: the machine bounds what it has to do itself.
-struct UnderWay<'a> {
-    internal_session: &'a InternalSession,
-    session: SessionId,
+pub(super) struct UnderWay<'a> {
+    pub(super) internal_session: &'a InternalSession,
+    pub(super) session: SessionId,
 }
 
 impl Drop for UnderWay<'_> {
@@ -58,73 +47,12 @@ impl Drop for UnderWay<'_> {
 }
 
 impl InternalSession {
-    fn with<T>(&self, work: impl FnOnce(&mut Option<Open>) -> T) -> T {
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut Option<Open>) -> T) -> T {
         work(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Does `operation` under a number of the server's own.
-    pub(super) async fn run(
-        &self,
-        handle: &ServerHandle,
-        operation: Operation,
-        quota: Option<&Arc<Quota>>,
-    ) -> TimedAnswer {
-        let Some(_permit) = handle.permit() else {
-            return refused(Refusal::Busy);
-        };
-        loop {
-            let (sender, answer) = oneshot::channel();
-            let sent = self.with(|open| {
-                let open = open.as_mut()?;
-                if open.under_way >= MAX_WINDOW / 2 {
-                    return Some(Err(open.session));
-                }
-                let command = Command {
-                    session: open.session,
-                    serial: open.next,
-                    outstanding: open.next,
-                    operation: operation.clone(),
-                };
-                open.next += 1;
-                open.under_way += 1;
-                // Under the lock, so that serials arrive in their order.
-                let (ask, reply) = (
-                    ClientRequest::Command(command, open.proof),
-                    ReplyTo::InternalSession(sender),
-                );
-                handle
-                    .inbox
-                    .put(Event::ClientRequest(ask, quota.cloned(), reply));
-                Some(Ok(open.session))
-            });
-            match sent {
-                Some(Ok(session)) => {
-                    // The caller may give up while this waits.
-                    let counted = UnderWay {
-                        internal_session: self,
-                        session,
-                    };
-                    let told = ServerHandle::answer(answer).await;
-                    drop(counted);
-                    if !self.done(session, &told.answer) {
-                        return told;
-                    }
-                }
-                Some(Err(_)) => {
-                    handle.shared.metrics.refused();
-                    return refused(Refusal::Busy);
-                }
-                None => {
-                    if let Err(told) = self.open(handle).await {
-                        return told;
-                    }
-                }
-            }
-        }
-    }
-
     /// Judges an answer; says whether to try again under another session.
-    fn done(&self, session: SessionId, answer: &Answer) -> bool {
+    pub(super) fn done(&self, session: SessionId, answer: &Answer) -> bool {
         let expired = matches!(
             answer,
             Answer::Done(
@@ -158,40 +86,5 @@ impl InternalSession {
             }
         });
         expired
-    }
-
-    async fn open(&self, handle: &ServerHandle) -> Result<(), TimedAnswer> {
-        let _alone = self.opening.lock().await;
-        if self.with(|open| open.is_some()) {
-            return Ok(());
-        }
-        let ttl = u64::try_from(TTL.as_nanos()).unwrap_or(u64::MAX);
-        // What stands in the log for a secret that nobody has to show.
-        let mut drawn = [0; 16];
-        if getrandom::fill(&mut drawn).is_err() {
-            return Err(refused(Refusal::Busy));
-        }
-        let mut opening = OpenSession::unowned(ttl);
-        opening.owner.secret = Some(drawn);
-        let told = handle.ask_to_open(opening).await;
-        let Answer::Done(Outcome::Opened(session)) = told.answer else {
-            return Err(told);
-        };
-        self.with(|open| {
-            *open = Some(Open {
-                session,
-                proof: OwnershipProof::of_secret(drawn),
-                next: 1,
-                under_way: 0,
-            });
-        });
-        Ok(())
-    }
-}
-
-const fn refused(refusal: Refusal) -> TimedAnswer {
-    TimedAnswer {
-        answer: Answer::Refused(refusal),
-        at: None,
     }
 }

@@ -19,12 +19,12 @@
 //! | file | what it does |
 //! |---|---|
 //! | `config` | how a server is started |
-//! | `data` | the data directory |
+//! | `data`, `data_file` | the data directory |
 //! | `silence` | what it owes to leaders of before |
 //! | `bootstrap` | a blank server on its way into a cluster |
 //! | `event_loop`, `loop_threads` | the task that drives the replicated log, and the threads that run it |
 //! | `peers` | links to the other servers, and their connections to this one |
-//! | `copies` | directories that were set back, or copied |
+//! | `copies`, `set_back` | directories that were set back, or copied |
 //! | `health` | what is said of the server's health |
 //! | `removal` | learning that one is no member any more |
 //! | `connection_limit` | how many connections, and who goes when there are too many |
@@ -32,13 +32,13 @@
 //! | `inbox`, `handle` | how events reach the event loop, and how many requests may be under way |
 //! | `keep_alive_batch` | keep-alives that are proposed together |
 //! | `quota_usage` | how much room registers may take |
-//! | `internal_session` | a session of the server's own, for clients without one |
+//! | `internal_session`, `internal_requests` | a session of the server's own, for clients without one |
 //! | `watchers`, `watch_dispatch`, `watch_queue` | the watchers of registers, the task that sends them changes, and the queue of each |
 //! | `watching`, `watch_start`, `inspection_queue` | a watch as a client sees it; the pages that it begins with; reads of the state that wait for their turn |
 //! | `backup` | everything in one file, and back |
 //! | `ended` | how a server ended |
 //! | `metrics` | what is counted |
-//! | `trust`, `peer_messages` | who is taken for a server, and which of its messages are taken |
+//! | `trust`, `unconfirmed_contacts`, `peer_messages` | who is taken for a server, and which of its messages are taken |
 //! | `dial_report`, `incompatibility` | why another server is not connected |
 //! | `tokens` | who may do what |
 //! | `audit` | who changed what |
@@ -54,6 +54,7 @@ mod backup;
 mod body_limit;
 mod bootstrap;
 mod byte_gauge;
+mod caller_proof;
 mod calls;
 mod config;
 mod confirm;
@@ -61,6 +62,7 @@ mod connection_limit;
 mod copies;
 mod counted_body;
 mod data;
+mod data_file;
 mod dial_report;
 mod ended;
 mod errors;
@@ -71,12 +73,14 @@ pub mod fuzzed;
 mod given_up;
 mod grpc;
 mod grpc_body;
+mod grpc_status;
 mod handle;
 mod health;
 mod http;
 mod inbox;
 mod incompatibility;
 mod inspection_queue;
+mod internal_requests;
 mod internal_session;
 mod keep_alive_batch;
 mod listen;
@@ -88,11 +92,13 @@ mod peer_messages;
 mod peers;
 mod protocol_detection;
 mod quota_usage;
+mod refusal_errors;
 mod refusals;
 mod removal;
 mod services;
 mod session_rights;
 mod sessions;
+mod set_back;
 mod shared;
 mod silence;
 mod snapshots;
@@ -103,6 +109,7 @@ mod tokens;
 mod translate;
 pub mod transport;
 mod trust;
+mod unconfirmed_contacts;
 mod view;
 pub mod wal;
 mod watch_dispatch;
@@ -143,7 +150,7 @@ use loop_threads::LoopThreads;
 use peers::Peers;
 use shared::{LocalServer, Shared};
 use tokens::Tokens;
-use trust::UnconfirmedContacts;
+use unconfirmed_contacts::UnconfirmedContacts;
 use watchers::Watchers;
 
 /// Why a server could not be started.

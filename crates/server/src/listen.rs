@@ -44,14 +44,16 @@ use super::connection_limit::{ConnectionCapacity, ConnectionLimit, ConnectionPer
 use super::counted_body::CountedBody;
 use super::errors::error;
 use super::given_up::{GivenUp, UNSEEN_MAX};
-use super::grpc_body::GrpcBody;
+use super::grpc_body::{GrpcBody, MESSAGE_BYTES};
+use super::grpc_status::status;
 use super::handle::ServerHandle;
+use super::http;
 use super::log_rate_limit::LogRateLimit;
 use super::metrics::Closed;
+use super::pages::PROBES;
 use super::protocol_detection::{ConnectionInfoService, begin};
 use super::stream_rights::StreamRights;
 use super::tokens::Caller;
-use super::{grpc, http};
 use crate::transport::{Arrival, Demand, MaybeTlsStream, Tls};
 
 /// How long the headers of a request may take.
@@ -83,8 +85,6 @@ const NEWCOMERS_MAX: usize = 1_024;
 /// One of so many places is kept for those whose tokens are known, and one for
 /// those with the right admin.
 const KEPT_OF: [usize; 2] = [8, 64];
-/// The largest message that is read from a client.
-pub(super) const MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 
 /// What gRPC's health service knows: the server as a whole, and each service,
 /// since some who ask do so by name. All of them stand as the server does.
@@ -440,7 +440,7 @@ async fn read_to_its_end(request: Request, connection: &Connection) {
 
 fn turn_away(request: &Request, refused: v1::Error) -> Response {
     if is_grpc(request) {
-        return grpc::status(refused).into_http();
+        return status(refused).into_http();
     }
     http::failed(refused)
 }
@@ -481,7 +481,7 @@ fn admit(
 fn has_room_kept(handle: &ServerHandle, path: &str, caller: &Caller) -> bool {
     let operates = ["/tenure.v1.Cluster/", "/v1/cluster/", "/metrics"];
     let all_alike = !handle.protection.tokens || handle.protection.own_token;
-    http::PROBES.contains(&path)
+    PROBES.contains(&path)
         || path == "/grpc.health.v1.Health/Check"
         || (all_alike && operates.iter().any(|it| path.starts_with(it)))
         || caller.is_admin()

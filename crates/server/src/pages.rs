@@ -29,8 +29,10 @@ use tenure_runtime::host_name;
 
 use super::config::Config;
 use super::errors::{error, invalid};
-use super::http;
 use super::metrics::{DeniedReason, Metrics};
+
+/// What every client may ask, with a token or without.
+pub(super) const PROBES: [&str; 3] = ["/healthz", "/readyz", "/leader"];
 
 /// How the paths of gRPC begin: of our services, and of those that every
 /// server has (health, reflection).
@@ -85,7 +87,7 @@ impl Pages {
         let grpc = request.version() == Version::HTTP_2
             && GRPC.iter().any(|begin| path.starts_with(begin))
             && kind(headers, "application/grpc");
-        if http::PROBES.contains(&path) || (grpc && origin.is_none()) {
+        if PROBES.contains(&path) || (grpc && origin.is_none()) {
             return Ok(());
         }
         let host = match request.uri().authority() {

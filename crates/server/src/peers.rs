@@ -25,15 +25,15 @@ use super::connection_limit::{
 use super::copies;
 use super::dial_report::DialReporter;
 use super::inbox::{ClosedBy, Event, Inbox, PeerConnection};
-use super::incompatibility::incompatibility;
+use super::incompatibility::judge;
 use super::log_rate_limit::{DialLogLimit, LogRateLimit};
 use super::metrics::Closed;
 use super::shared::Shared;
 use super::trust;
 use crate::transport::{
-    AddressBook, CommittedMembers, Demand, Form, FrameReader, Greeting, GreetingAnswer,
-    GreetingError, Introduced, Link, MaybeTlsStream, PeerKeepAlive, Prover, ReadError, Tasks, Tls,
-    accept_plain, explain_tls_error, introduced,
+    AddressBook, CommittedMembers, Demand, FrameReader, GreetingAnswer, GreetingError, Introduced,
+    Link, MaybeTlsStream, PeerKeepAlive, Prover, ReadError, Tasks, Tls, accept_plain,
+    explain_tls_error, introduced,
 };
 
 /// How long a newcomer may take to introduce itself.
@@ -259,14 +259,6 @@ impl Peers {
             tell,
         )
     }
-}
-
-/// Why this server does not talk to the one that says `greeting`, if so.
-pub(super) fn judge(shared: &Shared, greeting: &Greeting, form: Form) -> Option<GreetingAnswer> {
-    if let Some(why) = incompatibility(shared, greeting, form) {
-        return Some(GreetingAnswer::Refused(why));
-    }
-    shared.judge_start(greeting, clock::boot())
 }
 
 /// Takes connections of other servers until it is dropped; at most `most` of

@@ -21,13 +21,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tenure_alpo::{Node, OwnershipProof, SessionId};
-use tenure_api::v1;
+use tenure_alpo::SessionId;
 use tenure_core::time::Instant;
-use tenure_runtime::clock;
 
-use super::handle::ServerHandle;
-use super::tokens::{Granted, Need, Rights};
+use super::tokens::Rights;
 
 /// For how long what was found is believed.
 const GOOD_FOR: Duration = Duration::from_secs(10);
@@ -45,57 +42,18 @@ impl SessionRights {
     }
 
     /// Whether it was found lately, for these rights.
-    fn knows(&self, session: SessionId, rights: &Arc<Rights>, now: Instant) -> bool {
+    pub(super) fn knows(&self, session: SessionId, rights: &Arc<Rights>, now: Instant) -> bool {
         self.lock().get(&session).is_some_and(|(of, at)| {
             Weak::as_ptr(of) == Arc::as_ptr(rights) && now.since(*at) < GOOD_FOR
         })
     }
 
-    fn note(&self, session: SessionId, rights: &Arc<Rights>, now: Instant) {
+    pub(super) fn note(&self, session: SessionId, rights: &Arc<Rights>, now: Instant) {
         let mut found = self.lock();
         if found.len() >= SESSIONS_MAX && !found.contains_key(&session) {
             found.pop_first();
         }
         found.insert(session, (Arc::downgrade(rights), now));
-    }
-}
-
-impl ServerHandle {
-    /// Refuses a command under this session to its owner, if that may not write
-    /// what is bound to it.
-    ///
-    /// # Errors
-    /// [`v1::Cause::Denied`], with the register.
-    pub(super) async fn may_hold(
-        &self,
-        granted: &Granted,
-        session: SessionId,
-        claim: OwnershipProof,
-    ) -> Result<(), v1::Error> {
-        let Some(rights) = granted.limited() else {
-            return Ok(());
-        };
-        let now = clock::boot();
-        if self.session_rights.knows(session, rights, now) {
-            return Ok(());
-        }
-        let of = Arc::clone(rights);
-        let lacks = move |node: &Node| {
-            let open = node.state().sessions().get(session)?;
-            // The machine refuses whom the session does not belong to. What it
-            // holds is not looked at, and not told.
-            if !open.owner().admits(&claim) {
-                return None;
-            }
-            let mut bound = node.state().bound_to(session);
-            Some(bound.find(|key| !of.may_hold(key.as_str())).cloned())
-        };
-        match self.inspect(lacks).await? {
-            Some(Some(key)) => return Err(granted.denied(Need::Hold(key.as_str()))),
-            Some(None) => self.session_rights.note(session, rights, now),
-            None => {}
-        }
-        Ok(())
     }
 }
 

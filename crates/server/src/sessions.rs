@@ -13,12 +13,13 @@ use std::ops::RangeInclusive;
 
 use sha2::{Digest as _, Sha256};
 use tenure_alpo::{
-    ClientRequest, Fingerprint, LogTime, Node, OpenSession, Operation, Outcome, OwnershipProof,
-    Query, Session, SessionId, SessionOpener, SessionOwner,
+    ClientRequest, Fingerprint, LogTime, Node, Operation, Outcome, OwnershipProof, Query, Session,
+    SessionId, SessionOpener,
 };
 use tenure_api::v1::{self, Cause, request};
 
 use super::audit;
+use super::caller_proof::{CallerProof, half};
 use super::errors::{address_of, error, invalid};
 use super::handle::ServerHandle;
 use super::tokens::{Caller, Need};
@@ -32,42 +33,6 @@ const SECRET_BYTES: RangeInclusive<usize> = 16..=64;
 const PROVEN_MAX: usize = 1_024;
 /// Sessions in one page of the list.
 const PAGE_MAX: usize = 1_024;
-
-/// What a caller proves, and what it may have.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CallerProof {
-    pub(super) claim: OwnershipProof,
-    opener: SessionOpener,
-    most: u64,
-}
-
-impl CallerProof {
-    /// With this secret, whose hash it is.
-    const fn with(mut self, secret: Option<Fingerprint>) -> Self {
-        self.claim.secret = secret;
-        self
-    }
-
-    /// Asks for a session that is this caller's.
-    pub(super) const fn opening(&self, ttl: u64) -> OpenSession {
-        let owner = SessionOwner {
-            secret: self.claim.secret,
-            opener: self.opener,
-        };
-        OpenSession {
-            ttl,
-            owner,
-            most: self.most,
-        }
-    }
-}
-
-/// The half of a hash that the log holds.
-pub(super) fn half(hash: &[u8; 32]) -> Fingerprint {
-    let mut half = [0; 16];
-    half.copy_from_slice(&hash[..16]);
-    half
-}
 
 /// What stands for a secret; `None` if none is shown.
 fn hashed(secret: &[u8]) -> Result<Option<Fingerprint>, v1::Error> {

@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_alpo::{
-    ClusterVersion, Hello, Identity, LogId, Membership, Node, ServerId, SessionOpener, Sessions,
-    StorageId,
+    ClusterVersion, Hello, Identity, KnownStarts, LogId, Membership, Node, ServerId, SessionOpener,
+    Sessions, StorageId,
 };
 use tenure_core::ids::Term;
 use tenure_core::time::Instant;
@@ -18,10 +18,9 @@ use tenure_runtime::clock;
 use tokio::sync::watch;
 
 use super::audit::Audit;
-use super::copies::Copies;
 use super::log_rate_limit::LogRateLimit;
 use super::metrics::Metrics;
-use super::trust::UnconfirmedContacts;
+use super::unconfirmed_contacts::UnconfirmedContacts;
 use crate::transport::{
     AddressBook, CommittedMembers, Contact, Details, Greeting, PeerSecret, Prover, Settings,
 };
@@ -107,6 +106,15 @@ const HOLDERS_FOR: Duration = Duration::from_secs(1);
 struct TopHolders {
     most: Vec<(SessionOpener, u64)>,
     at: Option<Instant>,
+}
+
+/// What one process knows of disks that were set back or copied.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// What is remembered of the disks of others.
+    pub(super) starts: KnownStarts,
+    /// Why this server takes part in nothing, if its own disk was set back.
+    pub(super) set_back: Option<String>,
 }
 
 #[derive(Debug)]

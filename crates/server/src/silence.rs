@@ -25,7 +25,7 @@ use std::time::Duration;
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
 
-use super::data::{VERSION, failed, write};
+use super::data_file::{VERSION, failed, write};
 use crate::wal::WalError;
 
 const SILENCE: &str = "silence";

@@ -17,7 +17,7 @@ use hyper::body::{Frame, SizeHint};
 use tenure_api::v1;
 use tokio::time::{Sleep, sleep};
 
-use super::grpc;
+use super::grpc_status::status;
 
 /// How often: so that what is revoked ends within a minute.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -83,7 +83,7 @@ where
         self.over = true;
         // What was under way is dropped with it.
         self.body = Body::empty();
-        let (mut end, _) = grpc::status(unknown).into_http::<Body>().into_parts();
+        let (mut end, _) = status(unknown).into_http::<Body>().into_parts();
         end.headers.remove(CONTENT_TYPE);
         let trailers = self.grpc.then(|| Ok(Frame::trailers(end.headers)));
         Poll::Ready(trailers)

@@ -10,12 +10,12 @@ use tenure_core::cas::{Expect, Register, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::StoreTime;
 
+use super::caller_proof::CallerProof;
 use super::errors::{
-    compacted, error, invalid, most_of, not_leader, other_content, out_of_order, refused, restored,
-    too_many,
+    compacted, error, invalid, most_of, other_content, out_of_order, restored, too_many,
 };
 use super::inbox::{StreamRequest, TimedAnswer};
-use super::sessions::CallerProof;
+use super::refusal_errors::{not_leader, refused};
 use super::shared::Shared;
 
 fn key(text: &str) -> Result<Key, v1::Error> {

@@ -25,20 +25,17 @@
 //! that is kept apart with the disk, and used when the log names that number
 //! with that disk ([`UnconfirmedContacts`]). One that was refused tells none.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-use tenure_alpo::{ClusterVersion, LogId, MAX_MEMBERS, Membership, ServerId, StorageId};
+use tenure_alpo::{ClusterVersion, LogId, Membership, ServerId, StorageId};
 use tenure_runtime::clock;
 
 use super::log_rate_limit::LogRateLimit;
 use super::shared::{LocalServer, Shared};
+use super::unconfirmed_contacts::UnconfirmedContacts;
 use crate::transport::{
     Contact, Greeting, GreetingReply, Introduced, MaybeTlsStream, Proof, Side, Tls, Transcript,
 };
-
-/// Servers that are no members and have said where they are, at most.
-const UNCONFIRMED_MAX: usize = 2 * MAX_MEMBERS;
 
 /// Whether the other side has proven to be a server of this cluster. `Ok` says
 /// whether it did more than say so.
@@ -126,41 +123,6 @@ impl Shared {
         let risen = version.wait_for(|it| asked && *it >= ClusterVersion::SECOND);
         if risen.await.is_err() {
             std::future::pending::<()>().await;
-        }
-    }
-}
-
-/// Where servers are that the log does not name with the disk that they have:
-/// not yet, or not any more. No other server is told of them, and clients are
-/// not sent to them.
-#[derive(Clone, Default, Debug)]
-pub(super) struct UnconfirmedContacts(
-    BTreeMap<(ServerId, StorageId), Contact>,
-    /// In the order in which they came.
-    VecDeque<(ServerId, StorageId)>,
-);
-
-impl UnconfirmedContacts {
-    /// One more; if there are too many, the oldest goes that is not connected.
-    fn keep(
-        &mut self,
-        who: (ServerId, StorageId),
-        contact: &Contact,
-        connected: &BTreeMap<ServerId, StorageId>,
-    ) {
-        if self.0.len() >= UNCONFIRMED_MAX && !self.0.contains_key(&who) {
-            let is_there = |(server, storage)| connected.get(server) == Some(storage);
-            let gone = self
-                .1
-                .iter()
-                .position(|(server, it)| !is_there((server, it)));
-            let Some(gone) = gone.and_then(|index| self.1.remove(index)) else {
-                return;
-            };
-            self.0.remove(&gone);
-        }
-        if self.0.insert(who, contact.clone()).is_none() {
-            self.1.push_back(who);
         }
     }
 }
@@ -293,6 +255,7 @@ mod tests {
 
     use tenure_alpo::{ClusterId, Hello, Identity, MAX_NUMBER, MemberDisks};
 
+    use super::super::unconfirmed_contacts::UNCONFIRMED_MAX;
     use super::*;
     use crate::transport::{AddressBook, CommittedMembers, Details, Form, PeerSecret, Settings};
 

@@ -15,7 +15,6 @@ use tenure_core::cas::Change;
 use tokio_stream::Stream;
 
 use super::account::{CallerAccount, Reserved};
-use super::watchers::WatchMessage;
 
 /// Changes that are told in one message; all who watch the same share it.
 #[derive(Debug)]
@@ -25,6 +24,15 @@ pub(super) struct ChangeBatch {
     pub(super) revision: u64,
     /// Of the values.
     bytes: usize,
+}
+
+/// What a watcher is sent.
+#[derive(Clone, Debug)]
+pub(super) enum WatchMessage {
+    /// Changes in the order of effect.
+    Changes(Arc<ChangeBatch>),
+    /// Revisions are missing: it must begin again, at this one.
+    Gap(u64),
 }
 
 impl ChangeBatch {

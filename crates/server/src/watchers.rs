@@ -20,7 +20,7 @@ use tenure_core::ids::Key;
 use tokio::sync::Notify;
 
 use super::account::CallerAccount;
-use super::watch_queue::{ChangeBatch, SendError, WatchReceiver, WatchSender, queue};
+use super::watch_queue::{ChangeBatch, SendError, WatchMessage, WatchReceiver, WatchSender, queue};
 
 /// Changes that wait to be told, at most, and the bytes of their values: as
 /// many as the machine remembers. Who was not told of what is dropped begins
@@ -42,15 +42,6 @@ impl Selector {
             Self::Prefix(prefix) => key.as_str().starts_with(prefix.as_str()),
         }
     }
-}
-
-/// What a watcher is sent.
-#[derive(Clone, Debug)]
-pub(super) enum WatchMessage {
-    /// Changes in the order of effect.
-    Changes(Arc<ChangeBatch>),
-    /// Revisions are missing: it must begin again, at this one.
-    Gap(u64),
 }
 
 #[derive(Debug)]

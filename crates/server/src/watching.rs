@@ -19,9 +19,10 @@ use super::services::ApiResult;
 use super::steps::{Next, Step, Steps};
 use super::tokens::{Caller, Need};
 use super::translate;
+use super::watch_queue::WatchMessage;
 use super::watch_queue::{CutOff, WatchReceiver};
 use super::watch_start::{InitialPage, PageRead, StartAfter, WatchError, WatchStart};
-use super::watchers::{Selector, WatchMessage, WatcherGuard};
+use super::watchers::{Selector, WatcherGuard};
 
 /// What a register counts for until it is told: its value is shared with the
 /// state.

@@ -11,33 +11,14 @@
 //! Left out: what the work does. All that matters here is when it runs.
 
 use tenure_core::ids::{Fence, Term};
-use tenure_core::time::Instant;
 use tenure_election::{Event, Grant, Input, Why};
 
 use crate::checkers::{Causes, Check, Works};
 use crate::clock::{MILLI, pick};
-use crate::process::ProcessInput;
-use crate::world::{SimEvent, World};
-
-/// What the application knows of its election.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Leadership {
-    pub(crate) fence: Fence,
-    /// The latest grant it was told.
-    pub(crate) grant: Grant,
-    pub(crate) draining: bool,
-    pub(crate) killed: bool,
-    pub(crate) ousted: bool,
-    /// Its work has ended, and the candidate knows or will.
-    pub(crate) drained: bool,
-}
-
-/// Work that runs, as its guardian sees it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Work {
-    pub(crate) term: Term,
-    pub(crate) kill_at: Instant,
-}
+use crate::events::SimEvent;
+use crate::leadership::{Leadership, Work};
+use crate::simulated_process::ProcessInput;
+use crate::world::World;
 
 impl World {
     /// The application of `p` hears of an event.

@@ -19,46 +19,9 @@ use tenure_election::{Grant, Input, Record};
 
 use crate::checkers::{Check, Confirmed};
 use crate::clock::MILLI;
-use crate::process::{Actor, ProcessInput};
-use crate::world::{SimEvent, World};
-
-/// The guardian of a candidate's work.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Guardian {
-    /// What it has said.
-    pub(crate) confirmed: Confirmed,
-    hung: bool,
-    /// How often one has hung, or was replaced.
-    number: u64,
-    /// A go-ahead that it has not read.
-    begin: Option<Term>,
-    /// A grant that it has not read.
-    grant: Option<(Term, Grant)>,
-}
-
-impl Guardian {
-    pub(crate) const fn is_hung(&self) -> bool {
-        self.hung
-    }
-
-    /// Its work has ended; another one stands by.
-    pub(crate) const fn replace(&mut self) {
-        self.hung = false;
-        self.number += 1;
-        (self.begin, self.grant) = (None, None);
-    }
-}
-
-/// What reaches a guardian.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum GuardianMessage {
-    /// The candidate has this grant.
-    Granted(Term, Grant),
-    /// It goes on, if it hangs as it did then.
-    GoesOn(u64),
-    /// By now the term must be over, if it still hangs as it did then.
-    Due(Term, u64),
-}
+use crate::events::SimEvent;
+use crate::simulated_process::{Actor, GuardianMessage, ProcessInput};
+use crate::world::World;
 
 impl World {
     /// How long a word takes between candidate and guardian.

@@ -8,67 +8,10 @@ use tenure_core::ids::Name;
 use tenure_election::{Command, Expiry, Input, Request};
 
 use crate::clock::{MILLI, SECOND, pick};
-use crate::process::{Actor, ProcessInput};
-use crate::swarm::{FaultRates, StoreClock, candidate_name};
-use crate::world::{SimEvent, World};
-
-/// A kind of mishap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum InjectedFault {
-    Pause,
-    Stall,
-    Crash,
-    Suspend,
-    Reboot,
-    Outage,
-    Cut,
-    Calendar,
-    StoreWatch,
-    Command,
-    LeaderRequest,
-    Tear,
-    Standstill,
-    Hang,
-}
-
-impl InjectedFault {
-    const ALL: [Self; 14] = [
-        Self::Pause,
-        Self::Stall,
-        Self::Crash,
-        Self::Suspend,
-        Self::Reboot,
-        Self::Outage,
-        Self::Cut,
-        Self::Calendar,
-        Self::StoreWatch,
-        Self::Command,
-        Self::LeaderRequest,
-        Self::Tear,
-        Self::Standstill,
-        Self::Hang,
-    ];
-
-    /// The mean pause between two of them in thousandths of a lease.
-    const fn rarity(self, fault_rates: &FaultRates) -> u64 {
-        match self {
-            Self::Pause => fault_rates.pause,
-            Self::Stall => fault_rates.stall,
-            Self::Crash => fault_rates.crash,
-            Self::Suspend => fault_rates.suspend,
-            Self::Reboot => fault_rates.reboot,
-            Self::Outage => fault_rates.outage,
-            Self::Cut => fault_rates.cut,
-            Self::Calendar => fault_rates.calendar,
-            Self::StoreWatch => fault_rates.line,
-            Self::Command => fault_rates.command,
-            Self::LeaderRequest => fault_rates.leader_request,
-            Self::Tear => fault_rates.tear,
-            Self::Standstill => fault_rates.standstill,
-            Self::Hang => fault_rates.hang,
-        }
-    }
-}
+use crate::events::{InjectedFault, SimEvent};
+use crate::simulated_process::{Actor, ProcessInput};
+use crate::swarm::{StoreClock, candidate_name};
+use crate::world::World;
 
 impl World {
     pub(crate) fn schedule_mishaps(&mut self) {

@@ -16,16 +16,9 @@ use tenure_election::Grant;
 
 use crate::checkers::{Check, step};
 use crate::clock::MILLI;
-use crate::process::SimProcess;
-use crate::world::{SimEvent, World};
-
-/// Guarded work of a leadership.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Guarded {
-    term: Term,
-    /// Its task was woken while the process did not run.
-    woken: bool,
-}
+use crate::events::SimEvent;
+use crate::simulated_process::{Guarded, SimProcess};
+use crate::world::World;
 
 impl World {
     /// The application of `p` begins guarded work.

@@ -10,10 +10,10 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `world` | true time, the queue of what will happen, everybody in it |
+//! | `world`, `events` | true time, the queue of what will happen, everybody in it |
 //! | `swarm` | what kind of world, drawn from the seed |
-//! | `process`, `application`, `guarded`, `confirming` | drivers, applications and guardians of their work |
-//! | `store`, `clock` | the store behind its network; clocks |
+//! | `simulated_process`, `process`, `leadership`, `application`, `guarded`, `confirming` | drivers, applications and guardians of their work |
+//! | `simulated_store`, `store`, `sessions`, `clock` | the store behind its network; clocks |
 //! | `lossy_store` | stores that forget, restore or fork |
 //! | `faults`, `recovery_checks` | what goes wrong, and what must be right after |
 //! | `checkers` | what must be true, a file each |
@@ -28,14 +28,19 @@ mod checkers;
 mod clock;
 pub mod cluster;
 mod confirming;
+mod events;
 mod faults;
 mod guarded;
 pub mod ha;
+mod leadership;
 pub mod linearize;
 mod lossy_store;
+mod options;
 mod process;
 mod recovery_checks;
 mod sessions;
+mod simulated_process;
+mod simulated_store;
 mod stats;
 mod store;
 mod swarm;
@@ -45,55 +50,12 @@ mod world;
 use std::fmt;
 
 pub use checkers::Check;
+pub use options::{Error, Options};
 pub use stats::Stats;
 #[cfg(feature = "planted-bugs")]
 pub use tenure_election::Bug;
 
 use world::World;
-
-/// How to run.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// How long faults last, in leases.
-    pub leases: u64,
-    /// Whether there are any.
-    pub faults: bool,
-    /// How many candidates stand; drawn from the seed if `None`.
-    pub candidates: Option<usize>,
-    /// How many lines of the trace a violation shows.
-    pub trace: usize,
-    /// The one checker to heed; all of them if `None`.
-    pub only: Option<Check>,
-    /// A mistake that every candidate makes.
-    #[cfg(feature = "planted-bugs")]
-    pub planted: Option<Bug>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            leases: 12,
-            faults: true,
-            candidates: None,
-            trace: 200,
-            only: None,
-            #[cfg(feature = "planted-bugs")]
-            planted: None,
-        }
-    }
-}
-
-/// A world that cannot be drawn: a mistake in the simulator itself.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Error(String);
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// Something that must be true was not.
 #[derive(Clone, PartialEq, Eq, Debug)]

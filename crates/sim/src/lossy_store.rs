@@ -20,44 +20,15 @@ use tenure_core::cas::{Expect, Register, Registers, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_election::Record;
 
-use crate::clock::{MILLI, TrueTime};
-use crate::world::{SimEvent, World};
+use crate::clock::MILLI;
+use crate::events::SimEvent;
+use crate::world::World;
 
 /// How many states of registers are kept, of which one may come back.
 const HISTORY_MAX: usize = 64;
 /// Where the versions of the first second copy begin; each later one begins so
 /// far above the one before.
 const COPY_FROM: u64 = 1 << 40;
-
-/// What a store may give out once more, and its second copy.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct StoreDamage {
-    history: Vec<(Key, Register)>,
-    /// The second copy, and who sees it.
-    copy: Option<(Registers, Vec<bool>)>,
-    /// Whether any promise was ever broken.
-    pub(crate) ever: bool,
-    /// Until when nothing of what rests on it is promised.
-    until: TrueTime,
-}
-
-impl StoreDamage {
-    /// Whether what rests on the store's promise is promised at `now`.
-    pub(crate) const fn excuses(&self, now: TrueTime) -> bool {
-        self.copy.is_some() || (self.ever && now < self.until)
-    }
-
-    /// The copy that `p` sees, if it is the second one.
-    pub(crate) fn copy(&self, p: usize) -> Option<&Registers> {
-        let (copy, who) = self.copy.as_ref()?;
-        who[p].then_some(copy)
-    }
-
-    pub(crate) fn copy_mut(&mut self, p: usize) -> Option<&mut Registers> {
-        let (copy, who) = self.copy.as_mut()?;
-        who[p].then_some(copy)
-    }
-}
 
 impl World {
     /// The registers that `p` sees.

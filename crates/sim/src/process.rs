@@ -6,98 +6,18 @@
 //! at its deadline. While a process is paused or its machine sleeps, what
 //! arrives waits in its inbox.
 
-use std::collections::VecDeque;
-
 use tenure_core::Machine as _;
 use tenure_core::cas::{Expect, Reading, Register, Stamp, Write};
-use tenure_core::ids::{Key, LeaderId, Term};
+use tenure_core::ids::{Key, LeaderId};
 use tenure_core::time::{Instant, Now};
-use tenure_election::{
-    Call, Campaign, Config, FailureClass, Input, Observer, Occupancy as Seat, Output, Record,
-    Request,
-};
+use tenure_election::{Call, FailureClass, Input, Occupancy as Seat, Output, Record, Request};
 
-use crate::application::{Leadership, Work};
-use crate::checkers::{Check, Floors, Held, own_id, race, told};
+use crate::checkers::{Check, Held, own_id, race, told};
 use crate::clock::{MICRO, TrueTime};
-use crate::confirming::Guardian;
-use crate::guarded::Guarded;
-use crate::store::{Op, StoreCall};
-use crate::swarm::BootId;
-use crate::world::{SimEvent, World};
-
-/// What waits in an inbox.
-#[derive(Clone, Debug)]
-pub(crate) enum ProcessInput {
-    Input(Input),
-    /// A store's answer, and how many writes there had been by then.
-    Answer(Input, Option<u64>),
-    /// A keep-alive of this session that was sent at this time has been
-    /// confirmed, or not.
-    Kept(usize, Option<Instant>),
-    /// The go-ahead for work.
-    Begin(Term),
-    /// The guardian says that the work goes by the grant of this start.
-    Word(Instant),
-}
-
-/// What runs in a process.
-#[derive(Clone, Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a handful in a run, nearly all candidates"
-)]
-pub(crate) enum Actor {
-    Candidate(Campaign),
-    Observer(Observer),
-    RequestSender(RequestSender),
-}
-
-/// A command that writes a request into the register, like an operator's.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RequestSender {
-    pub(crate) request: Option<Request>,
-    pub(crate) calls: u64,
-    pub(crate) tries: u32,
-}
-
-/// A process, over all its lives.
-#[derive(Clone, Debug)]
-pub(crate) struct SimProcess {
-    pub(crate) name: String,
-    pub(crate) node: usize,
-    pub(crate) election: usize,
-    pub(crate) config: Config,
-    pub(crate) actor: Actor,
-    pub(crate) life: u32,
-    pub(crate) up: bool,
-    pub(crate) paused: bool,
-    pub(crate) inbox: VecDeque<ProcessInput>,
-    pub(crate) leadership: Option<Leadership>,
-    pub(crate) work: Option<Work>,
-    /// When the timer is set, and which one counts.
-    pub(crate) timer: (TrueTime, u64),
-    /// Ticks in a row that moved no deadline.
-    pub(crate) spins: u32,
-    /// How many writes the last answer that counted had seen.
-    pub(crate) shown: u64,
-    /// The call whose answer counts, and until when on its own clock.
-    pub(crate) awaited: (Call, Instant),
-    /// The session that it binds its register to, once it has one.
-    pub(crate) session: Option<usize>,
-    /// The last keep-alive that is known to be confirmed, and of which session.
-    pub(crate) kept: Option<(usize, Instant)>,
-    /// Whether it is told that a register is bound.
-    pub(crate) knows_sessions: bool,
-    /// What it reads as the id of its machine's boot.
-    pub(crate) boot_id: BootId,
-    /// Work that it polls itself.
-    pub(crate) guarded: Option<Guarded>,
-    /// What it was told of terms.
-    pub(crate) floors: Floors,
-    /// The guardian of work that confirms.
-    pub(crate) guardian: Guardian,
-}
+use crate::events::SimEvent;
+use crate::simulated_process::{Actor, ProcessInput};
+use crate::simulated_store::{Op, StoreCall};
+use crate::world::World;
 
 /// The most inputs that one step hands in; as many as a kernel would buffer.
 const INBOX_MAX: usize = 4_096;

@@ -7,24 +7,14 @@
 //! three leases. Then comes an examination: the leader dies, or is asked to
 //! leave, and the next one must be there in time.
 
-use tenure_core::ids::{Name, Term};
+use tenure_core::ids::Term;
 use tenure_election::{Command, Expiry, Input};
 
 use crate::checkers::{Check, Held};
-use crate::process::{Actor, ProcessInput, SimProcess};
-use crate::world::{SHORTLY, SimEvent, World};
-
-/// What a healed world is examined in.
-#[derive(Clone, Debug)]
-pub(crate) struct RecoveryExam {
-    /// The terms in which somebody led when all had settled.
-    terms: Vec<Term>,
-    /// Who must lead next, if that can be said.
-    next: Option<Name>,
-    /// Who must not.
-    not: Option<Name>,
-    what: &'static str,
-}
+use crate::events::SimEvent;
+use crate::simulated_process::{Actor, ProcessInput, SimProcess};
+use crate::world::RecoveryExam;
+use crate::world::{SHORTLY, World};
 
 impl World {
     /// All faults end.

@@ -15,85 +15,13 @@
 //! arrive as they like, which is worse), and how a register is released by the
 //! process that keeps the session: here the whole session ends.
 
-use std::collections::BTreeMap;
-
-use tenure_core::cas::{Bytes, Stamp, Write};
-use tenure_core::ids::Key;
 use tenure_core::time::Instant;
 use tenure_election::{Failure, FailureClass, Record};
 
 use crate::clock::{MILLI, TrueTime};
-use crate::store::{Op, StoreCall};
-use crate::world::{SimEvent, World};
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum SessionState {
-    /// Nothing of it has reached the store yet.
-    Unopened,
-    /// Last heard of at this time of the store's clock.
-    Open {
-        heard: u64,
-    },
-    Over,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Session {
-    ttl: u64,
-    life: SessionState,
-}
-
-/// All sessions there have been, and what is bound to those that live.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Sessions {
-    all: Vec<Session>,
-    bound: BTreeMap<Key, (usize, Bytes)>,
-}
-
-impl Sessions {
-    /// A new one, which nothing has been asked under yet.
-    pub(crate) fn draft(&mut self, ttl: u64) -> usize {
-        let life = SessionState::Unopened;
-        self.all.push(Session { ttl, life });
-        self.all.len() - 1
-    }
-
-    /// When the session that holds `key` was last heard of, if one does.
-    pub(crate) fn heard(&self, key: &Key) -> Option<u64> {
-        let (session, _) = self.bound.get(key)?;
-        match self.all[*session].life {
-            SessionState::Open { heard } => Some(heard),
-            SessionState::Unopened | SessionState::Over => None,
-        }
-    }
-
-    /// Whether a write under `session`, or under none, may be done.
-    pub(crate) fn allows(&self, session: Option<usize>, write: &Write) -> bool {
-        let holder = self.bound.get(&write.key).map(|(holder, _)| *holder);
-        holder.is_none() || holder == session || write.stamp == Stamp::Keep
-    }
-
-    /// A write that was allowed has been done.
-    pub(crate) fn wrote(&mut self, session: Option<usize>, write: &Write, last: Option<Bytes>) {
-        match (session, last) {
-            (Some(session), Some(last)) => {
-                self.bound.insert(write.key.clone(), (session, last));
-            }
-            _ if write.stamp == Stamp::Now => {
-                self.bound.remove(&write.key);
-            }
-            _ => {}
-        }
-    }
-
-    fn held(&self, session: usize) -> Vec<Key> {
-        let held = self
-            .bound
-            .iter()
-            .filter(|(_, (holder, _))| *holder == session);
-        held.map(|(key, _)| key.clone()).collect()
-    }
-}
+use crate::events::SimEvent;
+use crate::simulated_store::{Op, SessionState, StoreCall};
+use crate::world::World;
 
 impl World {
     fn store_clock(&self) -> u64 {

@@ -9,113 +9,19 @@
 //! [`lossy_store`](crate::lossy_store). Left out: stores that answer reads from
 //! the past. Against those the election promises nothing without a fence.
 
-use tenure_core::cas::{Bytes, Expect, Reading, Register, Registers, Stamp, Write};
+use tenure_core::cas::{Bytes, Expect, Reading, Register, Stamp, Write};
 use tenure_core::ids::{Key, Version};
-use tenure_core::time::{ClockId, Instant, StoreTime};
-use tenure_election::{Bind, Call, Failure, FailureClass, Input, Record};
+use tenure_core::time::{ClockId, StoreTime};
+use tenure_election::{Failure, FailureClass, Input, Record};
 
 use crate::checkers::{Causes, Check};
-use crate::clock::{DriftModel, MILLI, TrueTime};
-use crate::lossy_store::StoreDamage;
-use crate::process::{Actor, ProcessInput, sketch};
-use crate::sessions::Sessions;
+use crate::clock::{MILLI, TrueTime};
+use crate::events::SimEvent;
+use crate::process::sketch;
+use crate::simulated_process::{Actor, ProcessInput};
+use crate::simulated_store::{Op, Store, StoreCall};
 use crate::swarm::{BootId, StoreClock};
-use crate::world::{SimEvent, World};
-
-/// What is asked of a store.
-#[derive(Clone, Debug)]
-pub(crate) enum Op {
-    Read,
-    /// With what the register is to hold at the session's end, if it is to
-    /// be bound to that.
-    Write(Write, Option<Bind>),
-    /// Whether the session lives; asked at this time of the asker's clock.
-    Confirm(Instant),
-    /// The same for other elections of the process.
-    Keep(Instant),
-}
-
-/// A question on its way.
-#[derive(Clone, Debug)]
-pub(crate) struct StoreCall {
-    pub(crate) p: usize,
-    pub(crate) life: u32,
-    pub(crate) call: Call,
-    pub(crate) key: Key,
-    pub(crate) op: Op,
-    /// Under which session it is asked, if under one.
-    pub(crate) session: Option<usize>,
-    /// When its sender stops waiting.
-    pub(crate) give_up_at: TrueTime,
-    /// For a renewal: how many writes its sender has been shown.
-    pub(crate) shown: Option<u64>,
-    pub(crate) slow: bool,
-}
-
-impl StoreCall {
-    /// A keep-alive for elections that nobody looks at.
-    pub(crate) const fn of_neighbours(
-        p: usize,
-        life: u32,
-        key: Key,
-        session: usize,
-        start: Instant,
-    ) -> Self {
-        Self {
-            p,
-            life,
-            call: Call(0),
-            key,
-            op: Op::Keep(start),
-            session: Some(session),
-            give_up_at: TrueTime::MAX,
-            shown: None,
-            slow: false,
-        }
-    }
-}
-
-/// A line over which changes of one register are told to one process.
-#[derive(Clone, Debug)]
-pub(crate) struct StoreWatch {
-    pub(crate) p: usize,
-    pub(crate) election: usize,
-    pub(crate) up: bool,
-    /// News come in order.
-    last: TrueTime,
-}
-
-impl StoreWatch {
-    pub(crate) const fn new(p: usize, election: usize) -> Self {
-        Self {
-            p,
-            election,
-            up: false,
-            last: 0,
-        }
-    }
-}
-
-/// The store.
-#[derive(Clone, Debug)]
-pub(crate) struct Store {
-    pub(crate) registers: Registers,
-    pub(crate) keys: Vec<Key>,
-    pub(crate) curve: DriftModel,
-    /// By how much its clock has stepped.
-    pub(crate) stepped: u64,
-    pub(crate) lines: Vec<StoreWatch>,
-    pub(crate) sessions: Sessions,
-    /// What it has lost, and what it may give out again.
-    pub(crate) store_damage: StoreDamage,
-    /// Until when it is down, and whether it says so.
-    pub(crate) outage: Option<(TrueTime, bool)>,
-    /// Until when it answers the writes of candidates with a conflict, whatever
-    /// the register holds.
-    pub(crate) refuses_until: TrueTime,
-    /// The same for single processes.
-    pub(crate) cuts: Vec<Option<(TrueTime, bool)>>,
-}
+use crate::world::World;
 
 impl World {
     /// A question leaves its sender.

@@ -10,8 +10,8 @@
 //!                                 somebody leads   nothing changes   a leader dies or leaves
 //! ```
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use crate::simulated_store::{Sessions, StoreDamage};
+use std::collections::VecDeque;
 
 use tenure_core::cas::Registers;
 use tenure_core::ids::{Key, Name, Term};
@@ -24,142 +24,24 @@ use crate::checkers::{
     Causes, Check, Exclusivity, Finding, Floors, Refusals, Requests, Terms, Works, claim,
 };
 use crate::clock::{DriftModel, MILLI, Node, SECOND, TrueTime, WallClockModel};
-use crate::confirming::{Guardian, GuardianMessage};
-use crate::faults::InjectedFault;
-use crate::process::{Actor, ProcessInput, RequestSender, SimProcess};
-use crate::recovery_checks::RecoveryExam;
+use crate::events::{Queue, SimEvent};
+use crate::simulated_process::{Actor, Guardian, ProcessInput, RequestSender, SimProcess};
+use crate::simulated_store::{Store, StoreWatch};
 use crate::stats::Stats;
-use crate::store::{Store, StoreCall, StoreWatch};
 use crate::swarm::{BootId, Swarm};
 use crate::trace::Trace;
 use crate::{Error, Options};
 
-/// What can happen.
+/// What a healed world is examined in.
 #[derive(Clone, Debug)]
-pub(crate) enum SimEvent {
-    ProcessInput {
-        p: usize,
-        life: u32,
-        mail: ProcessInput,
-    },
-    Timer {
-        p: usize,
-        life: u32,
-        number: u64,
-    },
-    Arrive(Box<StoreCall>),
-    /// A deadline that an application knows of has just passed.
-    Look {
-        p: usize,
-        life: u32,
-    },
-    /// A guardian's timer.
-    Kill {
-        p: usize,
-        term: Term,
-    },
-    WorkEnds {
-        p: usize,
-        term: Term,
-    },
-    RequestDue {
-        election: usize,
-        term: Term,
-    },
-    InjectedFault(InjectedFault),
-    Resume {
-        p: usize,
-        life: u32,
-    },
-    Restart {
-        p: usize,
-        life: u32,
-    },
-    Wake {
-        node: usize,
-        boot: u64,
-    },
-    LineUp {
-        index: usize,
-    },
-    /// A session may be over.
-    SessionDue {
-        session: usize,
-    },
-    /// What was bound to a session is given up.
-    Release {
-        p: usize,
-        life: u32,
-        session: usize,
-    },
-    /// Other elections of a process keep their session alive.
-    Neighbours {
-        p: usize,
-        life: u32,
-    },
-    /// The task of guarded work is woken.
-    Step {
-        p: usize,
-        life: u32,
-        term: Term,
-    },
-    /// Something reaches the guardian of work that confirms.
-    Guardian {
-        p: usize,
-        life: u32,
-        what: GuardianMessage,
-    },
-    /// The copies of the store become one again.
-    Join,
-    Heal,
-    Settled,
-    Stable,
-    Examined,
-}
-
-/// Everything that will happen.
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
-    heap: BinaryHeap<Reverse<(TrueTime, u64, Slot)>>,
-    sequence: u64,
-}
-
-/// A happening, which has no order of its own: the sequence before it is
-/// never equal.
-#[derive(Debug)]
-struct Slot(SimEvent);
-
-impl PartialEq for Slot {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Slot {}
-
-impl PartialOrd for Slot {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Slot {
-    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
-        std::cmp::Ordering::Equal
-    }
-}
-
-impl Queue {
-    pub(crate) fn push(&mut self, at: TrueTime, happening: SimEvent) {
-        self.sequence += 1;
-        self.heap
-            .push(Reverse((at, self.sequence, Slot(happening))));
-    }
-
-    fn pop(&mut self) -> Option<(TrueTime, SimEvent)> {
-        let Reverse((at, _, Slot(happening))) = self.heap.pop()?;
-        Some((at, happening))
-    }
+pub(crate) struct RecoveryExam {
+    /// The terms in which somebody led when all had settled.
+    pub(crate) terms: Vec<Term>,
+    /// Who must lead next, if that can be said.
+    pub(crate) next: Option<Name>,
+    /// Who must not.
+    pub(crate) not: Option<Name>,
+    pub(crate) what: &'static str,
 }
 
 /// The world of one run.
@@ -233,8 +115,8 @@ impl World {
             curve: DriftModel::draw(&mut rng, 1_000_000 * SECOND, bound, until),
             stepped: 0,
             lines: lines(&swarm, &processes),
-            sessions: crate::sessions::Sessions::default(),
-            store_damage: crate::lossy_store::StoreDamage::default(),
+            sessions: Sessions::default(),
+            store_damage: StoreDamage::default(),
             outage: None,
             refuses_until: 0,
             cuts: vec![None; processes.len()],

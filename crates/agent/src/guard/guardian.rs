@@ -53,9 +53,13 @@ use tenure::core::time::Instant;
 use super::cgroup::Cgroup;
 use super::channel::Channel;
 use super::exit_status::{ExitStatus, StartError};
+use super::launcher::{LAUNCHER, SELF};
 use super::messages::{GuardianOrder, GuardianReport, Start};
 use super::poll::{self, Alarm};
 use super::tree;
+
+/// The hidden subcommand that makes this process a guardian.
+pub(super) const GUARDIAN: &str = "__guardian";
 
 /// How long to wait between rounds of killing that had no effect.
 const RETRY: Duration = Duration::from_millis(5);
@@ -230,8 +234,8 @@ impl Guardian {
         }
         self.stdin = self.supervisor.passed();
         let (ours, theirs) = UnixStream::pair()?;
-        let launcher = Command::new(super::SELF)
-            .args([super::LAUNCHER, &tree::me().to_string()])
+        let launcher = Command::new(SELF)
+            .args([LAUNCHER, &tree::me().to_string()])
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .process_group(0)
             .spawn();

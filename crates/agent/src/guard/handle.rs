@@ -18,7 +18,8 @@ use tenure::core::time::Instant;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::watch;
 
-use super::exit_status::{ExitStatus, StartError};
+use super::event::Event;
+use super::launcher::SELF;
 use super::messages::{GuardianOrder, Start};
 use super::watchdog::{self, Watchdog};
 
@@ -26,49 +27,6 @@ use super::watchdog::{self, Watchdog};
 const ORDERS: usize = 64;
 /// More than all events a guardian can cause.
 const EVENTS: usize = 16;
-
-/// What happened to CMD and to its guardian.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// The guardian stands by.
-    Ready,
-    /// CMD runs under this process id.
-    Started {
-        /// The process id, which is also its group's.
-        pid: i32,
-    },
-    /// CMD was not started; `Gone` follows.
-    Refused {
-        /// For what reason.
-        why: StartError,
-    },
-    /// CMD itself has ended; `Gone` follows when all it started has, too.
-    Exited {
-        /// How.
-        status: ExitStatus,
-        /// It had been sent TERM or KILL; otherwise it ended by itself.
-        asked: bool,
-    },
-    /// The last event: nothing is left.
-    Gone,
-    /// The last event: the guardian failed. The supervisor has ended
-    /// everything in its place; nothing is left.
-    Lost {
-        /// How it failed, for a person.
-        why: String,
-    },
-    /// The last event: the watchdog itself has failed, and with it this
-    /// process's sight of CMD. The guardian hears that its channel ends and
-    /// ends CMD, at `kill_at` at the latest, but that is not reported.
-    WatchdogLost,
-}
-
-impl Event {
-    /// Whether no other follows.
-    pub const fn is_last(&self) -> bool {
-        matches!(self, Self::Gone | Self::Lost { .. } | Self::WatchdogLost)
-    }
-}
 
 /// A guardian, standing by or guarding. Dropping it kills everything.
 pub struct Guardian {
@@ -86,13 +44,13 @@ impl Guardian {
     /// Makes this process a subreaper for good, and expects that it starts no
     /// other children from now on.
     pub fn stand_by() -> io::Result<Self> {
-        Self::stand_by_as(Path::new(super::SELF))
+        Self::stand_by_as(Path::new(SELF))
     }
 
     /// The same, with a place for what CMD prints, and the name of what it is
     /// for, which lists of processes show.
     pub fn stand_by_to(output: OwnedFd, name: &str) -> io::Result<Self> {
-        Self::begin(Path::new(super::SELF), Some((output, name)))
+        Self::begin(Path::new(SELF), Some((output, name)))
     }
 
     /// The same with another binary that calls [`super::dispatch`].

@@ -34,6 +34,12 @@ use super::channel::Channel;
 use super::exit_status::StartError;
 use super::messages::{GuardianOrder, GuardianReport, Start};
 
+/// The hidden subcommand that makes this process the one that becomes CMD.
+pub(super) const LAUNCHER: &str = "__exec";
+
+/// This very binary, even if its file has been replaced meanwhile.
+pub(super) const SELF: &str = "/proc/self/exe";
+
 /// Exit codes of a launcher that never became CMD. Only the guardian sees them.
 const GAVE_UP: u8 = 125;
 

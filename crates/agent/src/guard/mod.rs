@@ -33,10 +33,10 @@
 //! processes that another daemon starts at CMD's request. There the fence
 //! protects: see docs/design/run.md.
 
-use std::process::ExitCode;
-
 mod cgroup;
 mod channel;
+mod dispatch;
+mod event;
 mod exit_status;
 mod guardian;
 mod handle;
@@ -47,32 +47,10 @@ mod signals;
 mod tree;
 mod watchdog;
 
+pub use dispatch::dispatch;
+pub use event::Event;
 pub use exit_status::{ExitStatus, StartError};
-pub use handle::{Event, Guardian};
+pub use handle::Guardian;
 pub use messages::Start;
 pub use signals::{SignalRequest, SignalRequests};
 pub use watchdog::{MARGIN_MIN, SLACK};
-
-/// The hidden subcommand that makes this process a guardian.
-const GUARDIAN: &str = "__guardian";
-/// The hidden subcommand that makes this process the one that becomes CMD.
-const LAUNCHER: &str = "__exec";
-/// This very binary, even if its file has been replaced meanwhile.
-const SELF: &str = "/proc/self/exe";
-
-/// Runs the hidden subcommand this process was started for, if any.
-///
-/// To be called first of all in `main`, while there is one thread: the
-/// guardian must spawn from a thread that lives as long as it does, because a
-/// parent-death signal is sent when the *thread* that spawned ends.
-pub fn dispatch() -> Option<ExitCode> {
-    let mut args = std::env::args_os().skip(1);
-    let name = args.next()?;
-    if name == GUARDIAN {
-        Some(guardian::main())
-    } else if name == LAUNCHER {
-        Some(launcher::main(args.next().as_deref()))
-    } else {
-        None
-    }
-}

@@ -45,8 +45,9 @@ use tokio::sync::watch;
 
 use super::cgroup::Cgroup;
 use super::channel::Channel;
+use super::event::Event;
 use super::exit_status::ExitStatus;
-use super::handle::Event;
+use super::guardian::GUARDIAN;
 use super::messages::{GuardianOrder, GuardianReport};
 use super::poll::{self, Alarm};
 use super::tree;
@@ -106,7 +107,7 @@ pub(super) fn spawn(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Resu
     let (ours, theirs) = UnixStream::pair()?;
     // Reaped by its number in `Watchdog`, together with what it leaves behind.
     let mut command = Command::new(program);
-    command.arg0("tenure").arg(super::GUARDIAN);
+    command.arg0("tenure").arg(GUARDIAN);
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
     if let Some((output, name)) = output {
         command.arg(name);

@@ -18,48 +18,11 @@
 
 use alloc::vec::Vec;
 
-use super::super::ids::LogId;
-use super::super::message::CompareChecksums;
 use super::super::quorum;
 use super::super::state::StateChecksum;
 use super::leader::Leader;
 use super::server::Server;
 use super::types::{Event, Fault};
-
-/// Heartbeats after which another checksum is asked for, although no majority
-/// has answered for the one before: they may have started anew since, and not
-/// know it any more.
-const HEARTBEATS_PER_CHECKSUM: u32 = 10;
-
-/// What a leader knows of the others' checksums.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ChecksumComparison {
-    /// Which checksum is asked for; 0 for none yet.
-    at: LogId,
-    /// How often it was.
-    asked: u32,
-    agreed: Option<StateChecksum>,
-    /// The last entry for which the event was sent that no server agrees.
-    reported: LogId,
-}
-
-impl ChecksumComparison {
-    /// What the next heartbeat says.
-    pub(super) fn ask(&mut self, server: &Server) -> CompareChecksums {
-        let settled = self.agreed.is_some_and(|agreed| agreed.id >= self.at);
-        if (settled || self.at == 0 || self.asked >= HEARTBEATS_PER_CHECKSUM)
-            && let Some(newest) = server.state.newest_state_checksum()
-            && newest.id > self.at
-        {
-            (self.at, self.asked) = (newest.id, 0);
-        }
-        self.asked = self.asked.saturating_add(1);
-        CompareChecksums {
-            at: self.at,
-            agreed: self.agreed,
-        }
-    }
-}
 
 impl Leader {
     /// Counts the checksums; a server has answered.

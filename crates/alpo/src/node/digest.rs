@@ -18,9 +18,9 @@ use super::super::entry::Entry;
 use super::super::ids::ServerId;
 use super::super::message::{Body, Envelope, Reply, Request};
 use super::leader::Leader;
-use super::membership_change::Changing;
 use super::progress::Progress;
 use super::server::Server;
+use super::under_way::Changing;
 use super::{Node, Role};
 
 impl Node {

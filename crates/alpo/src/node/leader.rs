@@ -19,14 +19,12 @@ use super::super::entry::{ClusterVersion, Entry, LogTime, Payload, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
 use super::super::message::{Reply, Request};
 use super::super::quorum;
-use super::compare_checksums::ChecksumComparison;
-use super::membership_change::Changing;
 use super::pending_proposals::PendingProposals;
 use super::progress::{Mode, Progress};
 use super::quorum_rounds::QuorumRounds;
 use super::server::Server;
-use super::transfer::Transfer;
 use super::types::{Answer, Event, Refusal, StepDownReason};
+use super::under_way::{Changing, ChecksumComparison, Transfer};
 
 /// Entries in one request, at most.
 const APPEND_ENTRIES: usize = 1_024;

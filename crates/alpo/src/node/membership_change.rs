@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use tenure_core::time::{Instant, nanos};
+use tenure_core::time::nanos;
 
 use super::super::bug::Bug;
 use super::super::entry::Payload;
@@ -14,37 +14,12 @@ use super::leader::Leader;
 use super::progress::Progress;
 use super::server::Server;
 use super::types::{Answer, ClientRequest, Refusal, ServerList};
+use super::under_way::Changing;
 
 /// A learner that is promoted may lack what was appended in so long a time,
 /// or in a timeout if that is longer. It is counted in time, so that a busy
 /// cluster can promote and an idle one promotes nobody who lacks anything.
 const PROMOTION_LAG: Duration = Duration::from_secs(1);
-
-/// A change of members that waits for a fresh round, and for disks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Changing {
-    pub(super) token: u64,
-    change: Change,
-    of: Option<StorageId>,
-    /// The round that began after it was asked for.
-    pub(super) round: u64,
-    /// Where the log ended when it was asked for: a disk that has an entry
-    /// after that has synced since.
-    after: LogId,
-    /// When it is refused if too few have answered that round, or synced.
-    pub(super) until: Instant,
-    /// Whether this leader was confirmed within a timeout before it was asked:
-    /// then a server that it has not heard for a timeout was silent, and it was
-    /// not this process that did not listen.
-    awake: bool,
-}
-
-impl Changing {
-    /// What of it decides, but for rounds and times.
-    pub(super) const fn digested(self) -> (Change, Option<StorageId>, LogId) {
-        (self.change, self.of, self.after)
-    }
-}
 
 impl Leader {
     /// Changes the members, or refuses to. `of` is the disk that the server

@@ -45,8 +45,10 @@ mod stall;
 mod status;
 mod transfer;
 mod types;
+mod under_way;
 mod upgrade;
 mod voting;
+mod watch_itself;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -69,7 +71,6 @@ use super::bug::Bug;
 use super::config::Config;
 use super::durable::{Identity, Recovered};
 use super::ids::{ServerId, StorageId};
-use super::invariants;
 use super::log::Log;
 use super::message::{Body, Envelope, Reply, Request, SenderRole};
 use super::state::{SnapshotError, State};
@@ -458,20 +459,6 @@ impl Node {
                 let refusal = Refusal::NotLeader { leader };
                 self.server.answer(token, Answer::Refused(refusal));
             }
-        }
-    }
-
-    /// What the next step is judged by, in debug builds.
-    fn view(&self) -> Option<invariants::View> {
-        cfg!(debug_assertions).then(|| invariants::View::of(self))
-    }
-
-    /// Debug builds check after every step that no rule is broken.
-    fn watch_itself(&self, before: Option<invariants::View>) {
-        if let Some(before) = before.filter(|_| self.server.fault.is_none()) {
-            let broken = invariants::check_state(self)
-                .or_else(|| invariants::check_step(&before, &invariants::View::of(self)));
-            assert!(broken.is_none(), "{}: {broken:?}", self.id());
         }
     }
 

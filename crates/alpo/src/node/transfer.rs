@@ -2,23 +2,13 @@
 //! transferee up to date, and sends it timeout-now. Beyond a timeout the
 //! transfer is given up.
 
-use tenure_core::time::Instant;
-
 use super::super::bug::Bug;
 use super::super::ids::ServerId;
 use super::super::message::Request;
 use super::leader::Leader;
 use super::server::Server;
 use super::types::{Answer, Refusal};
-
-/// A hand-over under way.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Transfer {
-    pub(super) to: ServerId,
-    pub(super) until: Instant,
-    pub(super) timeout_now_sent: bool,
-    pub(super) token: Option<u64>,
-}
+use super::under_way::Transfer;
 
 impl Leader {
     /// Lets proposals wait and brings another up to date, to lead.

@@ -9,9 +9,6 @@
 
 use alloc::vec::Vec;
 
-use super::super::ids::LogId;
-use super::State;
-
 /// Above this no id may come: the largest whole number that all readers of
 /// JSON keep.
 pub(super) const LAST: u64 = 1 << 53;
@@ -80,25 +77,4 @@ pub(super) fn joined(all: &[Gaps]) -> Vec<Gaps> {
         }
     }
     joined
-}
-
-impl State {
-    /// What was left out when the state was restored from a backup, the first
-    /// time first.
-    pub fn gaps(&self) -> &[Gaps] {
-        &self.gaps
-    }
-
-    /// The gap that this place in the log is in: a watch that came up to there
-    /// did so in a cluster that is lost.
-    pub fn gap_of_id(&self, id: LogId) -> Option<Gap> {
-        let mut gaps = self.gaps.iter().map(|gaps| gaps.ids);
-        gaps.find(|gap| gap.holds(id))
-    }
-
-    /// The same by revision.
-    pub fn gap_of_revision(&self, revision: u64) -> Option<Gap> {
-        let mut gaps = self.gaps.iter().map(|gaps| gaps.revisions);
-        gaps.find(|gap| gap.holds(revision))
-    }
 }

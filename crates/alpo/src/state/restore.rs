@@ -311,6 +311,25 @@ impl State {
         }
         (sessions, bindings)
     }
+
+    /// What was left out when the state was restored from a backup, the first
+    /// time first.
+    pub fn gaps(&self) -> &[Gaps] {
+        &self.gaps
+    }
+
+    /// The gap that this place in the log is in: a watch that came up to there
+    /// did so in a cluster that is lost.
+    pub fn gap_of_id(&self, id: LogId) -> Option<Gap> {
+        let mut gaps = self.gaps.iter().map(|gaps| gaps.ids);
+        gaps.find(|gap| gap.holds(id))
+    }
+
+    /// The same by revision.
+    pub fn gap_of_revision(&self, revision: u64) -> Option<Gap> {
+        let mut gaps = self.gaps.iter().map(|gaps| gaps.revisions);
+        gaps.find(|gap| gap.holds(revision))
+    }
 }
 
 /// The new cluster's own term. A cluster takes a new one for each of its

@@ -20,7 +20,7 @@ use super::Format;
 use super::error::Refused;
 use super::group::{SECTOR, SegmentPosition};
 use super::record::Checksum;
-use super::tail::Tail;
+use super::tail::{NUMBER_MAX, Tail};
 
 /// The newest version this code writes, and reads. Whatever an earlier
 /// release can read is still written as that release wrote it, which is
@@ -29,10 +29,6 @@ use super::tail::Tail;
 pub const FORMAT_VERSION: u32 = 2;
 /// What all headers but those are of.
 const FIRST_VERSION: u32 = 1;
-
-/// No log counts anything beyond this: at a million a second it takes 292,000
-/// years. So one more can always be counted.
-pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// Magic, version, checksum.
 const LEAD_BYTES: usize = 16;

@@ -17,7 +17,7 @@
 //! |---|---|
 //! | `disk` | the few things asked of a file system |
 //! | `record`, `group` | what is in a segment; how a torn write is told from damage |
-//! | `header` | how each file begins |
+//! | `header`, `format` | how each file begins, and whose it is |
 //! | `names` | how the files are called |
 //! | `tail` | what may follow what |
 //! | `segment_scan`, `recover` | reading |
@@ -32,6 +32,7 @@
 
 mod disk;
 mod error;
+mod format;
 mod group;
 mod header;
 mod log;
@@ -44,6 +45,7 @@ mod tail;
 
 pub use disk::{Disk, DiskFile};
 pub use error::{DamageReport, Refused, WalError};
+pub use format::Format;
 pub use header::{FORMAT_VERSION, SegmentStart};
 pub use log::{Opened, Options, Wal};
 pub use names::Listing;
@@ -52,41 +54,3 @@ pub use recover::{Item, Log, LogReader, assemble, check_identity, identity, list
 pub use segment_scan::{ReadBuffers, ScannedSegment, scan_segment};
 pub use state::state;
 pub use tail::Tail;
-
-use tenure_core::bug::Plant;
-
-use crate::{Bug, Identity};
-
-/// Whose log it is, and how its checksums are made.
-#[derive(Clone, Copy, Debug)]
-pub struct Format {
-    identity: Identity,
-    sum: Checksum,
-    planted: Plant<Bug>,
-}
-
-impl Format {
-    /// The log of `identity`, with this way to work out CRC-32C.
-    pub const fn new(identity: Identity, sum: Checksum) -> Self {
-        Self {
-            identity,
-            sum,
-            planted: Plant::NONE,
-        }
-    }
-
-    /// Whose log it is.
-    pub const fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    /// The same, with a mistake that is to be made.
-    #[cfg(feature = "planted-bugs")]
-    #[must_use]
-    pub const fn with_bug(self, planted: Option<Bug>) -> Self {
-        Self {
-            planted: Plant::of(planted),
-            ..self
-        }
-    }
-}

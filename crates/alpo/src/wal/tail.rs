@@ -10,8 +10,11 @@ use alloc::string::String;
 
 use crate::{HardState, LogId, Position};
 
-use super::header::NUMBER_MAX;
 use super::record::Record;
+
+/// No log counts anything beyond this: at a million a second it takes 292,000
+/// years. So one more can always be counted.
+pub(super) const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// A log in sum.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -33,6 +33,7 @@ pub(crate) mod serve;
 #[cfg(feature = "tenure")]
 pub(crate) mod session;
 pub(crate) mod sim;
+mod sim_block;
 pub(crate) mod sim_cluster;
 pub(crate) mod sim_ha;
 #[cfg(feature = "tenure")]

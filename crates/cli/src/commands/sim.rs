@@ -7,13 +7,11 @@ use serde_json::json;
 use tenure::clock;
 use tenure_sim::{Options, Report, sweep};
 
+use super::sim_block::BLOCK;
 use super::sim_cluster::sim_cluster;
 use super::sim_ha::sim_ha;
 use crate::failure::{Failure, usage};
 use crate::{Context, args};
-
-/// How many seeds a thread takes at a time.
-pub(super) const BLOCK: u64 = 16;
 
 pub(crate) fn sim(context: &Context, args: &args::Sim) -> Result<ExitCode, Failure> {
     let threads = match args.threads {

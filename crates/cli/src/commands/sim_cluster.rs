@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use tenure::clock;
 use tenure_sim::cluster::{Options, Report, Stats, shrink, sweep};
 
-use super::sim::BLOCK;
+use super::sim_block::BLOCK;
 use crate::Context;
 use crate::failure::Failure;
 

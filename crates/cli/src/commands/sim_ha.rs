@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tenure::clock;
 use tenure_sim::ha::{Options, Stats, Violation, sweep};
 
-use super::sim::BLOCK;
+use super::sim_block::BLOCK;
 use crate::Context;
 use crate::failure::Failure;
 

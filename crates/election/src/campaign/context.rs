@@ -1,5 +1,6 @@
 //! What all states of a campaign share: who it is, what it has seen of the
-//! register, and how it calls the store, counts failures and tells news.
+//! register, and how it calls the store, counts failures and tells news; and
+//! the other election of an affinity, as far as it follows it.
 //!
 //! Nothing here decides whether to race, renew or drain: that is for the
 //! states.
@@ -7,16 +8,17 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use tenure_core::cas::{Bytes, Expect, Reading, Stamp, Write};
+use tenure_core::cas::{Bytes, Expect, Reading, Register, Stamp, Write};
 use tenure_core::ids::{Key, LeaderId, Term, Version};
 use tenure_core::rng::Rng;
 use tenure_core::time::{Instant, Now};
 
 use super::affinity::Affinity;
-use super::floor::Floor;
-use super::types::Pending;
-use super::{Bind, Call, Event, Failure, FailureClass, Output, State};
-use crate::{Bug, Config, Holder, LeaseJudge, LeaseState, News, Occupancy, Record};
+use super::types::{Answer, Pending};
+use super::{Bind, Call, Event, Failure, FailureClass, Output};
+use crate::{
+    Bug, Config, Holder, Leader, LeaseJudge, LeaseState, News, Occupancy, Record, TermRegression,
+};
 
 /// What all states share.
 #[derive(Clone, Debug)]
@@ -42,6 +44,15 @@ pub(super) struct Context {
     pub(super) reported: Option<Option<(Term, LeaderId)>>,
     pub(super) floor: Floor,
     pub(super) outputs: VecDeque<Output>,
+}
+
+/// What a candidate has done about its floor. It outlives the states.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Floor {
+    /// What was told last.
+    pub(super) reported: Option<TermRegression>,
+    /// No request before this.
+    pub(super) not_before: Instant,
 }
 
 impl Context {
@@ -245,13 +256,6 @@ impl Context {
             .wrote(&self.config, self.now, record.clone(), version.clone());
     }
 
-    /// The last thing the application hears.
-    pub(super) fn stopped(&mut self) -> State {
-        self.tell_leader();
-        self.event(Event::Stopped);
-        State::Stopped
-    }
-
     pub(super) fn tell_leader(&mut self) {
         if self.judge.lease_state() == LeaseState::Unknown {
             return;
@@ -314,6 +318,66 @@ impl Context {
             .record()
             .map_or(self.config.lease, |record| record.lease);
         self.rng.span(lease.min(self.config.lease) / 10)
+    }
+
+    /// Whether this candidate may stand: it has no affinity, or the other
+    /// election is led by its namesake.
+    pub(super) fn may_stand(&self) -> bool {
+        let namesake = |leader: Leader| leader.name == self.config.name;
+        let stands = |other: &Affinity| other.judge.leader().is_some_and(namesake);
+        self.affinity.as_ref().is_none_or(stands)
+    }
+
+    pub(super) fn affinity_answer(&mut self, call: Call, answer: &Answer) -> bool {
+        let (now, look) = (self.now, self.next_look(false));
+        let Some(other) = &mut self.affinity else {
+            return false;
+        };
+        let Some(pending) = other.pending.take_if(|pending| pending.call == call) else {
+            return false;
+        };
+        other.read_at = look;
+        other.failed = !matches!(answer, Answer::Read(Ok(_)));
+        if let Answer::Read(Ok(reading)) = answer {
+            other.judge.read(&other.config, now, pending.asked, reading);
+        }
+        true
+    }
+
+    pub(super) fn affinity_seen(&mut self, key: &Key, register: Option<&Register>) -> bool {
+        let now = self.now;
+        let Some(other) = self.affinity.as_mut().filter(|other| other.key == *key) else {
+            return false;
+        };
+        if other.judge.hint(&other.config, now, register) == News::Unplaced {
+            other.read_at = now.boot;
+        }
+        true
+    }
+
+    pub(super) fn affinity_advance(&mut self) {
+        let now = self.now.boot;
+        let Some(other) = &mut self.affinity else {
+            return;
+        };
+        if other
+            .pending
+            .as_ref()
+            .is_some_and(|pending| pending.is_given_up(now))
+        {
+            other.pending = None;
+            other.failed = true;
+            other.read_at = now;
+        }
+        if other.pending.is_some() || now < other.due() {
+            return;
+        }
+        let key = other.key.clone();
+        let pending = self.request_read_of(key);
+        if let Some(other) = &mut self.affinity {
+            other.pending = Some(pending);
+            other.read_at = Instant::MAX;
+        }
     }
 }
 

@@ -39,15 +39,6 @@ use super::types::Pending;
 use super::{Bug, Context, Event, Expect, Instant, LeaseState, Output};
 use crate::{Occupancy, Record, Request, TermRegression};
 
-/// What a candidate has done about its floor. It outlives the states.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Floor {
-    /// What was told last.
-    reported: Option<TermRegression>,
-    /// No request before this.
-    not_before: Instant,
-}
-
 impl Context {
     /// Tells that the register has fallen, once for each floor and each term
     /// shown under it. The next time it falls the floor is a higher one.

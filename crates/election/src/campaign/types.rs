@@ -254,3 +254,12 @@ impl Pending {
         now >= self.give_up_at
     }
 }
+
+/// The end of a store call.
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    Read(Result<Reading, Failure>),
+    Wrote(Result<Version, Failure>),
+    /// Since when the session is known to have lived.
+    Confirmed(Result<Instant, Failure>),
+}

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connect::ClientTlsFiles;
+use super::client_files::ClientTlsFiles;
 use super::maybe_tls_stream::MaybeTlsStream;
 use super::tls_error::explain_for_client;
 

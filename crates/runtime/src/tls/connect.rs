@@ -1,7 +1,6 @@
 //! The side of a connection with TLS that connects.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
@@ -11,6 +10,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
 
+use super::client_files::ClientTlsFiles;
 use super::client_stream::ClientStream;
 use super::files::{CertificateAndKey, client, roots};
 use super::maybe_tls_stream::MaybeTlsStream;
@@ -18,28 +18,6 @@ use super::reloaded::{FilesError, Reloaded};
 use super::revocation::RevocationLists;
 use super::secured::{Judging, again};
 use super::tls_error::explain_for_client;
-
-/// Where a client's certificates are, in PEM.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ClientTlsFiles {
-    /// The authorities whose certificates servers may have.
-    pub authority: PathBuf,
-    /// By what the client proves itself; `None` for servers that let anybody
-    /// in.
-    pub own: Option<OwnFiles>,
-    /// Lists of revoked certificates (CRLs), one of each authority; `None` if
-    /// none is revoked.
-    pub revoked: Option<PathBuf>,
-}
-
-/// A certificate and its key, in PEM.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OwnFiles {
-    /// The certificate, and those between it and the authority.
-    pub certificate: PathBuf,
-    /// The key that belongs to it.
-    pub key: PathBuf,
-}
 
 /// Makes TLS of the connections of a client, which offers HTTP/2.
 #[derive(Debug)]

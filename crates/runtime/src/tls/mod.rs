@@ -13,12 +13,13 @@
 //! | `revocation.rs` | lists of revoked certificates |
 //! | `issued.rs` | what a certificate says of itself, and of whom it is |
 //! | `secured.rs` | a connection, whose other side is judged again while it is up |
-//! | `connect.rs` | the side that connects |
+//! | `connect.rs`, `client_files.rs` | the side that connects, and where its certificates are |
 //! | `maybe_tls_stream.rs`, `client_stream.rs` | a connection with TLS or without, and that of a client |
 //! | `tls_error.rs` | why TLS could not be made of a connection, for people |
 //!
 //! The side that is connected to is the server's (`tenure-server`).
 
+mod client_files;
 mod client_stream;
 mod connect;
 mod files;
@@ -29,8 +30,9 @@ pub mod revocation;
 mod secured;
 mod tls_error;
 
+pub use client_files::{ClientTlsFiles, OwnFiles};
 pub use client_stream::ClientStream;
-pub use connect::{ClientTls, ClientTlsFiles, OwnFiles, connect, verify_server_certificate};
+pub use connect::{ClientTls, connect, verify_server_certificate};
 pub use files::{CertificateAndKey, client, roots};
 pub use issued::Issued;
 pub use maybe_tls_stream::MaybeTlsStream;

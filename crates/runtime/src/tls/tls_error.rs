@@ -16,7 +16,7 @@ use std::path::Path;
 
 use rustls::{AlertDescription, CertRevocationListError, CertificateError, Error};
 
-use super::connect::ClientTlsFiles;
+use super::client_files::ClientTlsFiles;
 
 /// The other side speaks TLS and this one does not, or the other way round.
 #[derive(Debug, thiserror::Error)]

@@ -26,7 +26,14 @@ use serde_json::{Map, Value};
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
 
-use super::AuditTo;
+/// Where to write who changed what.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AuditTo {
+    /// To standard error, among the log.
+    Stderr,
+    /// To this file, which is made for its owner alone.
+    File(PathBuf),
+}
 
 /// The largest file, in bytes.
 pub(super) const FILE_BYTES: u64 = 16 << 20;

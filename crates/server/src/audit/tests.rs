@@ -5,6 +5,9 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use tenure_api::v1::{self, Cause};
+
+use super::entry::election_event;
 use super::sink::{FILE_BYTES, OLDER_FILES};
 use super::*;
 

@@ -31,7 +31,7 @@ use crate::listen;
 use crate::shared::{LocalServer, Shared};
 use crate::tokens::Tokens;
 use crate::transport::{AddressBook, Details, Settings};
-use crate::trust::UnconfirmedContacts;
+use crate::unconfirmed_contacts::UnconfirmedContacts;
 use crate::watchers::Watchers;
 
 /// `bytes` as the file of tokens, and as the header of a call that has one.

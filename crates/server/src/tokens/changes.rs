@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{Audit, Fingerprint, Rights, Table};
+use super::super::audit::Audit;
+use super::rights::Rights;
+use super::table::{Fingerprint, Table};
 
 /// What was read of the file before.
 #[derive(Default)]

@@ -1,7 +1,8 @@
 //! The file of tokens, and the header of a call ([`crate::fuzzed`]).
 
-use super::rights::Need;
-use super::{PREFIXES_MAX, TOKEN_BYTES_MAX, TOKENS_MAX, Table, bearer};
+use super::rights::{Need, PREFIXES_MAX};
+use super::table::{TOKENS_MAX, Table};
+use super::{TOKEN_BYTES_MAX, bearer};
 use tenure_api::v1;
 
 /// The longest that is said of a wrong file, in bytes.

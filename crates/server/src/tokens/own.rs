@@ -8,8 +8,7 @@
 use std::sync::Arc;
 
 use super::rights::Rights;
-use super::source::Stranger;
-use super::{Fingerprint, Table, digest};
+use super::table::{Fingerprint, Table, digest};
 use crate::transport::{Arrival, OwnToken, Verdict};
 use tenure_api::v1::Cause;
 
@@ -78,4 +77,12 @@ impl Own {
             ),
         }
     }
+}
+
+/// Why a caller is not known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stranger {
+    pub(super) cause: Cause,
+    pub(super) expected: &'static str,
+    pub(super) found: &'static str,
 }

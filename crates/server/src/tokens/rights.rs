@@ -8,12 +8,14 @@ use tenure_api::v1::{self, Cause};
 use tenure_core::ids::Key;
 use tenure_election::Record;
 use tenure_group::Keys;
-use tenure_runtime::error::cut;
+use tenure_runtime::error::{cut, plain};
 
+use super::super::caller_proof::half;
 use super::super::errors::error;
 use super::super::quota_usage::Quota;
-use super::super::sessions::half;
-use super::PREFIXES_MAX;
+
+/// The most prefixes of one right of one token.
+pub(super) const PREFIXES_MAX: usize = 64;
 
 /// What may be done with the plain log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Deserialize)]
@@ -158,7 +160,7 @@ impl Rights {
             return None;
         }
         let line = format!("operate = {groups:?}");
-        let name = super::shown(&self.name);
+        let name = shown(&self.name);
         Some(format!(
             "the token {name} may write the registers of groups (ha/), and so run commands on machines \
              of agents, by its right write alone. The next release asks for a right of its own: \
@@ -322,4 +324,9 @@ pub(super) fn denied(name: &str, need: Need<'_>) -> v1::Error {
         Cause::Denied,
         format!("expected a token with {right}, found {name}, which has it not"),
     )
+}
+
+/// The name of a token as it is shown to people, whatever the file says.
+pub(super) fn shown(name: &str) -> String {
+    plain(cut(name))
 }

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::own::{EXPECTED, Own};
-use super::{Fingerprint, Table, digest};
+use super::own::{EXPECTED, Own, Stranger};
+use super::table::{Fingerprint, Table, digest};
 use crate::transport::{Arrival, OwnToken, Reloaded};
 use tenure_api::v1::Cause;
 
@@ -53,14 +53,6 @@ impl Source {
             Self::Own(_) => EXPECTED,
         }
     }
-}
-
-/// Why a caller is not known.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stranger {
-    pub(super) cause: Cause,
-    pub(super) expected: &'static str,
-    pub(super) found: &'static str,
 }
 
 impl Stranger {

@@ -6,6 +6,7 @@ use tenure_core::ids::{Name, Term};
 use tenure_core::time::WallTime;
 use tenure_election::{Occupancy, Record};
 
+use super::table::TOKENS_MAX;
 use super::*;
 
 fn rights(text: &str) -> Arc<Rights> {

@@ -15,7 +15,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::{CertificateError, Error};
 use std::sync::Arc;
 
-use super::tls::TlsFiles;
+use super::tls_files::TlsFiles;
 use tenure_runtime::tls::{date, describe_certificate_error};
 
 /// The first second of the year 10,000, when every certificate is over.

@@ -37,6 +37,7 @@ mod peer_identity;
 mod plaintext_detection;
 mod tasks;
 mod tls;
+mod tls_files;
 
 pub use address_book::{AddressBook, Contact, MAX_ADDRESS_BYTES};
 pub use frames::{FrameReader, PeerKeepAlive, ReadError};
@@ -51,4 +52,5 @@ pub use tenure_runtime::own_token::OwnToken;
 pub(crate) use tenure_runtime::own_token::{Arrival, Verdict};
 pub use tenure_runtime::tls::{FilesError, MaybeTlsStream};
 pub(crate) use tenure_runtime::tls::{Reloaded, explain_tls_error};
-pub use tls::{Demand, PeerRules, Tls, TlsFiles, accept_plain};
+pub use tls::{Demand, PeerRules, Tls, accept_plain};
+pub use tls_files::TlsFiles;

@@ -33,23 +33,13 @@ use tokio_rustls::TlsAcceptor;
 use super::certificate_expiry::OwnCertificate;
 use super::peer_identity::ServerNames;
 use super::plaintext_detection;
+use super::tls_files::TlsFiles;
 
 /// How long a peer that is not let in may take to read why, and how much of
 /// what it still says is listened to, in pieces of [`PARTING_BYTES`].
 const PARTING_WITHIN: Duration = Duration::from_secs(1);
 const PARTING_BYTES: usize = 1024;
 const PARTING_PIECES: usize = 64;
-
-/// Where certificates are, in PEM.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct TlsFiles {
-    /// This side's certificate, and those between it and the authority.
-    pub certificate: PathBuf,
-    /// The key that belongs to it.
-    pub key: PathBuf,
-    /// The authorities whose certificates the other side may have.
-    pub authority: PathBuf,
-}
 
 /// What comes of a server's files.
 #[derive(Clone)]

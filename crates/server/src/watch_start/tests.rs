@@ -8,8 +8,8 @@ use tenure_core::rng::Rng;
 use tokio_stream::StreamExt as _;
 
 use super::super::watch_queue::CutOff;
+use super::super::watch_queue::WatchMessage;
 use super::super::watch_queue::tests::counted;
-use super::super::watchers::WatchMessage;
 use super::*;
 
 type Held = BTreeMap<Key, Register>;

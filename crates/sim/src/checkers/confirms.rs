@@ -10,8 +10,8 @@ use tenure_core::ids::Term;
 use tenure_core::time::Instant;
 
 use super::{Exclusivity, Finding};
-use crate::application::Leadership;
 use crate::clock::TrueTime;
+use crate::leadership::Leadership;
 
 /// What was said of the grants that one process's work goes by.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,7 +8,7 @@
 use tenure_core::time::Instant;
 
 use super::Finding;
-use crate::application::Leadership;
+use crate::leadership::Leadership;
 
 /// Looks at a process that runs, at `now` on its own clock.
 pub(crate) fn told(leadership: &Leadership, now: Instant) -> Finding {

@@ -4,8 +4,8 @@
 use tenure_core::time::Instant;
 
 use super::{Exclusivity, Finding, Held};
-use crate::application::Leadership;
 use crate::clock::TrueTime;
+use crate::leadership::Leadership;
 
 /// Looks at a step of `p` as it begins, at `local` on its own clock.
 pub(crate) fn step(

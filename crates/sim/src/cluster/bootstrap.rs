@@ -14,30 +14,19 @@
 //! empties the directories of all, which hold nothing else, and begins anew.
 //! There is never a second cluster.
 
+use super::world::committed;
 use std::collections::BTreeSet;
 
 use tenure_alpo::{
-    Bootstrap, ClusterId, Hello, Identity, JoinError, MemberDisks, Membership, ServerId, State,
-    StorageId, quorum,
+    Bootstrap, Hello, Identity, JoinError, MemberDisks, Membership, ServerId, State, StorageId,
+    quorum,
 };
 use tenure_core::time::ClockId;
 
-use super::checkers::committed::Committed;
 use super::checkers::{Check, Verdict, broken};
 use super::disk::Disk;
-use super::swarm::Swarm;
-use super::world::{Event, World};
-
-/// How the cluster began.
-#[derive(Default)]
-pub(super) struct BootstrapState {
-    /// What was founded first, and by whom.
-    pub(super) bootstrapped: Option<(ClusterId, Membership)>,
-    /// A disk was wiped, or a number used twice.
-    pub(super) mishap: bool,
-    /// No cluster can ever vote.
-    pub(super) failed: bool,
-}
+use super::events::Event;
+use super::world::World;
 
 impl World {
     /// Plans how the founders begin.
@@ -328,23 +317,4 @@ impl World {
         self.note(server, "is wiped");
         self.after(delay, Event::Restart { server });
     }
-}
-
-/// What all servers are judged by, from the bootstrap on.
-pub(super) fn committed(swarm: &Swarm, members: &Membership) -> Committed {
-    let mut wide = swarm.limits;
-    wide.user_log_bytes = u64::MAX;
-    let bootstrapped = |limits| {
-        let state = State::bootstrapped(limits, ClockId::default(), members.clone());
-        // A mistake in the state itself is for the checker of that rule to
-        // see, not for the comparison with a state that does not make it.
-        #[cfg(feature = "planted-bugs")]
-        let state = {
-            let mut state = state;
-            state.plant(swarm.config.planted);
-            state
-        };
-        state
-    };
-    Committed::new(bootstrapped(swarm.limits), bootstrapped(wide))
 }

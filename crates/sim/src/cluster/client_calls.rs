@@ -4,9 +4,10 @@ use tenure_alpo::{Answer, ClientRequest, Outcome, Query, Refusal, ServerId};
 
 use super::checkers::Verdict;
 use super::client::Pending;
+use super::events::Event;
 use super::readers::any_query;
 use super::swarm::{MILLI, SECOND};
-use super::world::{Event, World};
+use super::world::World;
 
 impl World {
     /// It is a client's turn, and that of somebody who only reads.

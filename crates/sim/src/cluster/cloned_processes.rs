@@ -21,59 +21,18 @@
 
 use std::time::Duration;
 
-use tenure_alpo::{DiskProgress, Start, StartVerdict, StorageId};
-use tenure_core::rng::Rng;
+use tenure_alpo::{DiskProgress, Start, StartVerdict};
 
 use super::checkers::Verdict;
 use super::host::Host;
 use super::network::InFlightMessage;
-use super::set_back_disks::SetBackDisks;
-use super::swarm::{SECOND, Swarm};
-use super::world::{Event, World};
+use super::swarm::SECOND;
+use super::world::World;
 
+use super::copied_disks::ProcessPair;
+use super::events::Event;
 #[cfg(doc)]
 use tenure_alpo::KnownStarts;
-
-/// Who shares a disk in a run.
-pub(super) struct ClonedProcesses {
-    /// Of its own, so that worlds without it stay as they were.
-    rng: Rng,
-    /// Whether a disk is to be copied in this world.
-    pub(super) wanted: bool,
-    /// The disk that was.
-    of: Option<StorageId>,
-    /// The two, while both are there.
-    pair: Option<ProcessPair>,
-}
-
-/// Two processes.
-#[derive(Clone, Copy)]
-struct ProcessPair {
-    /// In the place of its number.
-    first: usize,
-    /// Behind the others.
-    second: usize,
-    /// When one of them goes at the latest.
-    until: u64,
-    /// A bit for each number whose server has let in both.
-    both: u64,
-}
-
-impl ClonedProcesses {
-    pub(super) fn new(seed: u64, swarm: &Swarm, set_back_disks: &SetBackDisks) -> Self {
-        let mut rng = Rng::from_seed(seed ^ 0xc10e_0002);
-        let kinds = swarm.kinds;
-        // Nothing else may happen to the two.
-        let calm = !kinds.members && !kinds.rot && !kinds.disks && !kinds.stalls;
-        let fits = swarm.founders >= 3 && calm && !kinds.settings && !swarm.blank;
-        Self {
-            wanted: fits && !set_back_disks.wanted && rng.chance(60),
-            rng,
-            of: None,
-            pair: None,
-        }
-    }
-}
 
 impl World {
     /// Plans when a disk is copied.

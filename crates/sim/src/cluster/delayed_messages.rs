@@ -10,63 +10,11 @@
 
 use tenure_alpo::Body;
 
+use super::events::Event;
 use super::network::InFlightMessage;
+use super::network::{DelayRule, DelayedMessage};
 use super::swarm::SECOND;
-use super::world::{Event, World};
-
-/// The connections that hold back, and what they hold.
-#[derive(Default)]
-pub(super) struct DelayedMessages {
-    /// Until when, which way, and for how long.
-    holds: Vec<DelayRule>,
-    held: Vec<DelayedMessage>,
-    next: u64,
-}
-
-/// What a connection holds back.
-#[derive(Clone, Copy)]
-pub(super) struct DelayRule {
-    /// Who opened it, and to whom.
-    pub(super) connection: (usize, usize),
-    pub(super) until: u64,
-    pub(super) requests: bool,
-    pub(super) replies: bool,
-    /// Everything comes this long after it was sent, at the latest.
-    pub(super) late: u64,
-}
-
-struct DelayedMessage {
-    number: u64,
-    connection: (usize, usize),
-    message: InFlightMessage,
-}
-
-impl DelayedMessages {
-    /// For how long a message that is sent now is held back, if it is.
-    fn holds(&self, now: u64, connection: (usize, usize), body: &Body) -> Option<u64> {
-        let of = |hold: &&DelayRule| {
-            let fits = match body {
-                Body::Request { .. } => hold.requests,
-                Body::Reply { .. } => hold.replies,
-            };
-            hold.connection == connection && hold.until > now && fits
-        };
-        self.holds.iter().find(of).map(|hold| hold.late)
-    }
-
-    /// A connection begins to hold back.
-    pub(super) fn begin(&mut self, hold: DelayRule) {
-        self.holds.push(hold);
-    }
-
-    /// The connection breaks; how many messages are lost with it.
-    fn breaks(&mut self, is_broken: impl Fn((usize, usize)) -> bool) -> u64 {
-        let before = self.held.len();
-        self.held.retain(|held| !is_broken(held.connection));
-        self.holds.retain(|hold| !is_broken(hold.connection));
-        (before - self.held.len()) as u64
-    }
-}
+use super::world::World;
 
 impl World {
     /// Some connections of a server, more often than not of the leader, begin

@@ -23,33 +23,9 @@
 
 use tenure_alpo::ClientRequest;
 
-use super::delayed_messages::DelayRule;
-use super::world::{Event, World};
-
-/// What comes next in a row of faults.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SequenceStep {
-    /// The pair is alone.
-    Part { leader: usize, orphan: usize },
-    /// The leader is back with the rest.
-    Return { leader: usize, orphan: usize },
-    /// The server that leads by now hands over to the one before, or is cut
-    /// off.
-    Swap { leader: usize },
-    /// The leader is cut off.
-    Fork,
-    /// The next one is too.
-    CutOther { leader: usize },
-    /// The leader's round has been heard.
-    CutLate { leader: usize },
-}
-
-/// What is waited for: that another leads.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Waiting {
-    Orphans { leader: usize, orphan: usize },
-    Fork { leader: usize },
-}
+use super::events::{Event, SequenceStep, Waiting};
+use super::network::DelayRule;
+use super::world::World;
 
 impl World {
     /// A leader begins its term; perhaps with it one of these.

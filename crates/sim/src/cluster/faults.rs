@@ -10,8 +10,9 @@ use tenure_alpo::{Change, ClientRequest, Membership, StorageId, VotingStatus};
 
 use super::checkers::Verdict;
 use super::disk::Disk;
+use super::events::Event;
 use super::swarm::SECOND;
-use super::world::{Event, World};
+use super::world::World;
 
 impl World {
     /// Something goes wrong, or is mended.

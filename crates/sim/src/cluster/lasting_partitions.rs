@@ -25,9 +25,10 @@
 use tenure_alpo::Status;
 
 use super::checkers::{Check, Verdict, broken};
+use super::events::Event;
 use super::recovery_checks::describe;
 use super::swarm::SECOND;
-use super::world::{Event, World};
+use super::world::World;
 
 /// A broken network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,17 +45,6 @@ pub(super) enum PartitionShape {
     Few,
     /// Each connection works or does not.
     Ragged,
-}
-
-/// How the judging of a shape stands.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct PartitionCheck {
-    /// Since when nobody leads though somebody could.
-    leaderless: Option<u64>,
-    /// For how many looks the same server has led.
-    steady: u64,
-    led_by: Option<usize>,
-    looks: u64,
 }
 
 /// So many looks in a row have to find the same leader.

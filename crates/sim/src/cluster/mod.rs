@@ -7,19 +7,20 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `world` | true time, the queue of what will happen, everybody in it |
+//! | `world`, `events` | true time, the queue of what will happen, everybody in it |
 //! | `swarm` | what kind of world, drawn from the seed |
 //! | `host`, `process`, `network` | machines and what joins them |
 //! | `disk`, `files` | a server's log, and the files that lose it |
 //! | `set_back_disks` | disks that are set back to an earlier copy |
 //! | `cloned_processes` | two live processes with one disk |
+//! | `copied_disks` | what is planned of both, and remembered |
 //! | `bootstrap` | how a cluster begins |
 //! | `removed_disks` | disks that were removed and live on |
 //! | `client`, `client_calls` | who asks for things, and how |
-//! | `shared_sessions` | who uses a session that another client opened |
-//! | `readers` | pages, the plain log, stale reads, watches |
-//! | `restore_from_backup` | the cluster is lost, and restored from a backup |
-//! | `settings_rollout` | settings that change in turn, disks that stall |
+//! | `shared_sessions`, `intruders` | who uses a session that another client opened |
+//! | `readers`, `reader_state` | pages, the plain log, stale reads, watches |
+//! | `restore_from_backup`, `given_out` | the cluster is lost, and restored from a backup |
+//! | `settings_rollout`, `former_settings` | settings that change in turn, disks that stall |
 //! | `faults`, `recovery_checks` | what goes wrong, and what must be right after |
 //! | `delayed_messages` | messages that come in a later leadership |
 //! | `fault_sequences` | faults that only matter in a row |
@@ -31,15 +32,22 @@ mod checkers;
 mod client;
 mod client_calls;
 mod cloned_processes;
+mod copied_disks;
 mod delayed_messages;
 mod disk;
+mod events;
 mod fault_sequences;
 mod faults;
 mod files;
+mod former_settings;
+mod given_out;
 mod host;
+mod intruders;
 mod lasting_partitions;
 mod network;
+mod options;
 mod process;
+mod reader_state;
 mod readers;
 mod recovery_checks;
 mod removed_disks;
@@ -55,80 +63,12 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use checkers::{Check, Violation};
+pub use options::{Kinds, Options};
 pub use stats::Stats;
-pub use swarm::Kinds;
 #[cfg(feature = "planted-bugs")]
 pub use tenure_alpo::Bug;
 
 use world::World;
-
-/// How to run.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// How long faults last, in simulated seconds. What must be right after
-    /// takes another 20 or so.
-    pub seconds: u64,
-    /// How many servers; drawn from the seed if `None`.
-    pub servers: Option<usize>,
-    /// Kinds of faults that may happen, if the seed wants them.
-    pub kinds: Kinds,
-    /// How many lines of the trace a violation shows.
-    pub trace: usize,
-    /// A mistake that every server makes.
-    #[cfg(feature = "planted-bugs")]
-    pub planted: Option<Bug>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            seconds: 40,
-            servers: None,
-            kinds: Kinds {
-                crashes: true,
-                pauses: true,
-                partitions: true,
-                unruly: true,
-                disks: true,
-                rot: true,
-                members: true,
-                transfers: true,
-                snipers: true,
-                slow_links: true,
-                delayed_messages: true,
-                lasting_partitions: true,
-                settings: true,
-                stalls: true,
-            },
-            trace: 0,
-            #[cfg(feature = "planted-bugs")]
-            planted: None,
-        }
-    }
-}
-
-impl Options {
-    const fn allow(&self, drawn: Kinds) -> Kinds {
-        let allowed = self.kinds;
-        Kinds {
-            crashes: drawn.crashes && allowed.crashes,
-            pauses: drawn.pauses && allowed.pauses,
-            partitions: drawn.partitions && allowed.partitions,
-            unruly: drawn.unruly && allowed.unruly,
-            disks: drawn.disks && allowed.disks,
-            rot: drawn.rot && allowed.rot,
-            members: drawn.members && allowed.members,
-            transfers: drawn.transfers && allowed.transfers,
-            snipers: drawn.snipers && allowed.snipers,
-            slow_links: drawn.slow_links && allowed.slow_links,
-            delayed_messages: drawn.delayed_messages && allowed.delayed_messages,
-            lasting_partitions: drawn.lasting_partitions && allowed.lasting_partitions,
-            // Drawn elsewhere, see `settings_rollout`.
-            settings: false,
-            stalls: false,
-        }
-    }
-}
 
 /// What became of a run.
 #[derive(Clone, PartialEq, Debug)]

@@ -11,6 +11,9 @@ use tenure_core::rng::Rng;
 
 use super::swarm::Swarm;
 
+/// How many old disks live on at the same time, at most.
+pub(super) const LINGER_MAX: usize = 3;
+
 /// A message on its way.
 #[derive(Clone, Debug)]
 pub(super) struct InFlightMessage {
@@ -120,5 +123,59 @@ impl Network {
             };
         let twice = (rng.below(1_000) < swarm.doubled).then(|| delay + rng.below(latency * 10));
         [Some(delay), twice]
+    }
+}
+
+/// The connections that hold back, and what they hold.
+#[derive(Default)]
+pub(super) struct DelayedMessages {
+    /// Until when, which way, and for how long.
+    pub(super) holds: Vec<DelayRule>,
+    pub(super) held: Vec<DelayedMessage>,
+    pub(super) next: u64,
+}
+
+/// What a connection holds back.
+#[derive(Clone, Copy)]
+pub(super) struct DelayRule {
+    /// Who opened it, and to whom.
+    pub(super) connection: (usize, usize),
+    pub(super) until: u64,
+    pub(super) requests: bool,
+    pub(super) replies: bool,
+    /// Everything comes this long after it was sent, at the latest.
+    pub(super) late: u64,
+}
+
+pub(super) struct DelayedMessage {
+    pub(super) number: u64,
+    pub(super) connection: (usize, usize),
+    pub(super) message: InFlightMessage,
+}
+
+impl DelayedMessages {
+    /// For how long a message that is sent now is held back, if it is.
+    pub(super) fn holds(&self, now: u64, connection: (usize, usize), body: &Body) -> Option<u64> {
+        let of = |hold: &&DelayRule| {
+            let fits = match body {
+                Body::Request { .. } => hold.requests,
+                Body::Reply { .. } => hold.replies,
+            };
+            hold.connection == connection && hold.until > now && fits
+        };
+        self.holds.iter().find(of).map(|hold| hold.late)
+    }
+
+    /// A connection begins to hold back.
+    pub(super) fn begin(&mut self, hold: DelayRule) {
+        self.holds.push(hold);
+    }
+
+    /// The connection breaks; how many messages are lost with it.
+    pub(super) fn breaks(&mut self, is_broken: impl Fn((usize, usize)) -> bool) -> u64 {
+        let before = self.held.len();
+        self.held.retain(|held| !is_broken(held.connection));
+        self.holds.retain(|hold| !is_broken(hold.connection));
+        (before - self.held.len()) as u64
     }
 }

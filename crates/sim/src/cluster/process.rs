@@ -13,9 +13,10 @@ use super::checkers::leaders::Leaders;
 use super::checkers::members;
 use super::checkers::{Check, Verdict, Violation, broken};
 use super::disk::StartFailure;
+use super::events::Event;
 use super::network::InFlightMessage;
 use super::swarm::SECOND;
-use super::world::{Event, World};
+use super::world::World;
 
 impl World {
     pub(super) fn carry_out(&mut self, server: usize, output: Output) -> Verdict {

@@ -19,9 +19,10 @@ use tenure_alpo::Bootstrap;
 
 use super::checkers::committed::matching;
 use super::checkers::{Check, Verdict, broken};
+use super::events::Event;
 use super::host::Host;
 use super::swarm::SECOND;
-use super::world::{Event, World};
+use super::world::World;
 
 impl World {
     /// The storm is over.

@@ -20,13 +20,12 @@
 use tenure_alpo::{LogId, Node, StorageId, quorum};
 
 use super::checkers::{Check, Verdict, broken};
+use super::events::Event;
 use super::host::Host;
 use super::network::InFlightMessage;
+use super::network::LINGER_MAX;
 use super::swarm::SECOND;
-use super::world::{Event, World};
-
-/// How many old disks live on at the same time, at most.
-pub(super) const LINGER_MAX: usize = 3;
+use super::world::World;
 
 impl World {
     /// A server's place in the network: that of its number.

@@ -13,7 +13,7 @@
 //! still counts on is nobody else's; and the new life explains itself as any
 //! other does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tenure_alpo::codec::crc32c_append;
 use tenure_alpo::wal::Format;
@@ -24,65 +24,21 @@ use tenure_alpo::{
 };
 use tenure_core::Machine;
 use tenure_core::cas::Bytes;
-use tenure_core::ids::{Key, Version};
+use tenure_core::ids::Key;
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, WallTime};
 
 use super::checkers::clients::Calls;
 use super::checkers::{Check, Verdict, Violation, broken};
 use super::client::Client;
+use super::events::Event;
+use super::given_out::HighestGiven;
 use super::host::Host;
 use super::swarm::{MILLI, Swarm};
-use super::world::{Event, World};
+use super::world::World;
 
 /// How many turns clients have in the new life.
 const TURNS: u64 = 80;
-
-/// What was given out to clients.
-#[derive(Clone, Default)]
-pub(super) struct HighestGiven {
-    versions: BTreeSet<Version>,
-    sessions: BTreeSet<SessionId>,
-    numbers: BTreeSet<u64>,
-}
-
-impl HighestGiven {
-    pub(super) fn note(&mut self, outcome: &Outcome) {
-        match outcome {
-            Outcome::Swapped(version) => drop(self.versions.insert(version.clone())),
-            Outcome::Opened(session) => drop(self.sessions.insert(*session)),
-            Outcome::Appended(number) => drop(self.numbers.insert(*number)),
-            _ => {}
-        }
-    }
-
-    fn has(&self, outcome: &Outcome) -> bool {
-        match outcome {
-            Outcome::Swapped(version) => self.versions.contains(version),
-            Outcome::Opened(session) => self.sessions.contains(session),
-            Outcome::Appended(number) => self.numbers.contains(number),
-            _ => false,
-        }
-    }
-}
-
-/// What a run knows of its own loss.
-pub(super) struct ClusterLoss {
-    /// Apart from the run's, so that this changes nothing in it.
-    rng: Rng,
-    pub(super) given_out: HighestGiven,
-    backup: Option<State>,
-}
-
-impl ClusterLoss {
-    pub(super) fn new(seed: u64) -> Self {
-        Self {
-            rng: Rng::from_seed(seed ^ 0x7e57_04ed_0b5e_55ed),
-            given_out: HighestGiven::default(),
-            backup: None,
-        }
-    }
-}
 
 impl World {
     /// In some runs the cluster is lost, at a time that nobody expects.

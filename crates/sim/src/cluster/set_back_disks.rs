@@ -14,57 +14,12 @@
 use std::time::Duration;
 
 use tenure_alpo::{DiskProgress, KnownStarts, Node, Start, StartVerdict};
-use tenure_core::rng::Rng;
 
-use super::disk::Disk;
+use super::copied_disks::DiskCopy;
+use super::events::Event;
 use super::host::Host;
-use super::swarm::{SECOND, Swarm};
-use super::world::{Event, World};
-
-/// What is copied and put back in a run.
-pub(super) struct SetBackDisks {
-    /// Of its own, so that worlds without it stay as they were.
-    rng: Rng,
-    /// Whether a disk is to be set back in this world.
-    pub(super) wanted: bool,
-    disk_copy: Option<DiskCopy>,
-    /// The server whose disk was put back and that has not met others since.
-    returned: Option<usize>,
-}
-
-/// A copy.
-struct DiskCopy {
-    /// Of whose disk.
-    server: usize,
-    disk: Disk,
-    /// How many starts it knows. One that is put back by a machine that keeps
-    /// that count elsewhere knows all of them, and only lacks what was written.
-    starts: Option<u64>,
-    /// How far it has come: what the server found on it when it was started
-    /// again.
-    reached: Option<DiskProgress>,
-}
-
-impl SetBackDisks {
-    pub(super) fn new(seed: u64, swarm: &Swarm) -> Self {
-        let mut rng = Rng::from_seed(seed ^ 0x5e7b_ac0c);
-        let kinds = swarm.kinds;
-        // Another disk may be lost for good in the others.
-        let fits = swarm.founders >= 3 && !kinds.members && !kinds.rot && kinds.crashes;
-        Self {
-            wanted: fits && !swarm.blank && rng.chance(60),
-            rng,
-            disk_copy: None,
-            returned: None,
-        }
-    }
-
-    /// Whether this server starts on a disk that was just put back. It must
-    /// meet the others before those that remember forget.
-    pub(super) fn returns(&self, server: usize) -> bool {
-        self.returned == Some(server)
-    }
-}
+use super::swarm::SECOND;
+use super::world::World;
 
 impl World {
     /// Plans when a disk is copied.

@@ -11,47 +11,15 @@
 //! Only sessions that have an owner are tried: one that was opened before the
 //! cluster spoke version 2 is anybody's, as all were then.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use tenure_alpo::{
-    Answer, ClientRequest, Command, Operation, Outcome, OwnershipProof, Refusal, SessionId,
-};
-use tenure_core::rng::Rng;
+use tenure_alpo::{Answer, ClientRequest, Command, Operation, Outcome, OwnershipProof, Refusal};
 
 use super::checkers::{Check, Verdict, broken};
-use super::world::{Event, World};
+use super::events::Event;
+use super::intruders::Intruder;
+use super::world::World;
 
 /// Of a hundred turns of clients, in how many somebody meddles.
 const MEDDLES: u64 = 4;
-
-/// What was asked by somebody else.
-#[derive(Clone, Debug)]
-enum Intruder {
-    Stranger(Command),
-    /// Its number in the history.
-    Copy(ClientRequest, usize),
-}
-
-/// Those who use sessions that others opened.
-#[derive(Debug)]
-pub(super) struct SharedSessions {
-    rng: Rng,
-    asked: BTreeMap<u64, Intruder>,
-    /// Sessions that a copy has used.
-    copied: BTreeSet<SessionId>,
-    made: u64,
-}
-
-impl SharedSessions {
-    pub(super) fn new(seed: u64) -> Self {
-        Self {
-            rng: Rng::from_seed(!seed),
-            asked: BTreeMap::new(),
-            copied: BTreeSet::new(),
-            made: 0,
-        }
-    }
-}
 
 impl World {
     /// Somebody else uses this client's session, perhaps.

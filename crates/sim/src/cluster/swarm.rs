@@ -11,65 +11,12 @@ use tenure_core::rng::Rng;
 use tenure_core::time::Drift;
 
 use super::Options;
+use super::options::Kinds;
 
 /// A second in nanoseconds.
 pub(super) const SECOND: u64 = 1_000_000_000;
 /// A millisecond in nanoseconds.
 pub(super) const MILLI: u64 = 1_000_000;
-
-/// The kinds of faults, each of which a run may have or not have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Kinds {
-    /// Servers crash and start again.
-    pub crashes: bool,
-    /// Servers stop for a while and go on.
-    pub pauses: bool,
-    /// The network falls apart.
-    pub partitions: bool,
-    /// Messages are lost, late and doubled.
-    pub unruly: bool,
-    /// Disks are slow, full, or fail.
-    pub disks: bool,
-    /// Acknowledged records rot.
-    pub rot: bool,
-    /// Members come and go.
-    pub members: bool,
-    /// Leaders are asked to hand over.
-    pub transfers: bool,
-    /// Servers crash in the middle of elections and are back at once.
-    pub snipers: bool,
-    /// Connections become slow for a while.
-    pub slow_links: bool,
-    /// Connections hold messages back for seconds.
-    pub delayed_messages: bool,
-    /// The network is broken in part for long: a star, a chain, one-way.
-    pub lasting_partitions: bool,
-    /// Settings change, in turn over the cluster.
-    pub settings: bool,
-    /// Disks stall, for seconds or for ever.
-    pub stalls: bool,
-}
-
-impl Kinds {
-    fn draw(rng: &mut Rng, servers: usize) -> Self {
-        Self {
-            crashes: rng.chance(70),
-            pauses: rng.chance(40),
-            partitions: rng.chance(60),
-            unruly: rng.chance(70),
-            disks: rng.chance(30),
-            rot: rng.chance(20),
-            members: servers > 1 && rng.chance(35),
-            transfers: rng.chance(30),
-            snipers: rng.chance(40),
-            slow_links: rng.chance(40),
-            delayed_messages: rng.chance(50),
-            lasting_partitions: servers > 2 && rng.chance(35),
-            settings: false,
-            stalls: false,
-        }
-    }
-}
 
 /// One world.
 #[derive(Clone, Debug)]

@@ -2,17 +2,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-
 use tenure_alpo::{
-    Answer, Body, ClientRequest, Hello, Input, LogId, Membership, Node, ServerId, Snapshot, State,
-    Status, StorageId, invariants,
+    Body, ClusterId, Input, LogId, Membership, Node, ServerId, State, Status, invariants,
 };
 use tenure_core::Machine;
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Now};
 
 use super::Options;
-use super::bootstrap::{BootstrapState, committed};
 use super::checkers::accepted;
 use super::checkers::clients::Calls;
 use super::checkers::committed::Committed;
@@ -22,164 +19,39 @@ use super::checkers::majority_heard::Followed;
 use super::checkers::session_leases::Holders;
 use super::checkers::{Check, Verdict, broken};
 use super::client::Client;
-use super::cloned_processes::ClonedProcesses;
-use super::delayed_messages::DelayedMessages;
-use super::fault_sequences::{SequenceStep, Waiting};
+use super::copied_disks::{ClonedProcesses, SetBackDisks};
+use super::events::{Event, Queued, Waiting};
+use super::former_settings::SettingsRollout;
+use super::given_out::ClusterLoss;
 use super::host::Host;
-use super::lasting_partitions::PartitionCheck;
+use super::intruders::SharedSessions;
+use super::network::{DelayedMessages, LINGER_MAX};
 use super::network::{InFlightMessage, Network};
-use super::readers::Readers;
-use super::removed_disks::LINGER_MAX;
-use super::restore_from_backup::ClusterLoss;
-use super::set_back_disks::SetBackDisks;
-use super::settings_rollout::SettingsRollout;
-use super::shared_sessions::SharedSessions;
+use super::reader_state::Readers;
 use super::stats::Stats;
 use super::swarm::{SECOND, Swarm};
 use crate::trace::Trace;
 
-/// What will happen.
-#[derive(Clone, Debug)]
-pub(super) enum Event {
-    Deliver(InFlightMessage),
-    Wake {
-        server: usize,
-        epoch: u64,
-    },
-    Synced {
-        server: usize,
-        epoch: u64,
-        upto: u64,
-        fails: bool,
-    },
-    SnapshotEncoded {
-        server: usize,
-        epoch: u64,
-        snapshot: Snapshot,
-    },
-    Closed {
-        server: usize,
-        epoch: u64,
-        peer: ServerId,
-        storage: StorageId,
-    },
-    Restart {
-        server: usize,
-    },
-    ClientRequest {
-        server: usize,
-        token: u64,
-        ask: ClientRequest,
-    },
-    Answered {
-        token: u64,
-        answer: Answer,
-    },
-    Client {
-        client: usize,
-    },
-    Fault,
-    Backup,
-    Lost,
-    Snipe {
-        server: usize,
-    },
-    Betray {
-        voter: usize,
-        winner: usize,
-    },
-    Dethrone {
-        server: usize,
-    },
-    Copied {
-        server: usize,
-    },
-    PutBack {
-        server: usize,
-    },
-    Cloned {
-        server: usize,
-    },
-    /// The second of two processes with one disk tries to be let in.
-    Knock,
-    Readmit {
-        server: usize,
-    },
-    Greet {
-        server: usize,
-        epoch: u64,
-    },
-    Hello {
-        from: usize,
-        to: usize,
-        hello: Hello,
-        asks: bool,
-    },
-    Stumble {
-        server: usize,
-    },
-    /// A server is started again under the settings of before, or of now.
-    Turn {
-        server: usize,
-        old: bool,
-    },
-    /// What a server owed when this process of it was started is over.
-    WaitedOut {
-        server: usize,
-        epoch: u64,
-    },
-    Mishap {
-        server: usize,
-    },
-    /// The next of a row of faults.
-    Plot(SequenceStep),
-    /// A message that was held back comes.
-    Release {
-        number: u64,
-    },
-    Heal,
-    /// A look at a network that is broken in part.
-    PartitionCheck,
-    /// Somebody must have been elected; how long it may need from here on
-    /// until it is ready.
-    Elected {
-        catching_up: u64,
-    },
-    Calm,
-    Flap {
-        round: u64,
-    },
-    Quiet,
-    /// What is committed now must be everywhere at the end.
-    Settle,
-    End,
+/// How the cluster began.
+#[derive(Default)]
+pub(super) struct BootstrapState {
+    /// What was founded first, and by whom.
+    pub(super) bootstrapped: Option<(ClusterId, Membership)>,
+    /// A disk was wiped, or a number used twice.
+    pub(super) mishap: bool,
+    /// No cluster can ever vote.
+    pub(super) failed: bool,
 }
 
-/// What is in the queue: ordered by time, then by when it was put there.
-struct Queued {
-    at: u64,
-    order: u64,
-    event: Event,
-}
-
-impl PartialEq for Queued {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-
-impl Eq for Queued {}
-
-impl PartialOrd for Queued {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Queued {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
+/// How the judging of a shape stands.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct PartitionCheck {
+    /// Since when nobody leads though somebody could.
+    pub(super) leaderless: Option<u64>,
+    /// For how many looks the same server has led.
+    pub(super) steady: u64,
+    pub(super) led_by: Option<usize>,
+    pub(super) looks: u64,
 }
 
 /// Everything.
@@ -602,4 +474,23 @@ impl World {
     pub(super) fn timeout(&self) -> u64 {
         self.swarm.config.timeout.as_nanos() as u64
     }
+}
+
+/// What all servers are judged by, from the bootstrap on.
+pub(super) fn committed(swarm: &Swarm, members: &Membership) -> Committed {
+    let mut wide = swarm.limits;
+    wide.user_log_bytes = u64::MAX;
+    let bootstrapped = |limits| {
+        let state = State::bootstrapped(limits, ClockId::default(), members.clone());
+        // A mistake in the state itself is for the checker of that rule to
+        // see, not for the comparison with a state that does not make it.
+        #[cfg(feature = "planted-bugs")]
+        let state = {
+            let mut state = state;
+            state.plant(swarm.config.planted);
+            state
+        };
+        state
+    };
+    Committed::new(bootstrapped(swarm.limits), bootstrapped(wide))
 }

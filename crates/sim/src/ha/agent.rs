@@ -8,123 +8,22 @@
 //! an agent that is restarted on the same boot, before `kill_at`, goes on
 //! from there.
 
-use std::collections::{BTreeMap, VecDeque};
-
 use tenure_core::Machine as _;
 use tenure_core::ids::{Key, Name};
 use tenure_core::time::Instant;
 use tenure_group::{
-    Config, Event, Input, Job, Keys, Node, NodeId, Order, Output, Phase, ResumeState, Run,
-    is_one_clock, may_resume,
+    Event, Input, Job, Node, Order, Output, Phase, ResumeState, Run, is_one_clock, may_resume,
 };
 
 use super::checkers::{Check, Floors};
-use super::machine_clocks::{ClockReading, ClockView, NotedClock};
-use super::store::{GroupStoreCall, Op};
-use super::world::{GroupEvent, World};
+use super::events::GroupEvent;
+use super::simulated_agent::{NotedClock, Work};
+use super::simulated_store::{GroupStoreCall, Op};
+use super::world::World;
 use crate::clock::{MICRO, TrueTime};
-
-/// A workload that runs, as its guardian sees it.
-#[derive(Clone, Debug)]
-pub(super) struct Work {
-    pub(super) order: Order,
-    /// The id under which it was started.
-    pub(super) id: NodeId,
-    pub(super) up: bool,
-    pub(super) stopping: bool,
-    /// Which start this is, of all in the world.
-    pub(super) number: u64,
-}
-
-/// An agent, over all its lives.
-#[derive(Debug)]
-pub(super) struct Agent {
-    pub(super) config: Config,
-    pub(super) machine: Option<Node>,
-    pub(super) life: u32,
-    pub(super) up: bool,
-    pub(super) paused: bool,
-    /// It was told to leave, and has; or it does not come back.
-    pub(super) gone: bool,
-    inbox: VecDeque<Input>,
-    pub(super) timer: (TrueTime, u64),
-    spins: u32,
-    pub(super) works: BTreeMap<Run, Work>,
-    /// Until when its workloads may run, and which timer counts.
-    pub(super) leash: (Instant, u64),
-    /// What it wrote to its file.
-    pub(super) file: Option<NotedClock>,
-    /// Where its present life lives, and what is read there of clocks: by it,
-    /// and by the guardian, which may be of an earlier life.
-    pub(super) clock_view: ClockView,
-    pub(super) reads: ClockReading,
-    pub(super) shim: ClockReading,
-    /// Until when its machine is suspended.
-    pub(super) sleeps_until: TrueTime,
-    /// Its present life goes on from an earlier one.
-    pub(super) resumed: bool,
-    pub(super) floors: Floors,
-    /// The view has just fallen: from and to which epoch, and what was lost.
-    pub(super) fell: Option<(u64, u64, Vec<Name>)>,
-    /// Every id it has had.
-    pub(super) ids: Vec<NodeId>,
-    /// As it was told: it has given up its id.
-    pub(super) fenced: bool,
-    /// It was told to leave cleanly.
-    pub(super) leaving: bool,
-}
 
 /// The most inputs that wait for an agent that is paused.
 const INBOX_MAX: usize = 4_096;
-
-impl Agent {
-    pub(super) fn new(config: Config) -> Self {
-        Self {
-            config,
-            machine: None,
-            life: 0,
-            up: false,
-            paused: false,
-            gone: false,
-            inbox: VecDeque::new(),
-            timer: (TrueTime::MAX, 0),
-            spins: 0,
-            works: BTreeMap::new(),
-            leash: (Instant::ZERO, 0),
-            file: None,
-            clock_view: ClockView::default(),
-            reads: ClockReading::default(),
-            shim: ClockReading::default(),
-            sleeps_until: 0,
-            resumed: false,
-            floors: Floors::default(),
-            fell: None,
-            ids: Vec::new(),
-            fenced: false,
-            leaving: false,
-        }
-    }
-
-    pub(super) fn follows(&self, key: &Key) -> bool {
-        let keys = Keys::of(self.config.group.clone());
-        *key == keys.view() || keys.node(key).is_some()
-    }
-
-    pub(super) const fn runs(&self) -> bool {
-        self.up && !self.paused
-    }
-
-    /// Its machine, while it lives.
-    pub(super) fn node(&self) -> Option<&Node> {
-        self.machine.as_ref().filter(|_| self.up)
-    }
-
-    fn work(&mut self, run: Run, number: u64) -> Option<&mut Work> {
-        self.works
-            .get_mut(&run)
-            .filter(|work| work.number == number)
-    }
-}
 
 impl World {
     /// Starts `p`: on from where it was, if that is still allowed.

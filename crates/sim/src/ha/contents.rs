@@ -8,8 +8,9 @@ use tenure_core::rng::Rng;
 use tenure_group::{Digest, KeyPage, Keys, MARKS_MAX};
 
 use super::checkers::Check;
+use super::events::GroupEvent;
 use super::swarm::Swarm;
-use super::world::{GroupEvent, World};
+use super::world::World;
 use crate::clock::{MILLI, pick};
 
 impl Swarm {

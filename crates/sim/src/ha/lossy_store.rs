@@ -23,8 +23,10 @@ use tenure_core::ids::{Key, Name, Version};
 use tenure_group::{Heartbeat, Keys, NodeId, View};
 
 use super::checkers::{Check, HeartbeatRecord};
-use super::world::{GroupEvent, World};
-use crate::clock::{MILLI, TrueTime};
+use super::events::GroupEvent;
+use super::simulated_store::Copy;
+use super::world::World;
+use crate::clock::MILLI;
 
 /// How many states of registers are kept, of which one may come back.
 const HISTORY_MAX: usize = 64;
@@ -36,46 +38,6 @@ const COPY_FROM: u64 = 1 << 40;
 /// hits ends within one, and a node whose view fell has looked within one and a
 /// bit, and ended what it ran on the other's word.
 const SOON: u64 = 4;
-
-/// A second copy of the store, who sees it, and what checkers know of it.
-#[derive(Clone, Debug)]
-struct Copy {
-    registers: Registers,
-    who: Vec<bool>,
-    views: BTreeMap<Name, View>,
-    heartbeats: BTreeMap<NodeId, HeartbeatRecord>,
-}
-
-/// What a store may give out once more, and its second copy.
-#[derive(Clone, Debug, Default)]
-pub(super) struct GroupStoreDamage {
-    history: Vec<(Key, Register)>,
-    /// All of it, as it was once.
-    backup: Option<BTreeMap<Key, Register>>,
-    copy: Option<Copy>,
-    /// Whether any promise was ever broken.
-    pub(super) ever: bool,
-    until: TrueTime,
-}
-
-impl GroupStoreDamage {
-    /// Whether what rests on the store's promise is promised at `now`.
-    pub(super) const fn excuses(&self, now: TrueTime) -> bool {
-        self.copy.is_some() || (self.ever && now < self.until)
-    }
-
-    fn copy(&self, p: usize) -> Option<&Copy> {
-        self.copy.as_ref().filter(|copy| copy.who[p])
-    }
-}
-
-impl Check {
-    /// Whether it rests on a store that loses nothing, in all that it says. Of
-    /// *fate* one rule does, which looks for itself.
-    pub(super) const fn rests_on_store(self) -> bool {
-        matches!(self, Self::Once | Self::Verdicts | Self::Members)
-    }
-}
 
 impl World {
     /// The registers that `p` sees.

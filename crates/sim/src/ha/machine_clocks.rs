@@ -15,89 +15,13 @@
 //!
 //! [`may_resume`]: tenure_group::may_resume
 
-use tenure_core::rng::Rng;
-use tenure_core::time::{ClockId, Instant, Now};
-use tenure_election::Grant;
-use tenure_group::NodeId;
+use tenure_core::time::{Instant, Now};
 
 use super::checkers::{Check, Finding};
-use super::world::{GroupEvent, World};
+use super::events::GroupEvent;
+use super::simulated_agent::{ClockReading, ClockView};
+use super::world::World;
 use crate::clock::{MILLI, TrueTime};
-
-/// Where a life of an agent lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum ClockView {
-    /// On the machine itself.
-    #[default]
-    Machine,
-    /// Where another boot id is shown, and the clock is the machine's.
-    Foreign,
-    /// Where the clock is ahead by so many spans.
-    Ahead(u64),
-    /// Where no boot id can be read, and the clock is ahead by so many spans.
-    Hidden(u64),
-}
-
-/// How much one clock is ahead of the next, in leases.
-const SPAN: u64 = 33;
-
-impl ClockView {
-    fn draw(rng: &mut Rng) -> Self {
-        match rng.below(10) {
-            0..=2 => Self::Machine,
-            3..=4 => Self::Foreign,
-            5..=6 => Self::Ahead(rng.between(1, 2)),
-            _ => Self::Hidden(rng.below(3)),
-        }
-    }
-}
-
-/// What is read of a clock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct ClockReading {
-    /// Which clock it says to be.
-    pub(super) id: Option<ClockId>,
-    /// Which it is: of this boot, and so far ahead.
-    boot: u64,
-    ahead: u64,
-}
-
-impl ClockReading {
-    const fn of(clock_view: ClockView, boot: u64, lease: u64) -> Self {
-        let (foreign, namespace, id) = match clock_view {
-            ClockView::Machine => (0, 0, true),
-            ClockView::Foreign => (1 << 40, 0, true),
-            ClockView::Ahead(spans) => (0, spans, true),
-            ClockView::Hidden(spans) => (0, spans, false),
-        };
-        let id = if id {
-            Some(ClockId {
-                boot: boot + foreign,
-                namespace,
-            })
-        } else {
-            None
-        };
-        Self {
-            id,
-            boot,
-            ahead: namespace * SPAN * lease,
-        }
-    }
-
-    /// Whether the two really are one clock.
-    pub(super) const fn is_one(&self, other: &Self) -> bool {
-        self.boot == other.boot && self.ahead == other.ahead
-    }
-}
-
-/// What an agent has noted of a life.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct NotedClock {
-    pub(super) reads: ClockReading,
-    pub(super) id: NodeId,
-    pub(super) grant: Grant,
-}
 
 impl World {
     /// A new life of `p` begins somewhere.

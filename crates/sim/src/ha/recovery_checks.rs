@@ -9,24 +9,10 @@ use tenure_core::ids::Name;
 use tenure_group::{Command, Node, NodeId, Place, Request, View};
 
 use super::checkers::Check;
-use super::world::{GroupEvent, World};
+use super::events::GroupEvent;
+use super::world::World;
+use super::world::{GroupRecoveryExam, Kind};
 use crate::clock::MILLI;
-
-/// What a healed world is examined in.
-#[derive(Clone, Debug)]
-pub(super) struct GroupRecoveryExam {
-    victim: usize,
-    kind: Kind,
-    /// Which start of each workload runs where, by group and name.
-    ran: BTreeMap<(Name, Name), (usize, u64)>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
-    Death,
-    Farewell,
-    Drain,
-}
 
 impl World {
     /// All faults end.

@@ -8,8 +8,9 @@ use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tenure_group::{Command, Config, Digest, Keys, Node, NodeId, Request, Spec, View};
 
+use super::events::GroupEvent;
 use super::swarm::name;
-use super::world::{GroupEvent, World};
+use super::world::World;
 use super::{Options, Stats};
 use crate::clock::{MILLI, SECOND, TrueTime};
 

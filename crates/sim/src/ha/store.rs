@@ -2,60 +2,16 @@
 //! messages are lost, late or damaged, a request can land long after its
 //! sender has given it up, and a watch tells old news or dies without a word.
 
-use tenure_core::cas::{Reading, Register, Registers, Write};
+use tenure_core::cas::{Reading, Register, Write};
 use tenure_core::ids::{Key, Version};
-use tenure_election::{Call, Failure, FailureClass};
+use tenure_election::{Failure, FailureClass};
 use tenure_group::{Input, NodeId, fnv1a};
 
 use super::checkers::{Check, Writer};
-use super::lossy_store::GroupStoreDamage;
-use super::world::{GroupEvent, World};
+use super::events::GroupEvent;
+use super::simulated_store::{GroupStoreCall, Op};
+use super::world::World;
 use crate::clock::{MILLI, TrueTime};
-
-/// What is asked of the store.
-#[derive(Clone, Debug)]
-pub(super) enum Op {
-    Read(Key),
-    List(String),
-    Page(String, Option<Key>),
-    Write(Write),
-    Delete(Key, Version),
-}
-
-/// A question on its way.
-#[derive(Clone, Debug)]
-pub(super) struct GroupStoreCall {
-    pub(super) p: usize,
-    pub(super) life: u32,
-    /// The id under which it was sent.
-    pub(super) id: NodeId,
-    pub(super) call: Call,
-    pub(super) op: Op,
-    pub(super) slow: bool,
-    /// It is on its way past whatever cuts its sender off.
-    pub(super) held: bool,
-}
-
-/// A line over which changes are told to one agent.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct GroupStoreWatch {
-    pub(super) up: bool,
-    /// News come in order.
-    last: TrueTime,
-}
-
-/// The store.
-#[derive(Debug)]
-pub(super) struct Store {
-    pub(super) registers: Registers,
-    pub(super) lines: Vec<GroupStoreWatch>,
-    /// Until when it is down, and whether it says so.
-    pub(super) outage: Option<(TrueTime, bool)>,
-    /// The same for single agents.
-    pub(super) cuts: Vec<Option<(TrueTime, bool)>>,
-    /// What it has lost, and may give out once more.
-    pub(super) store_damage: GroupStoreDamage,
-}
 
 impl World {
     /// A question leaves its sender.

@@ -5,6 +5,7 @@
 //! clocks stay within the bound, and the store loses no acknowledged write, but
 //! where it is torn ([`lossy_store`](super::lossy_store)).
 
+use super::options::Options;
 use std::fmt;
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use tenure_core::rng::Rng;
 use tenure_core::time::Drift;
 use tenure_group::{Config, Plant};
 
-use super::Options;
 use crate::clock::{MICRO, MILLI, SECOND, pick};
 
 /// In how many of 100 calls what happens.

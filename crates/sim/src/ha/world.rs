@@ -1,106 +1,39 @@
 //! The world of one run of the HA simulator: true time, what happens in it,
 //! and who is in it. A run is a function of its seed and its options.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
+use tenure_core::ids::Name;
 
 use tenure_core::cas::Registers;
 use tenure_core::ids::Key;
 use tenure_core::rng::Rng;
-use tenure_group::{Input, NodeId, Run};
+use tenure_group::NodeId;
 
-use super::agent::Agent;
 use super::checkers::{Check, CheckerState, Finding, Once, Writer};
-use super::faults::GroupFault;
-use super::lossy_store::GroupStoreDamage;
-use super::recovery_checks::GroupRecoveryExam;
+use super::events::{GroupEvent, Queue};
+use super::options::Options;
+use super::simulated_agent::Agent;
+use super::simulated_store::{GroupStoreDamage, GroupStoreWatch, Store};
 use super::stats::Stats;
-use super::store::{GroupStoreCall, GroupStoreWatch, Store};
 use super::swarm::Swarm;
-use super::{Options, users::Users};
+use super::tickets::Users;
 use crate::clock::{DriftModel, Node as Machine, SECOND, TrueTime, WallClockModel};
 use crate::trace::Trace;
 
-/// What can happen.
-#[derive(Debug)]
-pub(super) enum GroupEvent {
-    Mail {
-        p: usize,
-        life: u32,
-        input: Input,
-    },
-    Timer {
-        p: usize,
-        life: u32,
-        number: u64,
-    },
-    Arrive(Box<GroupStoreCall>),
-    /// A workload that was told to start runs, or would not.
-    Up {
-        p: usize,
-        run: Run,
-        number: u64,
-    },
-    /// A workload has ended and is reaped.
-    Down {
-        p: usize,
-        run: Run,
-        number: u64,
-        failed: bool,
-    },
-    /// A guardian's timer.
-    Leash {
-        p: usize,
-        number: u64,
-    },
-    GroupFault(GroupFault),
-    Resume {
-        p: usize,
-        life: u32,
-    },
-    Restart {
-        p: usize,
-        life: u32,
-    },
-    LineUp(usize),
-    /// A machine is suspended, and its watch has lost its line.
-    Nap(usize),
-    /// A machine that was suspended goes on.
-    Wake(usize),
-    /// The copies of the store become one again.
-    Join,
-    /// The store has kept its promise for a while.
-    Mended,
-    Request,
-    Heal,
-    Settled,
-    Examined,
-    Collected,
+/// What a healed world is examined in.
+#[derive(Clone, Debug)]
+pub(super) struct GroupRecoveryExam {
+    pub(super) victim: usize,
+    pub(super) kind: Kind,
+    /// Which start of each workload runs where, by group and name.
+    pub(super) ran: BTreeMap<(Name, Name), (usize, u64)>,
 }
 
-/// Everything that will happen, in order.
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    heap: BinaryHeap<Reverse<(TrueTime, u64)>>,
-    slots: BTreeMap<u64, GroupEvent>,
-    sequence: u64,
-}
-
-impl Queue {
-    pub(super) fn push(&mut self, at: TrueTime, happening: GroupEvent) {
-        self.sequence += 1;
-        self.heap.push(Reverse((at, self.sequence)));
-        self.slots.insert(self.sequence, happening);
-    }
-
-    fn pop(&mut self) -> Option<(TrueTime, GroupEvent)> {
-        let Reverse((at, number)) = self.heap.pop()?;
-        Some((at, self.slots.remove(&number)?))
-    }
-
-    fn next_at(&self) -> Option<TrueTime> {
-        self.heap.peek().map(|Reverse((at, _))| *at)
-    }
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Death,
+    Farewell,
+    Drain,
 }
 
 /// The world of one run.

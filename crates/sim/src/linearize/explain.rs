@@ -14,9 +14,9 @@ use std::fmt;
 use tenure_core::ids::Key;
 
 use super::history::{Call, CallId, shown};
-use super::model::{ANY, Held, State};
+use super::model::{ANY, Held, Names, State};
+use super::part::Part;
 use super::search::{Found, Op, search};
-use super::{Names, Part};
 
 /// How many configurations a search for a smaller core may look at. One that
 /// needs more counts as "not smaller", so that a core may keep a call too

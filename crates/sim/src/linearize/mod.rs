@@ -26,6 +26,7 @@ mod appends;
 mod explain;
 mod history;
 mod model;
+mod part;
 mod search;
 
 use std::collections::BTreeMap;
@@ -37,8 +38,8 @@ pub use appends::{Append, Misdeed, exactly_once};
 pub use explain::Contradiction;
 pub use history::{Answer, Ask, Call, CallId, History};
 
-use model::Names;
-use search::{Found, Op, search};
+use part::Part;
+use search::{Found, search};
 
 /// How many configurations of a register's calls are looked at before the
 /// search is given up. Two thousand calls of ten clients on one register, of
@@ -135,45 +136,4 @@ fn by_key(history: &History) -> BTreeMap<Key, Vec<CallId>> {
         parts.entry(call.key.clone()).or_default().push(id);
     }
     parts
-}
-
-/// What a history says of one register, as the search takes it.
-struct Part<'a> {
-    history: &'a History,
-    key: Key,
-    names: Names,
-    /// Which call each op is.
-    calls: Vec<CallId>,
-    ops: Vec<Op>,
-}
-
-impl<'a> Part<'a> {
-    fn new(history: &'a History, key: Key, all: Vec<CallId>) -> Self {
-        let names = Names::of(all.iter().map(|id| history.call(*id)));
-        let (mut calls, mut ops) = (Vec::new(), Vec::new());
-        for id in all {
-            let call = history.call(id);
-            let answer = call.answer.as_ref().map(|(_, answer)| answer);
-            if let Some(step) = names.step(call, answer) {
-                calls.push(id);
-                let (invoked, returned) = call.order();
-                ops.push(Op {
-                    step,
-                    invoked,
-                    returned,
-                });
-            }
-        }
-        Self {
-            history,
-            key,
-            names,
-            calls,
-            ops,
-        }
-    }
-
-    fn call(&self, op: usize) -> &'a Call {
-        self.history.call(self.calls[op])
-    }
 }

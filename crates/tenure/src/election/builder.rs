@@ -1,4 +1,5 @@
-//! Preparing to stand.
+//! Preparing to stand. [`Election::builder`] is here, so that this file takes
+//! the election, and the election takes nothing from here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +55,13 @@ pub enum StartError {
     /// not unique is worth nothing.
     #[error("no random numbers from the operating system: {0}")]
     Entropy(String),
+}
+
+impl Election {
+    /// Prepares to stand in the election of this name, in `store`.
+    pub fn builder(store: Arc<dyn Store>, election: impl Into<String>) -> Builder {
+        Builder::new(store, election.into())
+    }
 }
 
 impl Builder {

@@ -17,6 +17,7 @@
 //! the same without deadlocks), and a way to extend a lease by hand.
 
 mod ask;
+mod ask_error;
 mod builder;
 mod events;
 mod fake;
@@ -29,7 +30,8 @@ mod world;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use ask::{AskError, ask_to_resign, ask_to_transfer};
+pub use ask::{ask_to_resign, ask_to_transfer};
+pub use ask_error::AskError;
 pub(crate) use builder::entropy;
 pub use builder::{Builder, StartError};
 pub use events::{EVENTS_MAX, Events};
@@ -130,11 +132,6 @@ enum Stage {
 }
 
 impl Election {
-    /// Prepares to stand in the election of this name, in `store`.
-    pub fn builder(store: Arc<dyn Store>, election: impl Into<String>) -> Builder {
-        Builder::new(store, election.into())
-    }
-
     fn start(config: Config, floor: Term, store: Arc<dyn Store>, rng: Rng) -> Self {
         let election = Self::idle(config.clone(), LeaseClock::Boot);
         let driven = Arc::clone(&election.shared);

@@ -21,7 +21,7 @@ use tenure_core::cas::Expect;
 use tenure_core::ids::{Key, LeaderId, Name, Term};
 use tenure_election::{Certainty, Event, Failure, FailureClass, Record, Request, TermRegression};
 
-use super::ask::AskError;
+use super::ask_error::AskError;
 use super::observe::{confirm, decoded, look, on_background};
 use super::request::Asking;
 use super::{Election, StartError};

@@ -24,7 +24,7 @@ use tenure_core::rng::Rng;
 use tenure_core::time::Instant;
 use tenure_election::{Leader, Observation, Occupancy, Record, Request};
 
-use super::ask::AskError;
+use super::ask_error::AskError;
 use super::builder::entropy;
 use super::observe::look_closely;
 use crate::clock;

@@ -1,4 +1,5 @@
-//! Preparing to join a group.
+//! Preparing to join a group. [`Manager::builder`] is here, so that this file
+//! takes the manager, and the manager takes nothing from here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +65,13 @@ pub enum StartError {
     /// not unique is worth nothing.
     #[error("no random numbers from the operating system: {0}")]
     Entropy(String),
+}
+
+impl Manager {
+    /// Prepares a node of the group of this name, in `store`.
+    pub fn builder(store: Arc<dyn Store>, group: impl Into<String>) -> Builder {
+        Builder::new(store, group.into())
+    }
 }
 
 impl Builder {

@@ -48,42 +48,45 @@
 //! one, with guardians).
 
 mod ask;
+mod ask_error;
 mod builder;
 mod content;
 mod host;
 mod mailbox;
 mod run;
 mod run_deadline;
+mod shared;
 mod workload;
 mod world;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-pub use ask::{AskError, Deployment};
+pub use ask::Deployment;
+pub use ask_error::AskError;
 pub use builder::{Builder, StartError};
 pub use content::CONFIG_BYTES_MAX;
 pub use host::{Host, Report, Start};
+pub use shared::GroupState;
 use tenure_core::ids::Name;
 use tenure_core::rng::Rng;
+use tenure_group::Node;
 pub use tenure_group::{
     Assignment, Config, ConfigError, Digest, Event, Heartbeat, INSTANCES_MAX, Job, Keys, Member,
     NodeId, Phase, Place, Refusal, ResumeState, Run, STATUS_BYTES_MAX, Target, View, Why,
 };
-use tenure_group::{Node, Request};
 use tokio::runtime::Handle;
-use tokio::sync::{oneshot, watch as state};
+use tokio::sync::watch as state;
 use tokio::task::AbortHandle;
 pub use workload::{Placement, Workload};
 
 use self::host::Hosting;
-use self::mailbox::Mailbox;
 use self::run::RunContext;
-use self::run_deadline::RunDeadline;
+use self::shared::Shared;
 use self::workload::Registry;
 use self::world::{Environment, Published};
 use crate::clock;
-use crate::drive::{self, Fan, Flow};
+use crate::drive;
 use crate::store::Store;
 
 /// A stream of events: delivered in order, never concurrently. The last one
@@ -104,48 +107,7 @@ pub struct Manager {
     driver: AbortHandle,
 }
 
-/// What a node knows of its group at present.
-#[derive(Clone, Debug)]
-pub struct GroupState {
-    /// The id under which it is known; another one after it was fenced.
-    pub id: NodeId,
-    /// Whether it is in the view and expects to stay.
-    pub member: bool,
-    /// The view; `None` before the first look, or if the group has none.
-    pub view: Option<Arc<View>>,
-}
-
-/// How a request was answered.
-type Answer = Result<(), Refusal>;
-
-/// What the driver and the application share.
-#[derive(Debug)]
-struct Shared {
-    mailbox: Arc<Mailbox>,
-    events: Fan<Event>,
-    group_state: state::Sender<GroupState>,
-    /// The workloads that run here, with their fences.
-    running: state::Sender<BTreeMap<Name, u64>>,
-    stopped: state::Sender<bool>,
-    /// The leash of the present incarnation.
-    run_deadline: Mutex<Arc<RunDeadline>>,
-    asked: Mutex<Asked>,
-}
-
-/// Requests that wait for an answer; at most as many as the machine takes.
-#[derive(Debug, Default)]
-struct Asked {
-    last: u64,
-    waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
-    closed: bool,
-}
-
 impl Manager {
-    /// Prepares a node of the group of this name, in `store`.
-    pub fn builder(store: Arc<dyn Store>, group: impl Into<String>) -> Builder {
-        Builder::new(store, group.into())
-    }
-
     fn start(
         config: Config,
         store: Arc<dyn Store>,
@@ -306,126 +268,5 @@ impl Drop for EndGuard {
         self.0.running.send_replace(BTreeMap::new());
         self.0.events.send(&Event::Stopped);
         self.0.stopped.send_replace(true);
-    }
-}
-
-impl Asked {
-    fn close(&mut self) {
-        self.closed = true;
-        self.waiting.clear();
-    }
-}
-
-impl Shared {
-    fn new(id: NodeId, running: BTreeMap<Name, u64>) -> Self {
-        let group_state = GroupState {
-            id,
-            member: false,
-            view: None,
-        };
-        Self {
-            mailbox: Arc::default(),
-            events: Fan::new(Event::Stopped),
-            group_state: state::Sender::new(group_state),
-            running: state::Sender::new(running),
-            stopped: state::Sender::new(false),
-            run_deadline: Mutex::new(RunDeadline::new()),
-            asked: Mutex::default(),
-        }
-    }
-
-    fn run_deadline(&self) -> Arc<RunDeadline> {
-        Arc::clone(
-            &self
-                .run_deadline
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
-    }
-
-    fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hands a request to the machine; says where its answer comes.
-    fn ask(&self, request: Request) -> Result<oneshot::Receiver<Answer>, AskError> {
-        let mut asked = self.asked();
-        if asked.closed {
-            return Err(AskError::Stopped);
-        }
-        asked.last += 1;
-        let ticket = asked.last;
-        if !self.mailbox.ask(ticket, request) {
-            return Err(AskError::TooMany);
-        }
-        let (answer, answered) = oneshot::channel();
-        asked.waiting.insert(ticket, answer);
-        Ok(answered)
-    }
-
-    fn answer(&self, ticket: u64, answer: Answer) {
-        if let Some(asker) = self.asked().waiting.remove(&ticket) {
-            // A caller that has stopped waiting does not want to know.
-            let _ = asker.send(answer);
-        }
-    }
-
-    /// Shows what the machine knows now, if it is another thing than before.
-    fn show(&self, id: NodeId, member: bool, view: Option<&View>) {
-        self.group_state.send_if_modified(|group_state| {
-            let epoch = group_state.view.as_ref().map(|view| view.epoch);
-            let same_view = epoch == view.map(|view| view.epoch);
-            if same_view && group_state.id == id && group_state.member == member {
-                return false;
-            }
-            (group_state.id, group_state.member) = (id, member);
-            if !same_view {
-                group_state.view = view.cloned().map(Arc::new);
-            }
-            true
-        });
-    }
-
-    /// What an event means for the holder of the manager. Runs on the driver's
-    /// thread and blocks on nothing.
-    fn on_event(&self, event: Event) -> Flow {
-        match &event {
-            Event::Beat { grant } => {
-                self.run_deadline().extend(*grant);
-                return Flow::On;
-            }
-            Event::Done { ticket } => {
-                self.answer(*ticket, Ok(()));
-                return Flow::On;
-            }
-            Event::Refused { ticket, why } => {
-                self.answer(*ticket, Err(why.clone()));
-                return Flow::On;
-            }
-            // What still runs keeps the leash it has, which nothing extends.
-            Event::Fenced { .. } => {
-                *self
-                    .run_deadline
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner) = RunDeadline::new();
-            }
-            Event::Deployed { name, fence } => {
-                let (name, fence) = (name.clone(), *fence);
-                self.running.send_modify(|running| {
-                    running.insert(name, fence);
-                });
-            }
-            Event::Undeployed { name } | Event::StartFailed { name, .. } => {
-                self.running
-                    .send_if_modified(|running| running.remove(name).is_some());
-            }
-            _ => {}
-        }
-        self.events.send(&event);
-        if event == Event::Stopped {
-            Flow::End
-        } else {
-            Flow::On
-        }
     }
 }

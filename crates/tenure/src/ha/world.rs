@@ -15,9 +15,9 @@ use tenure_election::Grant;
 use tenure_group::{Input, KeyPage, Node, Output, Run};
 use tokio::task::JoinSet;
 
-use super::Shared;
 use super::host::{Hosted, Hosting};
 use super::run::{RunContext, Runs, StopLevel};
+use super::shared::Shared;
 use crate::clock;
 use crate::drive::{Flow, World};
 use crate::error::StoreError;

@@ -6,42 +6,11 @@
 
 use tenure_core::cas::Write;
 use tenure_core::ids::Name;
-use tenure_group::{Event, Node, Order, View};
+use tenure_group::{Node, Order, View};
 
 use super::{Check, Finding};
-use crate::ha::store::GroupStoreCall;
+use crate::ha::simulated_store::GroupStoreCall;
 use crate::ha::world::World;
-
-/// What one life of an agent was shown.
-#[derive(Clone, Debug, Default)]
-pub(in crate::ha) struct Floors {
-    /// The highest epoch.
-    pub(in crate::ha) floor: u64,
-    /// The last view: its epoch and its workloads.
-    last: Option<(u64, Vec<Name>)>,
-    /// What it was told of a lost view since then.
-    told: Option<Vec<Name>>,
-}
-
-impl Floors {
-    /// The agent hears of an event.
-    pub(in crate::ha) fn hear(&mut self, event: &Event) {
-        if let Event::ViewLost { workloads, .. } = event {
-            self.told = Some(workloads.clone());
-        }
-    }
-
-    /// The node has a fence for a workload.
-    fn fence(&self, order: &Order) -> Finding {
-        if order.fence >= self.floor {
-            return Ok(());
-        }
-        Err(format!(
-            "{} gets fence {}, though epoch {} was seen",
-            order.name, order.fence, self.floor
-        ))
-    }
-}
 
 impl World {
     /// The machine of `p` has taken a step, and shows a view.
@@ -123,7 +92,7 @@ impl World {
             return Ok(());
         };
         view.epoch = before.epoch;
-        let waits = |it: &crate::ha::users::Ticket| it.p == p && !it.answered && !it.orphan;
+        let waits = |it: &crate::ha::tickets::Ticket| it.p == p && !it.answered && !it.orphan;
         let caused = view != before
             || before.epoch < agent.floors.floor
             || agent.resumed

@@ -1,35 +1,12 @@
 //! Heartbeat registers: written by their node, swapped to dead after the
 //! lease has passed in true time, and never created again.
 
+use super::HeartbeatRecord;
 use tenure_core::cas::Register;
 use tenure_group::{Heartbeat, NodeId};
 
-use super::{CheckerState, Finding, Writer};
-use crate::clock::TrueTime;
+use super::{Finding, Writer};
 use crate::ha::world::World;
-
-/// What is known of one register.
-#[derive(Clone, Debug)]
-pub(in crate::ha) struct HeartbeatRecord {
-    pub(in crate::ha) sequence: u64,
-    /// When the last beat took effect.
-    pub(in crate::ha) beat_at: TrueTime,
-    pub(in crate::ha) dead: bool,
-    pub(in crate::ha) exists: bool,
-}
-
-impl CheckerState {
-    /// A node was granted its lease from `start` on.
-    pub(in crate::ha) fn granted(&self, id: Option<NodeId>, start: TrueTime) -> Finding {
-        let landed = id.and_then(|id| self.landed.get(&id));
-        match landed {
-            Some(landed) if start > *landed => Err(format!(
-                "it counts from {start}, but its last beat took effect at {landed}"
-            )),
-            _ => Ok(()),
-        }
-    }
-}
 
 impl World {
     pub(super) fn check_heart(

@@ -1,35 +1,12 @@
 //! What an error of the server or of the connection lets us conclude.
 
-use std::error::Error as _;
-
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, SqlState};
 
+use super::error_text::text;
 use super::sql;
-use crate::error::{StoreError, plain};
+use crate::error::StoreError;
 use crate::store::REPAIR;
-
-/// The error with its causes, in one line.
-pub(super) fn text(error: &Error) -> String {
-    if let Some(db) = error.as_db_error() {
-        return describe(db);
-    }
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
-fn describe(error: &DbError) -> String {
-    let mut text = format!("{} (SQLSTATE {})", error.message(), error.code().code());
-    for more in [error.detail(), error.hint()].into_iter().flatten() {
-        text = format!("{text}; {more}");
-    }
-    plain(&text)
-}
 
 /// An error while connecting: nothing was asked yet.
 pub(super) fn connecting(server: &str, error: &Error) -> StoreError {

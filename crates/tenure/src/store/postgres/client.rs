@@ -32,12 +32,13 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::SimpleQueryRow;
 use tokio_postgres::error::SqlState;
 
-use super::classify;
 use super::connect::{self, PgConnection, ReceivedCounts};
+use super::resolved_table::Table;
 use super::settings::Settings;
 use super::sql::{self, Change};
-use super::table::{self, ResolvedTable, Table};
+use super::table::{self, ResolvedTable};
 use super::unsent_notifications::{self, UnsentNotifications};
+use super::{classify, error_text};
 use crate::error::StoreError;
 use crate::round_trip::RoundTripTimes;
 use crate::store::dial::{ConnectFn, Dialer};
@@ -363,7 +364,7 @@ impl PgClient {
                 if let Some(follow_up) = follow_up
                     && let Err(error) = connected.ask(&follow_up).await
                 {
-                    tracing::debug!("telling of a change: {}", classify::text(&error));
+                    tracing::debug!("telling of a change: {}", error_text::text(&error));
                     if unsent_notifications::is_lock_timeout(&error) {
                         unsent.resend(follow_up, &dialer);
                     }

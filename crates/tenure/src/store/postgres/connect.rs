@@ -21,7 +21,7 @@ use tokio_stream::StreamExt as _;
 
 use super::hints::NotificationInbox;
 use super::settings::{Server, Settings};
-use super::{classify, tls};
+use super::{classify, error_text, tls};
 use crate::drive;
 use crate::error::{StoreError, plain};
 use crate::store::dial::{self, Connection};
@@ -220,7 +220,7 @@ async fn connect(
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => {
-                    return tracing::debug!("the connection broke: {}", classify::text(&error));
+                    return tracing::debug!("the connection broke: {}", error_text::text(&error));
                 }
                 None => return,
             }

@@ -26,8 +26,10 @@
 mod classify;
 mod client;
 mod connect;
+mod error_text;
 mod hints;
 mod passfile;
+mod resolved_table;
 mod settings;
 mod sql;
 mod table;

@@ -22,8 +22,8 @@ use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::time::{ClockId, StoreTime};
 use tokio_postgres::SimpleQueryRow;
 
+use super::resolved_table::Table;
 use super::settings::TableName;
-use super::table::Table;
 use crate::error::StoreError;
 use crate::store::hub::Interest;
 use crate::store::{Key, PAGE_MAX, Page, Reading, Register, Version};

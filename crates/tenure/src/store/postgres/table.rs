@@ -18,61 +18,15 @@ use std::time::Duration;
 use tokio_postgres::error::SqlState;
 
 use super::connect::PgConnection;
+use super::resolved_table::Table;
 use super::settings::{Settings, TableName};
 use super::{classify, sql};
 use crate::error::StoreError;
-use crate::store::{Key, Selector, no_store};
+use crate::store::no_store;
 
 /// How long the server may take to make the table. A quarter of it may be
 /// waited for a transaction that makes one of the same name.
 const MAKE_WITHIN: Duration = Duration::from_secs(8);
-
-/// The table, once it has been found.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Table {
-    /// With its schema, quoted where it has to be: safe to stand in a
-    /// statement, though not within quotes.
-    pub(super) name: String,
-    /// The channel that every change is told on.
-    pub(super) channel: String,
-}
-
-impl Table {
-    /// The channel that changes of this key are told on.
-    pub(super) fn channel_of(&self, key: &Key) -> String {
-        self.channel_of_area(area(key.as_str()).unwrap_or(key.as_str()))
-    }
-
-    /// The channel on which all that `selector` selects is told.
-    pub(super) fn channel_for(&self, selector: &Selector) -> String {
-        match selector {
-            Selector::Key(key) => self.channel_of(key),
-            Selector::Prefix(prefix) => match area(prefix) {
-                Some(area) => self.channel_of_area(area),
-                // Keys of several areas may begin with it.
-                None => self.channel.clone(),
-            },
-        }
-    }
-
-    fn channel_of_area(&self, area: &str) -> String {
-        // FNV-1a: all processes must come to the same name, of whatever
-        // release they are. Two areas of one name hear of each other, which
-        // costs a message and misleads nobody: notices have the whole key.
-        let bytes = self.name.bytes().chain([0]).chain(area.bytes());
-        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        format!("tenure_{hash:016x}")
-    }
-}
-
-/// What keys have in common that are told on one channel: all up to the second
-/// slash. `elections/payroll` is alone; `ha/web/nodes/1` and the other registers
-/// of its group are together. `None` if there are not two slashes.
-fn area(key: &str) -> Option<&str> {
-    key.match_indices('/').nth(1).map(|(at, _)| &key[..at])
-}
 
 /// The table that was found first, for as long as the process lives.
 pub(super) type ResolvedTable = OnceLock<Table>;
@@ -241,38 +195,4 @@ fn refused(wanted: &TableName, why: &str) -> StoreError {
         // In one line, as all that is logged.
         sql::migration(&wanted.name).replace('\n', " ")
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whoever_follows_a_key_listens_where_it_is_told_of() {
-        let table = Table {
-            name: "public.tenure_register".into(),
-            channel: "tenure_register".into(),
-        };
-        let key = |text: &str| Key::new(text).expect("a key");
-        let of = |text: &str| table.channel_of(&key(text));
-        let below = |prefix: &str| table.channel_for(&Selector::Prefix(prefix.into()));
-        assert_eq!(
-            table.channel_for(&Selector::Key(key("elections/a"))),
-            of("elections/a")
-        );
-        assert_ne!(of("elections/a"), of("elections/b"));
-        assert_eq!(below("ha/web/nodes/"), of("ha/web/nodes/7"));
-        assert_eq!(below("ha/web/no"), of("ha/web/view"));
-        assert_ne!(of("ha/web/view"), of("ha/db/view"));
-        for short in ["", "elections/", "elections/a", "ha/we"] {
-            assert_eq!(below(short), "tenure_register", "{short}");
-        }
-        // Fixed for all releases.
-        assert_eq!(of("elections/a"), "tenure_7df7511c1bef39f7");
-        let other = Table {
-            name: "other.tenure_register".into(),
-            ..table.clone()
-        };
-        assert_ne!(other.channel_of(&key("elections/a")), of("elections/a"));
-    }
 }

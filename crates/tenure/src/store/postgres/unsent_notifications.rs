@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::error::SqlState;
 
-use super::classify;
 use super::connect::PgConnection;
+use super::error_text;
 use crate::clock;
 use crate::store::dial::Dialer;
 
@@ -74,7 +74,7 @@ impl UnsentNotifications {
             match sent {
                 Ok(Err(error)) if is_lock_timeout(&error) => continue,
                 Ok(Err(error)) => {
-                    tracing::debug!("telling of changes once more: {}", classify::text(&error));
+                    tracing::debug!("telling of changes once more: {}", error_text::text(&error));
                 }
                 Ok(Ok(_)) => {}
                 Err(_) => continue,

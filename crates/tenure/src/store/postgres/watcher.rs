@@ -27,9 +27,9 @@ use std::time::Duration;
 use tenure_core::time::Instant;
 use tokio::time::timeout;
 
-use super::classify;
 use super::client::PgClient;
 use super::connect::PgConnection;
+use super::error_text;
 use super::hints::{Hints, ListenEvent};
 use super::settings::{Settings, WatchMode};
 use super::sql;
@@ -102,7 +102,7 @@ impl Listener {
             let asked = self.connected.ask(&all);
             let late = |_| StoreError::unavailable("no answer to LISTEN in time");
             let listening = timeout(FETCH_WITHIN, asked).await.map_err(late)?;
-            listening.map_err(|error| StoreError::unavailable(classify::text(&error)))?;
+            listening.map_err(|error| StoreError::unavailable(error_text::text(&error)))?;
             self.channels.clone_from(wanted);
         }
         Ok(())

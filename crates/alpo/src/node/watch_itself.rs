@@ -1,0 +1,20 @@
+//! A node that judges its own steps, in debug builds.
+
+use super::super::invariants;
+use super::Node;
+
+impl Node {
+    /// What the next step is judged by, in debug builds.
+    pub(super) fn view(&self) -> Option<invariants::View> {
+        cfg!(debug_assertions).then(|| invariants::View::of(self))
+    }
+
+    /// Debug builds check after every step that no rule is broken.
+    pub(super) fn watch_itself(&self, before: Option<invariants::View>) {
+        if let Some(before) = before.filter(|_| self.server.fault.is_none()) {
+            let broken = invariants::check_state(self)
+                .or_else(|| invariants::check_step(&before, &invariants::View::of(self)));
+            assert!(broken.is_none(), "{}: {broken:?}", self.id());
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What can happen in a world, and the queue of what will.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use tenure_group::{Input, Run};
+
+use super::simulated_store::GroupStoreCall;
+use super::swarm::GroupFaultRates;
+use crate::clock::TrueTime;
+
+/// What can happen.
+#[derive(Debug)]
+pub(super) enum GroupEvent {
+    Mail {
+        p: usize,
+        life: u32,
+        input: Input,
+    },
+    Timer {
+        p: usize,
+        life: u32,
+        number: u64,
+    },
+    Arrive(Box<GroupStoreCall>),
+    /// A workload that was told to start runs, or would not.
+    Up {
+        p: usize,
+        run: Run,
+        number: u64,
+    },
+    /// A workload has ended and is reaped.
+    Down {
+        p: usize,
+        run: Run,
+        number: u64,
+        failed: bool,
+    },
+    /// A guardian's timer.
+    Leash {
+        p: usize,
+        number: u64,
+    },
+    GroupFault(GroupFault),
+    Resume {
+        p: usize,
+        life: u32,
+    },
+    Restart {
+        p: usize,
+        life: u32,
+    },
+    LineUp(usize),
+    /// A machine is suspended, and its watch has lost its line.
+    Nap(usize),
+    /// A machine that was suspended goes on.
+    Wake(usize),
+    /// The copies of the store become one again.
+    Join,
+    /// The store has kept its promise for a while.
+    Mended,
+    Request,
+    Heal,
+    Settled,
+    Examined,
+    Collected,
+}
+
+/// Everything that will happen, in order.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) heap: BinaryHeap<Reverse<(TrueTime, u64)>>,
+    pub(super) slots: BTreeMap<u64, GroupEvent>,
+    pub(super) sequence: u64,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, at: TrueTime, happening: GroupEvent) {
+        self.sequence += 1;
+        self.heap.push(Reverse((at, self.sequence)));
+        self.slots.insert(self.sequence, happening);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(TrueTime, GroupEvent)> {
+        let Reverse((at, number)) = self.heap.pop()?;
+        Some((at, self.slots.remove(&number)?))
+    }
+
+    pub(super) fn next_at(&self) -> Option<TrueTime> {
+        self.heap.peek().map(|Reverse((at, _))| *at)
+    }
+}
+
+/// A kind of mishap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum GroupFault {
+    Pause,
+    Crash,
+    Reboot,
+    Outage,
+    Cut,
+    GroupStoreWatch,
+    Forget,
+    Suspend,
+    Standstill,
+    Tear,
+}
+
+impl GroupFault {
+    pub(super) const ALL: [Self; 10] = [
+        Self::Pause,
+        Self::Crash,
+        Self::Reboot,
+        Self::Outage,
+        Self::Cut,
+        Self::GroupStoreWatch,
+        Self::Forget,
+        Self::Suspend,
+        Self::Standstill,
+        Self::Tear,
+    ];
+
+    pub(super) const fn rarity(self, fault_rates: &GroupFaultRates) -> u64 {
+        match self {
+            Self::Pause => fault_rates.pause,
+            Self::Crash => fault_rates.crash,
+            Self::Reboot => fault_rates.reboot,
+            Self::Outage => fault_rates.outage,
+            Self::Cut => fault_rates.cut,
+            Self::GroupStoreWatch => fault_rates.line,
+            Self::Forget => fault_rates.forget,
+            Self::Suspend => fault_rates.suspend,
+            Self::Standstill => fault_rates.standstill,
+            Self::Tear => fault_rates.tear,
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! An error of the server or of the connection as a text.
+
+use std::error::Error as _;
+
+use tokio_postgres::Error;
+use tokio_postgres::error::DbError;
+
+use crate::error::plain;
+
+/// The error with its causes, in one line.
+pub(super) fn text(error: &Error) -> String {
+    if let Some(db) = error.as_db_error() {
+        return describe(db);
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn describe(error: &DbError) -> String {
+    let mut text = format!("{} (SQLSTATE {})", error.message(), error.code().code());
+    for more in [error.detail(), error.hint()].into_iter().flatten() {
+        text = format!("{text}; {more}");
+    }
+    plain(&text)
+}
