@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::once;
 
 /// A file, what it takes names from, and the names.
-pub type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+pub(crate) type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// A path of names; one that is absolute begins below the root of the crate.
 type Names = Vec<String>;
@@ -351,7 +351,7 @@ fn module_path(name: &str) -> Names {
 
 /// What the files of a crate take from each other. `files` has their texts by
 /// their names below the folder of sources.
-pub fn imports(files: &BTreeMap<&str, &str>) -> Imports {
+pub(crate) fn imports(files: &BTreeMap<&str, &str>) -> Imports {
     let mut modules = Modules::new();
     for (name, text) in files {
         let tokens = without_tests(&tokens(text));
@@ -387,7 +387,7 @@ fn reach<'a>(imports: &'a Imports, from: &'a str) -> BTreeSet<&'a str> {
 }
 
 /// The sets of files that reach each other.
-pub fn circles(imports: &Imports) -> BTreeSet<Vec<&str>> {
+pub(crate) fn circles(imports: &Imports) -> BTreeSet<Vec<&str>> {
     let files = imports.keys().map(String::as_str);
     let reached: BTreeMap<_, _> = files.map(|file| (file, reach(imports, file))).collect();
     let back = |from: &str, to: &str| reached.get(to).is_some_and(|it| it.contains(from));
