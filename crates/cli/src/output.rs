@@ -175,6 +175,17 @@ fn shown(data: &[u8]) -> String {
     shown
 }
 
+/// A text of others as one of a list: in quotes if it might be taken for more
+/// than one.
+fn listed(text: &str) -> String {
+    let plain = plain(text);
+    let is_apart = |c: char| c.is_whitespace() || matches!(c, ',' | ';' | '"');
+    if plain.contains(is_apart) || plain.is_empty() {
+        return format!("\"{}\"", plain.replace('"', "\\\""));
+    }
+    plain
+}
+
 /// Who leads, in a sentence.
 pub(crate) fn describe(election: &str, seen: &Observation) -> String {
     let Some(leader) = &seen.leader else {
@@ -185,7 +196,8 @@ pub(crate) fn describe(election: &str, seen: &Observation) -> String {
     };
     let mut text = format!("{election}: {} leads in term {}", leader.name, leader.term);
     if !leader.addresses.is_empty() {
-        let addresses: Vec<&str> = leader.addresses.iter().map(tenure::Name::as_str).collect();
+        let addresses = leader.addresses.iter().map(|it| listed(it.as_str()));
+        let addresses: Vec<String> = addresses.collect();
         let _ = write!(text, " at {}", addresses.join(", "));
     }
     if let Some(over_at) = seen.expires_at {
@@ -227,7 +239,21 @@ fn observed(election: &str, seen: &Observation, record: Option<&Record>) -> Valu
 
 #[cfg(test)]
 mod tests {
-    use super::{plain, plain_json};
+    use super::{listed, plain, plain_json};
+
+    #[test]
+    fn a_text_of_a_list_does_not_pass_for_several() {
+        for (text, shown) in [
+            ("10.0.0.7:8443", "10.0.0.7:8443"),
+            ("[::1]:1", "[::1]:1"),
+            ("a, b", "\"a, b\""),
+            ("a b", "\"a b\""),
+            ("a\"", "\"a\\\"\""),
+            ("a\nb\u{202e}", r"a\nb\u{202e}"),
+        ] {
+            assert_eq!(listed(text), shown);
+        }
+    }
 
     #[test]
     #[cfg(feature = "tenure")]

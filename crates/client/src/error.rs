@@ -51,6 +51,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a server refused it since the caller lacks a right, or is not
+    /// known.
+    pub const fn is_denied(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused {
+                cause: v1::Cause::Denied | v1::Cause::Unauthenticated,
+                ..
+            }
+        )
+    }
+
     pub(super) fn invalid(message: impl Into<String>) -> Self {
         Self::Refused {
             cause: v1::Cause::Invalid,

@@ -12,7 +12,8 @@
 //! stays with the cluster that it found first, and goes to another only when
 //! no server of the first has answered for a while (it was lost, and restored
 //! from a backup). One that is new hears everybody before it believes a
-//! leader, and believes none as long as servers of two clusters answer.
+//! leader, and believes none as long as servers of two clusters answer. Before
+//! its first watch it hears everybody as well.
 //!
 //! A server that refuses this client is alive too, and may be of the other
 //! cluster. So neither client goes to a cluster that has too few members for
@@ -256,17 +257,57 @@ impl LeaderDiscovery {
     }
 
     /// Whether this is the cluster that this client speaks with, which is
-    /// looked for again if it is not: it may have been restored. An empty name
-    /// is of an earlier release.
-    pub(super) async fn is_ours(&self, cluster: &str) -> bool {
-        let is_ours = |known: &str| known.is_empty() || known == cluster;
-        if cluster.is_empty() || is_ours(&lock(&self.cluster)) {
-            return true;
+    /// looked for again if it is not: it may have been restored. A client that
+    /// is new hears everybody first. An empty name is of an earlier release.
+    ///
+    /// # Errors
+    /// Why what this cluster says is not believed.
+    pub(super) async fn is_ours(&self, cluster: &str) -> Result<(), String> {
+        let known = lock(&self.cluster).clone();
+        if cluster.is_empty() || known == cluster {
+            return Ok(());
         }
-        let past = self.discovered.lock().await.searches;
-        // Nothing else waits for this search.
-        let _ = timeout(TIMEOUT_MAX, self.leader(past)).await;
-        is_ours(&lock(&self.cluster))
+        if known.is_empty() {
+            self.is_alone(cluster).await?;
+            // A search that has ended meanwhile knows better.
+            let mut ours = lock(&self.cluster);
+            if ours.is_empty() {
+                cluster.clone_into(&mut ours);
+            }
+        } else {
+            let past = self.discovered.lock().await.searches;
+            // Nothing else waits for this search.
+            let _ = timeout(TIMEOUT_MAX, self.leader(past)).await;
+        }
+        if *lock(&self.cluster) == cluster {
+            return Ok(());
+        }
+        Err("it is of another cluster".into())
+    }
+
+    /// Whether all servers that are alive can be of this cluster. All are asked
+    /// once; whether any of them leads does not matter for a watch.
+    ///
+    /// # Errors
+    /// Why they cannot be, or that none of this cluster says what it is.
+    async fn is_alone(&self, cluster: &str) -> Result<(), String> {
+        let mut questions = OpenQuestions::default();
+        self.ask_everybody(&mut questions);
+        let mut of_it = None;
+        while let Some(answer) = questions.next(self).await {
+            if let AskOutcome::Status(address, status) = self.outcome_of(&mut questions, answer)
+                && status.cluster == cluster
+            {
+                of_it = Some((address, status));
+            }
+        }
+        let answers = &questions.recent_answers;
+        let Some((address, status)) = of_it else {
+            return Err(format!("no server says that it is of cluster {cluster}"));
+        };
+        let two = answers.two_clusters();
+        let refused = || answers.too_many_refuse(&address, &status, &self.configured());
+        two.or_else(refused).map_or(Ok(()), Err)
     }
 
     /// Asks everybody who does not owe an answer yet; the first who leads.

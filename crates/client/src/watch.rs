@@ -231,14 +231,18 @@ async fn serve<F: Subscription>(
 ) {
     let start = getrandom::u32().unwrap_or(0) as usize;
     let (mut turn, mut failed, mut pause) = (start, 0, PAUSE_MIN);
+    // Why a server that answers is not believed. It says more than what is
+    // wrong with one of the others.
+    let mut doubt = None;
     loop {
         let addresses = leader_discovery.addresses();
         let address = &addresses[turn % addresses.len()];
         turn = turn.wrapping_add(1);
         let mut useful = false;
+        let heard = (&mut useful, &mut doubt);
         let why = match connect(address) {
             Ok(channel) => {
-                match serve_by_one(leader_discovery, channel, subscription, &mut useful).await {
+                match serve_by_one(leader_discovery, channel, subscription, heard).await {
                     ControlFlow::Continue(why) => why,
                     ControlFlow::Break(()) => return,
                 }
@@ -248,13 +252,14 @@ async fn serve<F: Subscription>(
         leader_discovery.unwatch(address);
         tracing::debug!("{address}: {why}");
         if useful {
-            (failed, pause) = (0, PAUSE_MIN);
+            (failed, pause, doubt) = (0, PAUSE_MIN, None);
             tokio::time::sleep(jitter(pause)).await;
             continue;
         }
         failed += 1;
         if failed % addresses.len() == 0 {
-            subscription.lost(&format!("{address}: {why}")).await;
+            let why = doubt.take().unwrap_or_else(|| format!("{address}: {why}"));
+            subscription.lost(&why).await;
             tokio::time::sleep(jitter(pause)).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -262,11 +267,12 @@ async fn serve<F: Subscription>(
 }
 
 /// Has it served by one server for as long as that goes, and says why it ended.
+/// Notes whether anything came of it, and why what came is not believed.
 async fn serve_by_one<F: Subscription>(
     leader_discovery: &LeaderDiscovery,
     channel: Channel,
     subscription: &mut F,
-    useful: &mut bool,
+    (useful, doubt): (&mut bool, &mut Option<String>),
 ) -> ControlFlow<(), String> {
     let within = leader_discovery.round_trips().timeout(WITHIN);
     let mut messages = match timeout(within, subscription.begin(channel.clone())).await {
@@ -294,8 +300,9 @@ async fn serve_by_one<F: Subscription>(
                 Err(_) => return ControlFlow::Continue(format!("silent for {SILENCE:?}")),
             },
         };
-        if !leader_discovery.is_ours(F::cluster(&message)).await {
-            return ControlFlow::Continue("it is of another cluster".into());
+        if let Err(why) = leader_discovery.is_ours(F::cluster(&message)).await {
+            *doubt = Some(why.clone());
+            return ControlFlow::Continue(why);
         }
         *useful = true;
         if let ControlFlow::Break(why) = subscription.take(message).await {

@@ -64,6 +64,14 @@ impl Failure {
         Self::new(FailureClass::Unknown, "the answer was not a record")
     }
 
+    /// The session that holds an election confirms it no more.
+    pub fn session_over() -> Self {
+        Self::new(
+            FailureClass::Conflict,
+            "the session that holds the election is over",
+        )
+    }
+
     /// The time for an answer has passed.
     pub fn no_answer() -> Self {
         Self::new(FailureClass::Unknown, "the store did not answer in time")

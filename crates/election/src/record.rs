@@ -25,6 +25,7 @@
 //! version does not know is refused, never guessed at and never overwritten,
 //! so an old binary cannot damage what a newer one wrote.
 
+use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -350,9 +351,22 @@ impl<'a> Fields<'a> {
         let name = self.name("name")?;
         let mut addresses = Vec::new();
         while let Some(address) = self.optional("address", |text| Name::new(text).ok())? {
+            // What no candidate writes would be copied to all who look.
+            if addresses.len() == Config::ADDRESSES_MAX {
+                return Err(RecordError::Field {
+                    expected: "at most 16 addresses",
+                    found: clip(address.as_str()),
+                });
+            }
             addresses.push(address);
         }
         let params = self.optional("params", unhex)?.unwrap_or_default();
+        if params.len() > Config::PARAMS_MAX {
+            return Err(RecordError::Field {
+                expected: "at most 16384 bytes of params",
+                found: format!("{} bytes", params.len()),
+            });
+        }
         let request = self.optional("request", request)?;
         Ok(Occupancy::Held(Holder {
             id,

@@ -32,6 +32,31 @@ fn sample() -> Record {
     }
 }
 
+/// No candidate writes more, so one who does shows readers nothing.
+#[test]
+fn there_are_no_more_addresses_and_params_than_a_candidate_may_have() {
+    let with = |addresses: usize, params: usize| {
+        let mut record = sample();
+        if let Occupancy::Held(holder) = &mut record.occupancy {
+            holder.addresses = (0..addresses)
+                .map(|it| name(&format!("host:{it}")))
+                .collect();
+            holder.params = vec![7; params].into();
+        }
+        (Record::decode(&record.encode()), record)
+    };
+    let (read, record) = with(Config::ADDRESSES_MAX, Config::PARAMS_MAX);
+    assert_eq!(read, Ok(record));
+    for (addresses, params, expected) in [
+        (Config::ADDRESSES_MAX + 1, 0, "at most 16 addresses"),
+        (900, 0, "at most 16 addresses"),
+        (0, Config::PARAMS_MAX + 1, "at most 16384 bytes of params"),
+    ] {
+        let why = with(addresses, params).0.expect_err("too many").to_string();
+        assert!(why.contains(expected), "{why}");
+    }
+}
+
 /// Characters that have tripped encodings before: separators, look-alikes of
 /// field names, many bytes, line separators that are no control characters.
 const ALPHABET: &[char] = &[

@@ -11,8 +11,15 @@
 //! A body of HTTP is one message, and one of gRPC a row of them, each behind
 //! five bytes that say how long it is. What a call has sent is held until it
 //! is over; of a stream that stays open, nothing is held between two messages.
+//!
+//! Over HTTP/2 a call may be answered before all of its body has come: there is
+//! nothing at its path, it is too large, its caller is not known. The answer
+//! goes at once. Were the rest of the body given up with it, the HTTP library
+//! would reset the stream (RFC 9113, 8.1, with `NO_ERROR`), and curl takes that
+//! for a failure and shows no answer. So it is read on for a while and dropped
+//! ([`read_on`]); by then clients have seen the answer.
 
-use std::future::Future as _;
+use std::future::{Future as _, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -22,11 +29,39 @@ use axum::BoxError;
 use axum::http::{HeaderMap, header};
 use bytes::{Buf as _, Bytes};
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 use tonic::Status;
 
 use super::account::RequestCharge;
 use super::grpc_status::status;
+
+/// How much of a body is read that nobody wants, and for how long: what a client
+/// may send before it sees the answer, twice.
+const UNWANTED_BYTES: usize = 8 * 1024 * 1024;
+const UNWANTED_WITHIN: Duration = Duration::from_secs(3);
+
+/// Reads what comes of a body after its call was answered. The call counts as
+/// under way until then.
+pub(super) fn read_on(mut body: axum::body::Body, asked: Arc<RequestCharge>) {
+    if body.is_end_stream() {
+        return;
+    }
+    tokio::spawn(async move {
+        let read = async {
+            let mut left = UNWANTED_BYTES;
+            while left > 0
+                && let Some(Ok(frame)) =
+                    poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+            {
+                let length = frame.data_ref().map_or(0, Bytes::len);
+                left = left.saturating_sub(length);
+            }
+        };
+        // It is dropped in any case.
+        let _ = timeout(UNWANTED_WITHIN, read).await;
+        drop(asked);
+    });
+}
 
 /// The beginning of a message, which has room where the rest has none.
 const FREE_BYTES: usize = 16 * 1024;
@@ -91,8 +126,10 @@ impl Message {
 
 /// A body whose bytes are counted.
 #[derive(Debug)]
-pub(super) struct MeteredBody<B> {
-    body: B,
+pub(super) struct MeteredBody {
+    body: axum::body::Body,
+    /// Whether it is read to its end though nobody wants it.
+    pub(super) read_on: bool,
     asked: Arc<RequestCharge>,
     /// How long a message may take from its first byte to its last.
     within: Duration,
@@ -105,9 +142,9 @@ pub(super) struct MeteredBody<B> {
     late: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B> MeteredBody<B> {
+impl MeteredBody {
     pub(super) fn new(
-        body: B,
+        body: axum::body::Body,
         headers: &HeaderMap,
         asked: Arc<RequestCharge>,
         within: Duration,
@@ -115,6 +152,7 @@ impl<B> MeteredBody<B> {
     ) -> Self {
         Self {
             body,
+            read_on: false,
             asked,
             within,
             keeps,
@@ -148,19 +186,19 @@ impl<B> MeteredBody<B> {
     }
 }
 
-impl<B> Drop for MeteredBody<B> {
+impl Drop for MeteredBody {
     fn drop(&mut self) {
         if !self.keeps {
             self.asked.give(self.held);
         }
+        if self.read_on {
+            let body = std::mem::take(&mut self.body);
+            read_on(body, Arc::clone(&self.asked));
+        }
     }
 }
 
-impl<B> Body for MeteredBody<B>
-where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
+impl Body for MeteredBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -212,9 +250,15 @@ mod tests {
         HeaderMap::from_iter([(kind.0, kind.1.parse().expect("a value"))])
     }
 
-    fn metered(headers: &HeaderMap, connection: &Connection, keeps: bool) -> MeteredBody<()> {
+    fn metered(headers: &HeaderMap, connection: &Connection, keeps: bool) -> MeteredBody {
         let asked = RequestCharge::begin(connection.alone(), 0, false).expect("room");
-        MeteredBody::new((), headers, asked, Duration::from_secs(30), keeps)
+        MeteredBody::new(
+            axum::body::Body::empty(),
+            headers,
+            asked,
+            Duration::from_secs(30),
+            keeps,
+        )
     }
 
     fn account() -> Arc<Account> {

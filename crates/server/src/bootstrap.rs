@@ -106,7 +106,7 @@ impl BlankServer<'_> {
             }
             Event::ClientRequest(_, _, reply) => {
                 let answer = Answer::Refused(Refusal::NotLeader { leader: None });
-                reply.send(TimedAnswer { answer, at: None });
+                reply.send(TimedAnswer::from(answer));
             }
             Event::Inspection(inspect) => inspect(None),
             Event::Stop => return Err(Ended::Stopped),

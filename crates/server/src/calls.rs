@@ -12,6 +12,10 @@
 //! right away may begin any number of them. So a connection is not read as
 //! long as [`Waiting`] says that too many of its calls wait for their first
 //! turn. They get it in any case, so reading goes on.
+//!
+//! A call that is a stream is dropped where it does not end by itself though
+//! its caller is not known any more ([`CallWatch`]): over HTTP/2 it is reset.
+//! Over HTTP/1 the call is one with its connection, which ends then.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,6 +24,8 @@ use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper::rt::Executor;
+
+use super::stream_rights::CallWatch;
 
 /// How many calls of one connection are polled in one of its turns.
 const IN_A_ROW: u32 = 16;
@@ -85,6 +91,8 @@ pub(super) struct Calls {
     begun: CallExecutor,
     running: FuturesUnordered<PolledCall>,
     left: Arc<AtomicU32>,
+    /// Of the call that is one with the connection.
+    watch: CallWatch,
 }
 
 /// Where the HTTP library leaves calls that begin: it finds them while it is
@@ -116,6 +124,7 @@ struct PolledCall {
     call: Future,
     left: Arc<AtomicU32>,
     first: Option<FirstTurn>,
+    watch: CallWatch,
 }
 
 impl std::future::Future for PolledCall {
@@ -129,7 +138,12 @@ impl std::future::Future for PolledCall {
         };
         self.left.store(left, Ordering::Relaxed);
         self.first = None;
-        self.call.as_mut().poll(context)
+        let this = &mut *self;
+        let polled = this.watch.end().scope(|| this.call.as_mut().poll(context));
+        if polled.is_ready() {
+            return polled;
+        }
+        this.watch.poll(context)
     }
 }
 
@@ -143,6 +157,7 @@ impl Calls {
             },
             running: FuturesUnordered::new(),
             left: Arc::default(),
+            watch: CallWatch::new(),
         }
     }
 
@@ -151,17 +166,19 @@ impl Calls {
         self.begun.clone()
     }
 
-    /// Runs the calls beside their connection, until it ends.
-    pub(super) async fn beside<C>(&mut self, mut connection: Pin<&mut C>) -> C::Output
+    /// Runs the calls beside their connection, until it ends, or has to: then
+    /// there is no output.
+    pub(super) async fn beside<C>(&mut self, mut connection: Pin<&mut C>) -> Option<C::Output>
     where
         C: std::future::Future,
     {
         std::future::poll_fn(|context| {
-            let polled = connection.as_mut().poll(context);
-            if polled.is_pending() {
-                self.poll(context);
+            let end = self.watch.end();
+            if let Poll::Ready(output) = end.scope(|| connection.as_mut().poll(context)) {
+                return Poll::Ready(Some(output));
             }
-            polled
+            self.poll(context);
+            self.watch.poll(context).map(|()| None)
         })
         .await
     }
@@ -174,6 +191,7 @@ impl Calls {
                 call,
                 left: Arc::clone(left),
                 first: Some(first),
+                watch: CallWatch::new(),
             }));
         left.store(IN_A_ROW, Ordering::Relaxed);
         // Those that are left over have woken themselves, of which the set

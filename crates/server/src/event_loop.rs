@@ -292,7 +292,7 @@ impl EventLoop {
         if self.waiting.len() >= self.requests {
             self.shared.metrics.refused();
             let answer = Answer::Refused(Refusal::Busy);
-            return reply.send(TimedAnswer { answer, at: None });
+            return reply.send(TimedAnswer::from(answer));
         }
         let token = self.next_token;
         self.next_token += 1;
@@ -302,7 +302,7 @@ impl EventLoop {
                 self.shared.metrics.refused();
                 self.count_refusal(refusal);
                 let answer = Answer::Refused(refusal);
-                ReplyTo::InternalSession(sender).send(TimedAnswer { answer, at: None });
+                ReplyTo::InternalSession(sender).send(TimedAnswer::from(answer));
                 let operation = Operation::KeepAlive;
                 ClientRequest::Command(
                     Command {
@@ -440,7 +440,14 @@ impl EventLoop {
                 .map(|entry| entry.time),
             _ => None,
         };
-        reply.send(TimedAnswer { answer, at });
+        let owned = match &answer {
+            Answer::Done(Outcome::Opened(session)) => {
+                let opened = self.node.state().sessions().get(*session);
+                opened.is_some_and(|it| !it.owner().is_unowned())
+            }
+            _ => false,
+        };
+        reply.send(TimedAnswer { answer, at, owned });
     }
 
     /// What others are told after each round.
@@ -580,7 +587,7 @@ impl EventLoop {
     pub(super) fn end(mut self, ended: &Ended) -> Writer {
         for (_, reply) in self.waiting.drain() {
             let answer = Answer::Interrupted;
-            reply.send(TimedAnswer { answer, at: None });
+            reply.send(TimedAnswer::from(answer));
         }
         let why = ended.to_string();
         self.shared.health_status.send_modify(|health_status| {

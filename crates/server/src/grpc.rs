@@ -400,7 +400,11 @@ impl Exchange {
                 }
                 Err(error) => {
                     let what = Some(v1::answer::What::Error(error));
-                    refused.push(v1::Answer { number, what });
+                    refused.push(v1::Answer {
+                        number,
+                        what,
+                        owned: false,
+                    });
                     work += REFUSED_WORK;
                 }
             }

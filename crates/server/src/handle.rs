@@ -19,7 +19,7 @@ use super::config::Config;
 use super::errors::error;
 use super::inbox::{Event, Inbox, Inspection, ReplyTo, TimedAnswer};
 use super::inspection_queue;
-use super::internal_session::InternalSession;
+use super::internal_session::InternalSessions;
 use super::pages::Pages;
 use super::quota_usage::{Quota, Size};
 use super::session_rights::SessionRights;
@@ -34,7 +34,7 @@ pub(super) struct ServerHandle {
     pub(super) inbox: Arc<Inbox>,
     pub(super) shared: Arc<Shared>,
     pub(super) watchers: Arc<Watchers>,
-    pub(super) internal_session: Arc<InternalSession>,
+    pub(super) internal_sessions: Arc<InternalSessions>,
     pub(super) tokens: Tokens,
     pub(super) session_rights: Arc<SessionRights>,
     /// What keeps web pages out; with tokens there is no need.
@@ -101,7 +101,7 @@ impl ServerHandle {
             inbox: Arc::clone(inbox),
             shared: Arc::clone(shared),
             watchers: Arc::clone(watchers),
-            internal_session: Arc::default(),
+            internal_sessions: Arc::default(),
             tokens,
             session_rights: Arc::default(),
             pages: Pages::new(config).map(Arc::new),
@@ -180,7 +180,7 @@ impl ServerHandle {
     ) -> TimedAnswer {
         let Some(_permit) = self.permit() else {
             let answer = Answer::Refused(Refusal::Busy);
-            return TimedAnswer { answer, at: None };
+            return TimedAnswer::from(answer);
         };
         let (sender, answer) = oneshot::channel();
         let event = Event::ClientRequest(ask, quota, ReplyTo::One(sender));
@@ -210,11 +210,8 @@ impl ServerHandle {
     /// What came of something that was asked.
     pub(super) async fn answer(answer: oneshot::Receiver<TimedAnswer>) -> TimedAnswer {
         let answer = timeout(WITHIN, answer).await;
-        let interrupted = TimedAnswer {
-            answer: Answer::Interrupted,
-            at: None,
-        };
-        answer.ok().and_then(Result::ok).unwrap_or(interrupted)
+        let told = answer.ok().and_then(Result::ok);
+        told.unwrap_or_else(|| TimedAnswer::from(Answer::Interrupted))
     }
 
     /// Reads the machine's state.

@@ -35,6 +35,7 @@ use tokio_stream::StreamExt as _;
 use super::account::StreamKind;
 use super::errors::{error, invalid};
 use super::handle::ServerHandle;
+use super::objects::Objects;
 use super::tokens::Caller;
 use tenure_alpo::Operation;
 
@@ -218,7 +219,11 @@ fn parse<T: DeserializeOwned>(body: &BodyResult) -> Result<T, v1::Error> {
             cut(&why)
         ))
     };
-    serde_json::from_slice(body).map_err(invalid)
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let message = T::deserialize(Objects(&mut json));
+    message
+        .and_then(|message| json.end().map(|()| message))
+        .map_err(invalid)
 }
 
 /// Messages of a stream, an object a line.

@@ -116,6 +116,18 @@ pub(super) struct TimedAnswer {
     pub(super) answer: Answer,
     /// For a swap: the log's time of its entry, as long as it is known.
     pub(super) at: Option<LogTime>,
+    /// For the opening of a session: whether it has an owner.
+    pub(super) owned: bool,
+}
+
+impl From<Answer> for TimedAnswer {
+    fn from(answer: Answer) -> Self {
+        Self {
+            answer,
+            at: None,
+            owned: false,
+        }
+    }
 }
 
 impl TimedAnswer {

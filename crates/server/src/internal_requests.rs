@@ -15,7 +15,7 @@ use super::inbox::{Event, ReplyTo, TimedAnswer};
 use super::internal_session::{InternalSession, Open, UnderWay};
 use super::quota_usage::Quota;
 
-/// How long the session lives without being used.
+/// How long a session lives without being used.
 const TTL: Duration = Duration::from_secs(600);
 
 impl InternalSession {
@@ -109,9 +109,6 @@ impl InternalSession {
     }
 }
 
-const fn refused(refusal: Refusal) -> TimedAnswer {
-    TimedAnswer {
-        answer: Answer::Refused(refusal),
-        at: None,
-    }
+fn refused(refusal: Refusal) -> TimedAnswer {
+    TimedAnswer::from(Answer::Refused(refusal))
 }

@@ -32,7 +32,7 @@
 //! | `inbox`, `handle` | how events reach the event loop, and how many requests may be under way |
 //! | `keep_alive_batch` | keep-alives that are proposed together |
 //! | `quota_usage` | how much room registers may take |
-//! | `internal_session`, `internal_requests` | a session of the server's own, for clients without one |
+//! | `internal_session`, `internal_requests` | sessions of the server's own, for clients without one |
 //! | `watchers`, `watch_dispatch`, `watch_queue` | the watchers of registers, the task that sends them changes, and the queue of each |
 //! | `watching`, `watch_start`, `inspection_queue` | a watch as a client sees it; the pages that it begins with; reads of the state that wait for their turn |
 //! | `backup` | everything in one file, and back |
@@ -43,6 +43,7 @@
 //! | `tokens` | who may do what |
 //! | `audit` | who changed what |
 //! | `services`, `streams`, `steps`, `http`, `listen`, `protocol_detection` | what clients see: gRPC and HTTP on one port |
+//! | `objects` | messages in JSON are objects |
 //! | [`transport`] | how servers reach each other |
 //! | [`wal`] | the files of the log |
 //! | `calls` | the calls of one connection, which have their turns together |
@@ -87,6 +88,7 @@ mod listen;
 mod log_rate_limit;
 mod loop_threads;
 mod metrics;
+mod objects;
 mod pages;
 mod peer_messages;
 mod peers;

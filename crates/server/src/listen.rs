@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Version};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -33,11 +33,10 @@ use tenure_core::time::Instant;
 use tenure_runtime::clock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
-use tokio_stream::StreamExt as _;
 use tonic::service::Routes;
 
 use super::account::{Account, CallerId, Connection, RequestCharge, StreamKind};
-use super::body_limit::MeteredBody;
+use super::body_limit::{self, MeteredBody};
 use super::calls::{CallExecutor, Calls, Waiting};
 use super::config::Config;
 use super::connection_limit::{ConnectionCapacity, ConnectionLimit, ConnectionPermit};
@@ -71,10 +70,6 @@ const SEND_BYTES: usize = 64 * 1024;
 /// for them. Left to itself it takes megabytes, of each connection that is not
 /// read, and to copy them keeps a thread from all others.
 const UNSENT_BYTES: u32 = 32 * 1024;
-/// The largest body that is read to its end though its call is refused, and how
-/// long that may take.
-const REFUSED_BODY_BYTES: u64 = 64 * 1024;
-const REFUSED_BODY_WITHIN: Duration = Duration::from_secs(1);
 /// Calls of one connection, as long as it lives, of which some of the body
 /// comes after they were refused: each of them makes the HTTP library queue a
 /// frame, which takes memory until the client reads it. One more closes the
@@ -275,7 +270,7 @@ impl ConnectionTask {
                 return Some(Closed::Idle);
             }
         };
-        let error = served.err()?;
+        let error = served?.err()?;
         tracing::debug!("a client's connection ended: {error}");
         let known = error.downcast_ref::<hyper::Error>();
         let slow = known.is_some_and(hyper::Error::is_timeout);
@@ -370,23 +365,25 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
     {
         let mut response = http::failed(refused.error);
         *response.status_mut() = refused.status;
-        read_to_its_end(request, &connection).await;
+        read_on(request, &connection);
         return response;
     }
     let (caller, asked) = match admit(&handle, &mut request, &connection, permit.as_deref()) {
         Ok(admitted) => admitted,
         Err(refused) => {
             let answer = turn_away(&request, refused);
-            read_to_its_end(request, &connection).await;
+            read_on(request, &connection);
             return answer;
         }
     };
     request.extensions_mut().insert(caller.clone());
     let grpc = is_grpc(&request);
     let keeps = request.uri().path() != EXCHANGE;
+    let read_on = is_read_on(&request);
     let (mut parts, body) = request.into_parts();
     let within = handle.message_within;
-    let body = MeteredBody::new(body, &parts.headers, Arc::clone(&asked), within, keeps);
+    let mut body = MeteredBody::new(body, &parts.headers, Arc::clone(&asked), within, keeps);
+    body.read_on = read_on;
     let mut body = Body::new(body);
     if !keeps {
         let body = std::mem::take(&mut body);
@@ -420,22 +417,20 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
 /// The one call that sends more than one message.
 const EXCHANGE: &str = "/tenure.v1.Pipeline/Exchange";
 
-/// Reads the small body of a refused call over HTTP/2. Were the call answered
-/// before, the stream would be reset after the answer, and clients such as
-/// curl take that for a failure.
-async fn read_to_its_end(request: Request, connection: &Connection) {
-    let length = request.headers().get(CONTENT_LENGTH);
-    let length = length.and_then(|it| it.to_str().ok()?.parse::<u64>().ok());
-    let small = length.is_some_and(|it| (1..=REFUSED_BODY_BYTES).contains(&it));
-    if !small || request.version() != Version::HTTP_2 || is_grpc(&request) {
-        return;
+/// Whether what is left of a request's body is read although it was answered:
+/// over HTTP/2 the stream would be reset after the answer, and clients such as
+/// curl take that for a failure. gRPC's do not.
+fn is_read_on(request: &Request) -> bool {
+    request.version() == Version::HTTP_2 && !is_grpc(request)
+}
+
+/// Reads the body of a refused call, beside its answer.
+fn read_on(request: Request, connection: &Connection) {
+    if is_read_on(&request)
+        && let Ok(counted) = RequestCharge::begin(connection.alone(), 0, false)
+    {
+        body_limit::read_on(request.into_body(), counted);
     }
-    let Ok(_counted) = RequestCharge::begin(connection.alone(), 0, false) else {
-        return;
-    };
-    let mut body = request.into_body().into_data_stream();
-    let read = async { while let Some(Ok(_)) = body.next().await {} };
-    let _ = timeout(REFUSED_BODY_WITHIN, read).await;
 }
 
 fn turn_away(request: &Request, refused: v1::Error) -> Response {

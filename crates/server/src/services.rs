@@ -61,10 +61,7 @@ impl ServerHandle {
             (state.find(query, 0), Applied::of(node))
         };
         let (seen, applied) = self.inspect(inspect).await?;
-        let told = TimedAnswer {
-            answer: tenure_alpo::Answer::Read(seen),
-            at: None,
-        };
+        let told = TimedAnswer::from(tenure_alpo::Answer::Read(seen));
         found(told, &self.shared).map(|found| (found, applied))
     }
 

@@ -135,15 +135,11 @@ impl ServerHandle {
         let proof = self.proof(caller).with(hashed(&request.secret)?);
         let opening = translate::open(request.ttl_millis, &proof)?;
         let told = self.ask_to_open(opening).await;
+        let owned = told.owned;
         let session = match done(told, &self.shared)? {
             (Outcome::Opened(session), _) => session,
             (other, _) => return Err(error(Cause::Unspecified, format!("found {other:?}"))),
         };
-        let owned = move |node: &Node| {
-            let opened = node.state().sessions().get(session);
-            opened.is_some_and(|it| !it.owner().is_unowned())
-        };
-        let owned = self.inspect(owned).await?;
         Ok(v1::OpenSessionResponse { session, owned })
     }
 
@@ -167,9 +163,8 @@ impl ServerHandle {
             }
             None => {
                 let quota = caller.quota();
-                self.internal_session
-                    .run(self, operation, quota.as_ref())
-                    .await
+                let session = self.internal_sessions.of(self.proof(caller).opener);
+                session.run(self, operation, quota.as_ref()).await
             }
         };
         done(told, &self.shared)

@@ -80,7 +80,7 @@ impl ServerHandle {
             }))
         };
         let answer = Answer::Read(self.inspect_in_turn(inspect).await?);
-        let told = TimedAnswer { answer, at: None };
+        let told = TimedAnswer::from(answer);
         translate::found(told, &self.shared).map(translate::log_response)
     }
 }

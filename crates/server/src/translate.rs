@@ -333,6 +333,7 @@ pub(super) fn answer(
     shared: &Shared,
     clock: StoreTime,
 ) -> v1::Answer {
+    let owned = told.owned;
     let what = match &told.answer {
         Answer::Read(_) => found(told, shared).map(|found| match found {
             QueryResult::Register(..) => answer::What::Read(read_response(found)),
@@ -364,5 +365,6 @@ pub(super) fn answer(
     v1::Answer {
         number: ticket.number,
         what: Some(what.unwrap_or_else(answer::What::Error)),
+        owned,
     }
 }

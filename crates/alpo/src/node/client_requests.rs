@@ -1,5 +1,6 @@
 //! What a leader is asked: which commands and sessions it appends to its
-//! log, and which it refuses; and which sessions it ends by itself.
+//! log, which wait for their turn, and which it refuses; and which sessions it
+//! ends by itself.
 
 use alloc::vec::Vec;
 
@@ -7,7 +8,8 @@ use tenure_core::ids::Term;
 
 use super::super::bug::Bug;
 use super::super::entry::{Command, Entry, Payload};
-use super::super::session_owner::{OpenSession, OwnershipProof, SessionOwner};
+use super::super::session_owner::{OpenSession, OwnershipProof, SessionOpener, SessionOwner};
+use super::fair_queue::{Flow, Waiting};
 use super::leader::Leader;
 use super::pending_proposals::Admission;
 use super::server::Server;
@@ -28,6 +30,75 @@ impl Leader {
             }
             return;
         }
+        if let Some((flow, weight)) = self.waits_its_turn(server, &ask) {
+            let waiting = Waiting { token, ask, weight };
+            if !self.pending_proposals.push_waiting(server, flow, waiting) {
+                server.answer(token, Answer::Refused(Refusal::Busy));
+            }
+            return self.admit_in_turn(server);
+        }
+        self.admit(server, token, ask);
+    }
+
+    /// Whether a request has to wait for its turn: the log has no room for it
+    /// now, or one of its session waits before it. Answers, and what is in the
+    /// log already, wait for nothing.
+    ///
+    /// What an operator asks for is small, and does not wait.
+    fn waits_its_turn(&self, server: &Server, ask: &ClientRequest) -> Option<(Flow, usize)> {
+        let pending = &self.pending_proposals;
+        let entry = |payload| Entry {
+            id: 0,
+            term: Term::ZERO,
+            time: 0,
+            payload,
+        };
+        match ask {
+            ClientRequest::Open(OpenSession { ttl, owner, .. }) => {
+                let weight = entry(Payload::Open { ttl: *ttl }).weight();
+                let waits = pending.is_crowded(&server.config, weight);
+                waits.then(|| (Flow::new(owner.opener, 0), weight))
+            }
+            ClientRequest::Command(command, proof) => {
+                let weight = entry(Payload::NoOp).weight() + command.operation.weight();
+                let waits = pending.queues(command.session)
+                    || pending.is_crowded(&server.config, weight)
+                        && matches!(pending.judge(server, command, proof), Admission::Append);
+                waits.then(|| (Self::flow(server, command), weight))
+            }
+            // Whether it is new is known when those before it are in the log.
+            ClientRequest::Repeat(it) => {
+                let command = &it.0;
+                let weight = entry(Payload::NoOp).weight() + command.operation.weight();
+                let waits = pending.queues(command.session);
+                waits.then(|| (Self::flow(server, command), weight))
+            }
+            ClientRequest::End { .. }
+            | ClientRequest::Read(_)
+            | ClientRequest::Change(_)
+            | ClientRequest::ChangeOf { .. }
+            | ClientRequest::Transfer(_) => None,
+        }
+    }
+
+    fn flow(server: &Server, command: &Command) -> Flow {
+        let session = server.state.sessions().get(command.session);
+        let opener = session.map_or(SessionOpener::Server, |it| it.owner().opener);
+        Flow::new(opener, command.session)
+    }
+
+    /// Takes in what has waited, as far as the log has room for it.
+    pub(super) fn admit_in_turn(&mut self, server: &mut Server) {
+        // While it hands over, the transferee must not be given ever more.
+        while self.transfer.is_none()
+            && let Some(it) = self.pending_proposals.next_turn(&server.config)
+        {
+            self.admit(server, it.token, it.ask);
+        }
+    }
+
+    /// Does what is asked for now.
+    fn admit(&mut self, server: &mut Server, token: u64, ask: ClientRequest) {
         match ask {
             ClientRequest::Open(opening) => self.open(server, token, &opening),
             ClientRequest::End {

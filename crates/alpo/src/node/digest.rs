@@ -84,6 +84,7 @@ impl Server {
 impl Leader {
     fn digest(&self, into: &mut impl Hasher) {
         (self.no_op, self.pending_proposals.backlog_len()).hash(into);
+        self.pending_proposals.queue_len().hash(into);
         let transfer = self
             .transfer
             .map(|transfer| (transfer.to, transfer.timeout_now_sent));

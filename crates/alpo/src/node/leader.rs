@@ -299,7 +299,9 @@ impl Leader {
         let mut answers = Vec::with_capacity(most.min(APPEND_ENTRIES));
         let pending_proposals = &mut self.pending_proposals;
         let expiring = &mut self.expiring;
+        let mut newest = None;
         server.commit_to(reached, |entry, outcome| {
+            newest = Some((entry.id, entry.time));
             if let Payload::Expire { session } = &entry.payload {
                 expiring.remove(session);
             }
@@ -312,6 +314,11 @@ impl Leader {
             let answer = Self::answer_told(server, opened, outcome);
             server.answer(token, answer);
         }
+        if let Some((id, appended_at)) = newest.filter(|(id, _)| *id >= self.no_op) {
+            let delay = self.time(server).saturating_sub(appended_at);
+            let (last, window) = (server.log.last().id, &mut self.pending_proposals.window);
+            window.committed(id, delay, last, &server.config);
+        }
         if self.ready_at.is_none() && reached >= self.no_op {
             self.ready_at = Some(self.time(server));
             self.admit_backlog(server);
@@ -319,6 +326,7 @@ impl Leader {
         if self.pending_proposals.session_ends.next_may_come() {
             self.expire(server);
         }
+        self.admit_in_turn(server);
     }
 
     /// Proposes what waits in the backlog.
@@ -339,8 +347,13 @@ impl Leader {
             self.heartbeats(server);
         }
         let round = self.quorum_rounds.current();
+        let more_waits = self.pending_proposals.queue_len() > 0;
         for (id, peer) in &mut self.peers {
             replicate(server, *id, peer, round);
+            if more_waits {
+                // It would be sent what waits for its turn, too.
+                peer.pacing.room(&server.config);
+            }
         }
         self.offer(server);
     }

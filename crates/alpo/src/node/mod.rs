@@ -23,12 +23,14 @@
 //! [`poll`](Machine::poll) leave together: one batch for the disk, one
 //! request for each peer.
 
+mod admission_window;
 mod bounds;
 mod candidate;
 mod client_requests;
 mod compare_checksums;
 mod digest;
 mod disk;
+mod fair_queue;
 mod follower;
 mod leader;
 mod members;

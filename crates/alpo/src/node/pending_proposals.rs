@@ -17,6 +17,8 @@ use super::super::entry::{ClusterVersion, Command, Entry, Operation, Outcome, Pa
 use super::super::ids::LogId;
 use super::super::session_owner::{OpenSession, OwnershipProof, SessionOpener};
 use super::super::state::{MAX_BOUND, MAX_WINDOW, SerialStatus, Session};
+use super::admission_window::AdmissionWindow;
+use super::fair_queue::{FairQueue, Flow, Waiting};
 use super::server::Server;
 use super::session_ends::SessionEnds;
 use super::types::{Answer, ClientRequest, Refusal};
@@ -42,6 +44,10 @@ pub(super) struct PendingProposals {
     backlog_bytes: usize,
     /// Bytes of entries that are not applied yet.
     uncommitted: usize,
+    /// How many of these there may be before others wait.
+    pub(super) window: AdmissionWindow,
+    /// They wait here for their turn.
+    queue: FairQueue,
 }
 
 /// One of so many sessions is kept for those whose sessions are not counted:
@@ -63,6 +69,49 @@ impl PendingProposals {
     /// Whether there is room for `payload`.
     pub(super) fn has_room(&self, server: &Server, weight: usize) -> bool {
         self.uncommitted == 0 || self.uncommitted + weight <= server.config.uncommitted_bytes
+    }
+
+    /// Whether an entry of this weight may be appended now, and not only when
+    /// what is uncommitted has become less.
+    fn fits_window(&self, config: &Config, weight: usize) -> bool {
+        self.uncommitted == 0 || self.uncommitted + weight <= self.window.bytes(config)
+    }
+
+    /// Whether a new entry of this weight has to wait for its turn.
+    pub(super) fn is_crowded(&self, config: &Config, weight: usize) -> bool {
+        !self.queue.is_empty() || !self.fits_window(config, weight)
+    }
+
+    /// Whether requests of this session wait for their turn.
+    pub(super) fn queues(&self, session: SessionId) -> bool {
+        self.queue.has(session)
+    }
+
+    /// Lets a request wait for its turn; `false` if too much waits.
+    pub(super) fn push_waiting(&mut self, server: &Server, flow: Flow, waiting: Waiting) -> bool {
+        let taken = self.uncommitted + self.queue.bytes();
+        let free = server.config.uncommitted_bytes.saturating_sub(taken);
+        if !self.queue.has_room(flow, waiting.weight, free) {
+            return false;
+        }
+        self.window.is_full();
+        self.queue.push(flow, waiting);
+        true
+    }
+
+    /// The request whose turn it is, if the log has room for it.
+    pub(super) fn next_turn(&mut self, config: &Config) -> Option<Waiting> {
+        let weight = self.queue.next()?;
+        if !self.fits_window(config, weight) {
+            self.window.is_full();
+            return None;
+        }
+        self.queue.pop()
+    }
+
+    /// How many requests wait for their turn.
+    pub(super) const fn queue_len(&self) -> usize {
+        self.queue.len()
     }
 
     /// Puts `ask` into the backlog; `false` if that is full.
@@ -344,7 +393,7 @@ impl PendingProposals {
     pub(super) fn abandon(self) -> (impl Iterator<Item = u64>, impl Iterator<Item = u64>) {
         let waiting = self.waiters.into_iter().map(|(_, token)| token);
         let backlog = self.backlog.into_iter().map(|(token, _)| token);
-        (waiting, backlog)
+        (waiting, self.queue.into_tokens().chain(backlog))
     }
 }
 

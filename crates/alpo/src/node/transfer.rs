@@ -76,6 +76,7 @@ impl Leader {
         if let Some(token) = transfer.token {
             server.answer(token, Answer::Refused(Refusal::NotHandedOver));
         }
+        self.admit_in_turn(server);
         self.admit_backlog(server);
     }
 }

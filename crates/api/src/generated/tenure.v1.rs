@@ -788,6 +788,10 @@ pub struct Answers {
 pub struct Answer {
     #[prost(uint64, tag = "1")]
     pub number: u64,
+    /// With `opened`: whether the cluster has noted whose the session is, by the
+    /// secret or by the token.
+    #[prost(bool, tag = "12")]
+    pub owned: bool,
     #[prost(oneof = "answer::What", tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     pub what: ::core::option::Option<answer::What>,
 }

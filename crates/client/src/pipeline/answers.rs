@@ -23,7 +23,7 @@ impl Pipeline {
         outcomes: &mut Outcomes,
     ) -> Verdict {
         self.unanswered_since = now;
-        let v1::Answer { number, what } = answer;
+        let v1::Answer { number, what, .. } = answer;
         let what = what.ok_or_else(|| Error::Unknown("an answer without content".into()));
         let verdict = if let Some(at) = self.in_flight.find(number) {
             self.command_answered(now, at, what, outcomes)

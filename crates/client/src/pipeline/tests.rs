@@ -218,7 +218,11 @@ impl World {
         if let Some(request) = self.up.pop_front() {
             let what = Some(self.server.answer(&request.what.expect("a question")));
             let number = request.number;
-            self.down.push_back(v1::Answer { number, what });
+            self.down.push_back(v1::Answer {
+                number,
+                what,
+                owned: false,
+            });
         }
     }
 
@@ -304,7 +308,11 @@ impl World {
                 if let Some(request) = self.up.pop_front() {
                     let what = Some(failed(v1::Cause::Busy, 0));
                     let number = request.number;
-                    self.down.push_back(v1::Answer { number, what });
+                    self.down.push_back(v1::Answer {
+                        number,
+                        what,
+                        owned: false,
+                    });
                 }
             }
             97 => {
@@ -316,7 +324,11 @@ impl World {
                     }
                     let what = Some(failed(v1::Cause::Interrupted, 0));
                     let number = request.number;
-                    self.down.push_back(v1::Answer { number, what });
+                    self.down.push_back(v1::Answer {
+                        number,
+                        what,
+                        owned: false,
+                    });
                 }
             }
             98 => {
@@ -499,7 +511,11 @@ fn the_end_of_a_session_that_finds_no_room_comes_again() {
     let request = world.up.pop_front().expect("the end of the session");
     let what = Some(failed(v1::Cause::Busy, 0));
     let number = request.number;
-    world.down.push_back(v1::Answer { number, what });
+    world.down.push_back(v1::Answer {
+        number,
+        what,
+        owned: false,
+    });
     world.read();
     world.write();
     assert!(world.up.is_empty(), "after a pause");
@@ -588,6 +604,7 @@ fn a_leader_that_lacks_what_was_answered_is_left() {
     let answer = v1::Answer {
         number: request.number,
         what: Some(failed(v1::Cause::OutOfOrder, 2)),
+        owned: false,
     };
     let verdict = world
         .pipeline

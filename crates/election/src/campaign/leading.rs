@@ -218,8 +218,11 @@ impl Leading {
             let asked = pending.asked;
             return self.confirmed(context, asked);
         }
-        let pause = context.write_failed(failure);
-        self.stage = if failure.class == FailureClass::Conflict {
+        // A confirmation writes nothing that anybody could have outrun.
+        let over = Failure::session_over();
+        let ended = failure.class == FailureClass::Conflict;
+        let pause = context.write_failed(if ended { &over } else { failure });
+        self.stage = if ended {
             // The session is over: the register says who holds it now.
             Stage::Checking(context.request_read())
         } else {

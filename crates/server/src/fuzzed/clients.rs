@@ -256,7 +256,7 @@ fn settle(node: &mut Node, now: Now, replies: &mut BTreeMap<u64, ReplyTo>) {
             }
             Output::Answer { token, answer } => {
                 if let Some(reply) = replies.remove(&token) {
-                    reply.send(TimedAnswer { answer, at: None });
+                    reply.send(TimedAnswer::from(answer));
                 }
             }
             Output::Halt(fault) => panic!("a client has ended the server: {fault:?}"),

@@ -300,7 +300,8 @@ pub(super) fn denied(name: &str, need: Need<'_>) -> v1::Error {
         Need::Read(key) => format!("the right to read {:?}", cut(key)),
         Need::Swap(swap) => match election(&swap.key) {
             Some(name) => format!(
-                "the right to write {:?}, or to campaign in {:?} with a record of it",
+                "the right to write {:?}, or to campaign in {:?} with a record of it, which has \
+                 at most 16 addresses and 16 KiB of params",
                 cut(&swap.key),
                 cut(name)
             ),

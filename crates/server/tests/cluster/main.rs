@@ -21,4 +21,5 @@ mod strangers;
 mod tls;
 mod tokens;
 mod two_clusters;
+mod unread;
 mod watches;

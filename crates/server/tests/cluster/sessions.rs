@@ -161,6 +161,33 @@ async fn a_serial_stands_for_one_command_whichever_way_it_comes() {
 }
 
 #[tokio::test]
+async fn a_stream_tells_whether_a_session_has_an_owner_as_a_call_does() {
+    let servers = Servers::found(1, 0);
+    servers.leader().await;
+    owning(&servers, "none").await;
+    let secrets = [SECRET, b""];
+    let requests = (1..).zip(secrets).map(|(number, secret)| v1::Request {
+        number,
+        what: Some(request::What::Open(10_000)),
+        secret: bytes(secret),
+    });
+    let requests = v1::Requests {
+        requests: requests.collect(),
+    };
+    let mut client = PipelineClient::new(servers.channel(1).await);
+    let answers = client.exchange(tokio_stream::iter([requests])).await;
+    let mut answers = answers.expect("a stream").into_inner();
+    let mut told = std::collections::BTreeMap::new();
+    while let Some(message) = answers.message().await.expect("answers") {
+        for answer in message.answers {
+            assert!(matches!(answer.what, Some(answer::What::Opened(_))));
+            told.insert(answer.number, answer.owned);
+        }
+    }
+    assert_eq!(told.into_values().collect::<Vec<_>>(), [true, false]);
+}
+
+#[tokio::test]
 async fn a_secret_is_asked_of_each_call_and_once_of_each_stream() {
     let servers = Servers::found(1, 0);
     servers.leader().await;

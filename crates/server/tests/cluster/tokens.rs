@@ -472,11 +472,29 @@ async fn who_may_not_campaign_any_more_holds_no_election_by_its_session() {
     let leadership = tokio::time::timeout(PATIENCE, first.elected()).await;
     let leadership = leadership.expect("in time").expect("elected");
     let mut second = stand(session(named(&servers, "other")), "second");
+    let mut events = first.events();
 
     write(&file, &[("pay", "log = \"append\""), ("other", rights)]);
     let why = tokio::time::timeout(PATIENCE, leadership.cancelled()).await;
     why.expect("it is told to stop");
     drop(leadership);
+    // It is told why, and of nobody who changed the register.
+    let mut told = Vec::new();
+    let reason = async {
+        loop {
+            let event = events.next().await.expect("it goes on");
+            if let tenure::election::Event::Trouble { failure, .. } = event {
+                told.push(failure.why.to_string());
+                if told.iter().any(|why| why.contains("campaign in")) {
+                    return;
+                }
+            }
+        }
+    };
+    let reason = tokio::time::timeout(PATIENCE, reason).await;
+    reason.unwrap_or_else(|_| panic!("expected the right that it lacks, found {told:?}"));
+    let somebody = told.iter().find(|why| why.contains("somebody else"));
+    assert_eq!(somebody, None);
     let next = tokio::time::timeout(PATIENCE, second.elected()).await;
     assert!(next.expect("in time").expect("elected").is_valid());
     // The token itself is as good as it was for what it is for.

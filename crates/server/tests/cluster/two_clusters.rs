@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure_client::Error;
+use tenure_client::{Error, WatchEvent, WatchTarget};
 use tonic::Code;
 
 use crate::certificates::authority;
-use crate::servers::Servers;
+use crate::servers::{PATIENCE, Servers};
 use crate::tls::{client as with_tls, secured_with, write as certify};
 use crate::tokens::{guarded_with, named, write};
 
@@ -27,7 +27,10 @@ async fn three() -> (Servers, tempfile::TempDir) {
     (servers, dir)
 }
 
-const TOKENS: [(&str, &str); 2] = [("boss", "admin = true"), ("clerk", "log = \"append\"")];
+const TOKENS: [(&str, &str); 2] = [
+    ("boss", "admin = true"),
+    ("clerk", "log = \"append\"\nread = [\"watched\"]"),
+];
 
 fn tokens(dir: &Path, number: u64) -> PathBuf {
     dir.join(number.to_string())
@@ -85,7 +88,20 @@ async fn a_cluster_that_refuses_a_token_is_alive_beside_another() {
     let new = named(&servers, "clerk");
     let new = new.within(SILENCE / 2);
     let old = old.within(SILENCE);
-    let (old, new) = tokio::join!(old.append("two"), new.append("two"));
+    // A watch, whose first server may be any, is told nothing either.
+    let mut watch = named(&servers, "clerk").watch(WatchTarget::Prefix("watched".into()));
+    let watched = async {
+        loop {
+            match watch.next().await {
+                WatchEvent::Began(_) => panic!("it believes the first one that answers"),
+                WatchEvent::Down(why) if why.contains("expected servers of one") => return,
+                _ => {}
+            }
+        }
+    };
+    let watched = tokio::time::timeout(PATIENCE, watched);
+    let (old, new, watched) = tokio::join!(old.append("two"), new.append("two"), watched);
+    watched.expect("it says why");
     for said in [new, old] {
         told(&servers, &said.expect_err("no leader is believed"));
     }

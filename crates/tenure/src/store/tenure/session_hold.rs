@@ -418,6 +418,9 @@ impl Hold for SessionHold {
             };
             match done {
                 Some(Ok(())) => Ok(start),
+                // A session that is refused is given up, and why is worth more
+                // than that it is over.
+                Some(Err(error)) if error.is_denied() => Err(error.into()),
                 _ if slot.shared.session.is_over() => Err(StoreError::Conflict),
                 Some(Err(error)) => Err(error.into()),
                 None => Err(StoreError::unknown("nobody waits for the answer")),
