@@ -273,7 +273,7 @@ impl Candidate {
         }
         server.vetoed = true;
         server.emit(Event::Vetoed);
-        CandidacyOutcome::Follower(StepDownReason::LeaderKnown)
+        CandidacyOutcome::Follower(StepDownReason::BetterLog)
     }
 
     /// Whether this server's voters, those who deferred to it and *their*
@@ -312,7 +312,7 @@ impl Candidate {
             deferred,
             answered,
             transfer,
-            // Clocks, and how far to wind them; numbers are judged by `base`.
+            // Clocks, and how far to wind them; numbers are judged by `before`.
             before: _,
             deadline: _,
             asked_since: _,

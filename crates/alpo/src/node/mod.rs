@@ -334,7 +334,7 @@ impl Node {
     /// Asks for votes, or for pre-votes first.
     fn campaign(&mut self, cycles: u32) {
         if self.server.is_silent() {
-            return self.become_follower(StepDownReason::NoMajority);
+            return self.become_follower(StepDownReason::OwesSilence);
         }
         if self.server.planted(Bug::NoPoll) {
             return self.stand(false, cycles);
@@ -349,7 +349,7 @@ impl Node {
         // Its own vote is one too. What its leader asks for ends no lease:
         // that leader gave it up before it asked.
         if self.server.is_silent() && !transfer {
-            return self.become_follower(StepDownReason::NoMajority);
+            return self.become_follower(StepDownReason::OwesSilence);
         }
         self.server.leader = None;
         // After the last term there is none to stand in, and after the last
