@@ -2,7 +2,7 @@
 //!
 //! Each is a one-line switch at the place in production code where the
 //! mistake would really be made. The list is the design's own: each hole of
-//! the sources as they left it (H1 to H16), the classical ways to get a
+//! the sources as they left it (H1 to H18), the classical ways to get a
 //! replicated log wrong, two of founding one, five of registers that are
 //! bound to sessions, three of the silence that a lease counts on, one of a
 //! disk that stalls, and those of who is who (`docs/design/identity.md`). The feature

@@ -1,5 +1,5 @@
-//! What a server is, whatever the hour: for those who explore all of its
-//! futures and want to know which they have seen.
+//! A hash of a server's state without its clocks. The model checker uses it to
+//! recognise states that it has seen.
 //!
 //! Two servers with the same digest do the same in every schedule, up to
 //! *when*. Left out is what the explorer decides in the clock's stead (when

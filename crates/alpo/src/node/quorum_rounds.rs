@@ -40,8 +40,10 @@ pub(super) struct QuorumRounds {
 }
 
 impl QuorumRounds {
-    /// At the start of a leadership, which a majority has just confirmed by its
-    /// votes.
+    /// At the start of a leadership. No round is confirmed yet: `confirmed_at`
+    /// says only since when rounds are waited for. Votes are no confirmation
+    /// for a lease, since a voter that gives its vote refuses no others;
+    /// `reads.rs` says why no read rests on that.
     pub(super) const fn new(now: Instant) -> Self {
         Self {
             current: 0,
