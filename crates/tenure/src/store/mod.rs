@@ -1,9 +1,12 @@
-//! The waist of the system: a store of compare-and-swap registers.
+//! One interface to every backend: a store of compare-and-swap registers.
 //!
-//! Everything above (elections, membership, names) is built on this trait
-//! and nothing else; every backend implements it and nothing more. What the
-//! operations mean is written down as code in [`tenure_core::cas`]; the
-//! suite in `conformance` holds a backend to it.
+//! Everything above (elections and groups) is built on the trait [`Store`]. A
+//! backend must read, compare-and-swap, delete, list and watch registers. It
+//! may offer more: a clock ([`Features`]), sessions that hold a register
+//! ([`Store::hold`]), a list of candidates ([`Store::candidates`]), the length
+//! of a round trip ([`Store::round_trip`]). What the operations mean is written
+//! down as code in [`tenure_core::cas`]; the suite in `conformance` holds a
+//! backend to it.
 //!
 //! # Contract
 //!
