@@ -1,5 +1,8 @@
 //! Who waits for which entry, and which requests a leader takes in.
 //!
+//! This is the leader's part of deduplication (Raft's client sessions, *exactly
+//! once*; `state/sessions.rs` has the part of the applied state).
+//!
 //! A request is looked for in three places before it is appended, so that it
 //! stands in the log once: among those done (the session remembers them),
 //! among the uncommitted ones (the *tail* of its session, kept here), and
