@@ -362,8 +362,8 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
         Err(refused) => return turn_away(&request, refused),
     };
     let Some(connection) = request.extensions_mut().remove::<Arc<Connection>>() else {
-        let nobody = error(Cause::Unspecified, "nobody noted where the call came from");
-        return turn_away(&request, nobody);
+        let unknown = error(Cause::Unspecified, "internal error: the connection is missing");
+        return turn_away(&request, unknown);
     };
     if let Some(pages) = &handle.pages
         && let Err(refused) = pages.judge(&request, &handle.shared.metrics)

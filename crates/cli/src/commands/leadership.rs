@@ -116,8 +116,8 @@ impl<'a> Leading<'a> {
             }
             Event::WatchdogLost => {
                 tracing::error!(
-                    "{}: the keeper of the guardian has failed; nobody can see the command \
-                     end, so the election is held until its lease is over",
+                    "{}: the watchdog thread has failed, so the end of the command cannot be \
+                     observed; keeping the election until the lease runs out",
                     self.name
                 );
                 wait_out_lease(self.election, self.leadership).await;

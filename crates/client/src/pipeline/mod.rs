@@ -9,15 +9,15 @@
 //! Four rules keep "perhaps" apart from "no":
 //!
 //! * what was never sent and ran out of time certainly did not happen; what
-//!   was sent and ran out of time is unknown, and *stays in flight* without
-//!   anybody waiting for it: a gap in the serials would stop the session;
+//!   was sent and ran out of time is unknown, and *stays in flight* although no
+//!   caller waits for it: a gap in the serials would stop the session;
 //! * a session that is over takes what was in flight under it along, as
 //!   unknown. Only what was told at each sending that it was not taken, at
 //!   last because the session is over, goes on under a new session;
 //! * a refusal speaks of the sending that it answers. Servers judge who asks
 //!   before they see that something is asked again, so a right that was taken
 //!   away since proves nothing about a sending whose answer was lost;
-//! * a leader that lacks what was answered already is none that counts.
+//! * a leader that lacks an answered command was deposed; the client leaves it.
 //!
 //! Sessions are opened with a secret, and each stream shows it with the first
 //! command of a session, so no other client can use it
@@ -50,7 +50,7 @@ use crate::Error;
 const WAITING_MAX: usize = 65_536;
 /// Bytes of them, at most.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Looks whose answers are waited for, at most.
+/// Queries in flight, at most.
 const QUERIES_MAX: usize = 1_024;
 /// How many requests a new stream gets before it has answered one: whether it
 /// leads to somebody who leads is not known yet.
@@ -68,7 +68,7 @@ pub(super) type Outcomes = Vec<(Reply, Outcome)>;
 pub(super) enum Verdict {
     /// Nothing.
     Stay,
-    /// It leads to nobody who leads.
+    /// The server at the other end is not the leader.
     Leave {
         /// Why.
         why: String,
@@ -108,7 +108,7 @@ pub(super) struct Pipeline {
     queries: VecDeque<PendingRequest<request::What>>,
     waiting_bytes: usize,
     in_flight: InFlight,
-    /// Looks that are asked, by name.
+    /// Queries in flight, by name.
     asked: BTreeMap<u64, PendingRequest<request::What>>,
     /// The last name given; names grow for as long as the pipeline lives.
     name: u64,

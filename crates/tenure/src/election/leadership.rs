@@ -1,11 +1,13 @@
-//! The proof that this process leads, and the leash on its work.
+//! A [`Leadership`] proves that this process leads, and stops its work at the
+//! deadline.
 //!
-//! A [`Leadership`] holds the election: the work counts as ended when its last
+//! It holds the election: the work counts as ended when its last
 //! clone is dropped. A [`LeadershipView`] tells the same of it and holds
 //! nothing. Both have one state, [`Granted`], which the driver writes.
 //!
-//! The end of the grant is one atomic. Zero is final: whoever sees it has seen
-//! the leadership end, and no renewal that is on its way brings it back.
+//! The end of the grant is one atomic. The value zero is final: a thread that
+//! reads it knows that the leadership has ended, and no renewal that is on its
+//! way brings it back.
 
 #[cfg(debug_assertions)]
 use std::collections::BTreeMap;
