@@ -1,7 +1,7 @@
 //! A blank server on its way into a cluster.
 //!
 //! It greets everybody it was told of and hears who they are, until all are
-//! blank too (then they found a cluster), or somebody has one that it belongs
+//! blank too (then they found a cluster), or one of them has one that it belongs
 //! to. What it may conclude from which answer is judged by
 //! [`Bootstrap`](tenure_alpo::Bootstrap).
 

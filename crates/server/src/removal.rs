@@ -2,13 +2,14 @@
 //!
 //! A server that is removed is sent nothing more, not even the entry that
 //! removes it: by its own log it is a member for ever, and asks for votes that
-//! nobody gives. But when servers greet each other each says which members it
-//! knows to be *committed*, and as of which entry ([`CommittedMembers`]). A
-//! committed log is one and the same everywhere, so if this server is a member
-//! by all of its own log, and another one knows the members without it as of
-//! the end of that or an entry beyond it, then it was removed by one of those
-//! that it never got. Nothing less counts: who lags, or knows a change that is
-//! not committed, may not know of this server *yet*.
+//! no server gives. But when servers greet each other each says which members it
+//! knows to be *committed*, and as of which entry ([`CommittedMembers`]).
+//!
+//! A committed log is one and the same everywhere, so if this server is a
+//! member by all of its own log, and another one knows the members without it
+//! as of the end of that or an entry beyond it, then it was removed by one of
+//! those that it never got. Nothing less counts: who lags, or knows a change
+//! that is not committed, may not know of this server *yet*.
 //!
 //! The verdict is for people and decides nothing. It falls when a leader sends
 //! entries or a keep-alive, for then the server was added again.

@@ -1,11 +1,11 @@
-//! A candidate: it would lead.
+//! A candidate: a server that wants to lead.
 //!
 //! It asks for *pre-votes* first: would you vote for me? That changes nothing
 //! anywhere, so a server that was cut off and comes back cannot disturb a
 //! leadership (H9). With a majority of would-be votes it *stands*: raises the
 //! term, votes for itself, and asks for votes, durably. When votes are split,
 //! rank decides: the better candidate asks the others to defer, and as soon as
-//! its own voters and those of the deferred are a majority, nobody else can win
+//! its own voters and those of the deferred are a majority, no other can win
 //! this term, so it begins the next one at once instead of waiting for a timer.
 //!
 //! Deferring is a courtesy that saves time; no safety rests on it. Who wins

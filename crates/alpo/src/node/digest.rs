@@ -5,12 +5,13 @@
 //! *when*. Left out is what the explorer decides in the clock's stead (when
 //! election timeout is over, whether a leader still counts as heard), what
 //! chance draws, the times stamped on entries, the rounds by which reads are
-//! confirmed, and who waits for which answer. Request numbers are left out too,
-//! since only their order matters, and that only among those of one candidacy
-//! or leadership to one peer: the explorer, who knows which are still under
-//! way, puts them in order ([`Node::numbered_from`], [`Node::numbers_to`]).
-//! Meant for a server whose outputs were all taken, without snapshots or
-//! changes of members under way.
+//! confirmed, and who waits for which answer.
+//!
+//! Request numbers are left out too, since only their order matters, and that
+//! only among those of one candidacy or leadership to one peer: the explorer,
+//! who knows which are still under way, puts them in order
+//! ([`Node::numbered_from`], [`Node::numbers_to`]). Meant for a server whose
+//! outputs were all taken, without snapshots or changes of members under way.
 
 use core::hash::{Hash, Hasher};
 

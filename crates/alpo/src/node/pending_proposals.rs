@@ -4,13 +4,15 @@
 //! once*; `state/sessions.rs` has the part of the applied state).
 //!
 //! A request is looked for in three places before it is appended, so that it
-//! stands in the log once: among those done (the session remembers them),
-//! among the uncommitted ones (the *tail* of its session, kept here), and
-//! only then is it new. The first is only complete once this leader's no-op
-//! is applied, since an earlier leader's entries may hold it; until then
-//! requests wait in the backlog (`docs/design/alpo.md`, H16). So do those that come
-//! while the leadership is handed over: refused, their clients would come
-//! again after a pause of their own, which may be longer than it takes.
+//! stands in the log once: among those done (the session remembers them), among
+//! the uncommitted ones (the *tail* of its session, kept here), and only then
+//! is it new.
+//!
+//! The first is only complete once this leader's no-op is applied, since an
+//! earlier leader's entries may hold it; until then requests wait in the
+//! backlog (`docs/design/alpo.md`, H16). So do those that come while the
+//! leadership is handed over: refused, their clients would come again after a
+//! pause of their own, which may be longer than it takes.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 

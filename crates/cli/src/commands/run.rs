@@ -2,7 +2,7 @@
 //!
 //! One loop waits for the election, the guardian and the signals, and keeps
 //! one order: stop the command, see that nothing of it is left, drop the
-//! leadership. Dropping the leadership is what vacates the election, so nobody else is
+//! leadership. Dropping the leadership is what vacates the election, so no other is
 //! elected before the command is gone.
 //!
 //! The loop runs on the library's background thread, beside the renewals. So

@@ -171,12 +171,14 @@ impl Leadership {
 
     /// Runs `work` and drops it when it must stop. No poll of it begins at or
     /// after `drain_at` of the last grant that was confirmed: the boot-time
-    /// clock is read right before each poll. What a poll does before it
-    /// returns is not seen. Work that blocks is one long poll: it asks
-    /// [`is_valid`](LeadershipView::is_valid) before each effect, and attaches the
-    /// [`fence`](LeadershipView::fence) to it. So does work that may be paused within a
-    /// poll (a stopped process, a machine that sleeps): only the fence stops
-    /// what it does then.
+    /// clock is read right before each poll. What a poll does before it returns
+    /// is not seen.
+    ///
+    /// Work that blocks is one long poll: it asks
+    /// [`is_valid`](LeadershipView::is_valid) before each effect, and attaches
+    /// the [`fence`](LeadershipView::fence) to it. So does work that may be
+    /// paused within a poll (a stopped process, a machine that sleeps): only
+    /// the fence stops what it does then.
     ///
     /// # Errors
     /// [`Deposed`] if it was dropped unfinished.

@@ -1,14 +1,16 @@
 //! Standing in an election, leading, and seeing who leads.
 //!
-//! An [`Election`] is this process's stand in one election. It campaigns for
-//! as long as it lives; whenever it leads, [`Election::elected`]
-//! yields a [`Leadership`]. The leadership is the proof and the leash:
-//! [`is_valid`](LeadershipView::is_valid) compares a clock, so it tells the truth even if the
-//! runtime was starved or the machine slept; [`cancelled`](LeadershipView::cancelled) says when
-//! to stop; **dropping it says that the work has ended**. Only then is the
-//! election vacated, and only then does the candidate stand again. So the order
-//! (stop the work, make the grant invalid, release the election) is kept by
-//! ownership, not by discipline.
+//! An [`Election`] is this process's stand in one election. It campaigns for as
+//! long as it lives; whenever it leads, [`Election::elected`] yields a
+//! [`Leadership`]. It proves that this process leads:
+//! [`is_valid`](LeadershipView::is_valid) compares a clock, so it tells the
+//! truth even if the runtime was starved or the machine slept;
+//! [`cancelled`](LeadershipView::cancelled) says when to stop; **dropping it
+//! says that the work has ended**.
+//!
+//! Only then is the election vacated, and only then does the candidate stand
+//! again. So the order (stop the work, make the grant invalid, release the
+//! election) is kept by ownership, not by discipline.
 //!
 //! Everything here runs on a thread of its own ([`crate::drive`]) and can be
 //! awaited from any executor.

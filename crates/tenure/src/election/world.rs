@@ -3,7 +3,7 @@
 //!
 //! Store calls are carried out in no particular order and with no retries;
 //! what came of them is handed back. There is no `if` about terms or leases
-//! here: a driver that decides is a second protocol that nobody has checked.
+//! here: a driver that decides is a second protocol that is not checked.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
