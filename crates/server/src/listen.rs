@@ -362,7 +362,10 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
         Err(refused) => return turn_away(&request, refused),
     };
     let Some(connection) = request.extensions_mut().remove::<Arc<Connection>>() else {
-        let unknown = error(Cause::Unspecified, "internal error: the connection is missing");
+        let unknown = error(
+            Cause::Unspecified,
+            "internal error: the connection is missing",
+        );
         return turn_away(&request, unknown);
     };
     if let Some(pages) = &handle.pages
