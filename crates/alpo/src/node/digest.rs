@@ -63,7 +63,7 @@ impl Node {
     pub fn numbered_from(&self) -> u64 {
         match &self.role {
             Role::Follower(_) => self.server.number,
-            Role::Candidate(candidate) => candidate.before(),
+            Role::Candidate(candidate) => candidate.of_earlier_cycles(),
             Role::Leader(leader) => {
                 let oldest = leader.peers.values().map(Progress::born);
                 oldest.min().unwrap_or(self.server.number)

@@ -243,8 +243,8 @@ impl Leader {
     /// Counts who has answered which round, and answers the reads that may
     /// be answered now.
     pub(super) fn confirm(&mut self, server: &mut Server) {
-        let quorum_rounds = self.tally(server, self.quorum_rounds.current(), |peer| peer.round);
-        if let Some(round) = quorum::reached(quorum_rounds) {
+        let answered = self.tally(server, self.quorum_rounds.current(), |peer| peer.round);
+        if let Some(round) = quorum::reached(answered) {
             let from_end = server.planted(Bug::LeaseFromEnd).then_some(server.now);
             self.quorum_rounds.confirm(round, from_end);
         }

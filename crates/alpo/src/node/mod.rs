@@ -186,7 +186,7 @@ impl Node {
     /// this server's own members may be old. Only what adds to a majority is
     /// counted by number and disk, where it is counted.
     fn receive(&mut self, envelope: Envelope, storage: StorageId) {
-        if self.server.doubts(&envelope).is_some() {
+        if self.server.validate(&envelope).is_some() {
             return;
         }
         let Envelope {
@@ -444,9 +444,9 @@ impl Node {
         // What is owed to a leader of before this start stays owed: these
         // settings are not those that its lease counts on.
         self.server.refuse_votes_until = self.server.now;
-        let random_instant = self.server.random_instant(self.server.config.heartbeat);
+        let stand_at = self.server.random_instant(self.server.config.heartbeat);
         if let Role::Follower(follower) = &mut self.role {
-            follower.stand_no_later_than(random_instant);
+            follower.stand_no_later_than(stand_at);
         }
     }
 

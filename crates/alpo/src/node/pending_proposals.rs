@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_anteroom_holds_so_many_and_so_much_and_keeps_their_order() {
+    fn the_backlog_has_limits_and_keeps_its_order() {
         let config = Config {
             waiting: 3,
             uncommitted_bytes: 100,

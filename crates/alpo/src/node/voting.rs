@@ -127,9 +127,9 @@ impl Node {
         if involved || !self.server.may_stand() || self.server.is_led() {
             return;
         }
-        let random_instant = self.server.random_instant(self.server.config.timeout / 4);
+        let stand_at = self.server.random_instant(self.server.config.timeout / 4);
         if let Role::Follower(follower) = &mut self.role {
-            follower.stand_soon(random_instant);
+            follower.stand_soon(stand_at);
         }
     }
 
@@ -159,8 +159,8 @@ impl Node {
                 // A full wait: standing again too early would undo the
                 // progress of the one deferred to (H10).
                 let follower = if self.server.planted(Bug::DeferImpatient) {
-                    let random_instant = self.server.random_instant(self.server.config.heartbeat);
-                    Follower::until(random_instant)
+                    let stand_at = self.server.random_instant(self.server.config.heartbeat);
+                    Follower::until(stand_at)
                 } else {
                     Follower::deferring(&mut self.server)
                 };

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use tenure::core::time::Instant;
-use tenure::election::{Event as Happened, Grant, Why};
+use tenure::election::{Event as ElectionEvent, Grant, Why};
 use tenure::{Election, Leadership, clock};
 
 use crate::guard::{Event, Guardian, SignalRequest, Start, StartError};
@@ -150,17 +150,17 @@ impl<'a> Leading<'a> {
     }
 
     /// What the campaign says.
-    pub(super) fn handle_election_event(&mut self, event: &Happened, guardian: &Guardian) {
+    pub(super) fn handle_election_event(&mut self, event: &ElectionEvent, guardian: &Guardian) {
         match event {
-            Happened::Renewed { grant, .. } => {
+            ElectionEvent::Renewed { grant, .. } => {
                 self.grant = *grant;
                 guardian.extend(grant.drain_at, grant.kill_at);
             }
-            Happened::Draining { why, grant, .. } if !self.stopping => {
+            ElectionEvent::Draining { why, grant, .. } if !self.stopping => {
                 self.stopping = true;
                 guardian.stop(grace(why, *grant, self.election));
             }
-            Happened::Kill { .. } => guardian.kill(),
+            ElectionEvent::Kill { .. } => guardian.kill(),
             _ => {}
         }
     }

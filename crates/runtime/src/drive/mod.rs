@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 use tokio::runtime::{Builder, Handle};
 
-pub use events::{EVENTS_MAX, Events, Fan};
+pub use events::{EVENTS_MAX, EventBroadcaster, Events};
 pub use machine::until;
 pub use machine::{Flow, World, drive};
 

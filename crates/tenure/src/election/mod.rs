@@ -116,7 +116,7 @@ struct Shared {
     config: Config,
     mailbox: Arc<Mailbox>,
     stage: state::Sender<Stage>,
-    events: events::Fan,
+    events: events::EventBroadcaster,
     /// The leadership that waits to be handed out.
     waiting: Mutex<Option<Leadership>>,
     current: Mutex<Option<leadership::Handle>>,
@@ -142,7 +142,7 @@ impl Election {
         let driven = Arc::clone(&election.shared);
         // Before anything is asked of the store: a request that this candidate
         // makes for itself finds its name in the list.
-        let standing = store.stands(&config.election, &config.name);
+        let standing = store.register_candidate(&config.election, &config.name);
         drive::background().spawn(async move {
             let _standing = standing;
             let driven = EndGuard(driven);
@@ -165,7 +165,7 @@ impl Election {
             config,
             mailbox: Arc::default(),
             stage,
-            events: events::Fan::new(Event::Stopped),
+            events: events::EventBroadcaster::new(Event::Stopped),
             waiting: Mutex::default(),
             current: Mutex::default(),
             leader: state::Sender::new(None),

@@ -24,8 +24,8 @@ use crate::store::{Hold, Selector, Store};
 /// cannot grow.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
-    letters: Mutex<Pending>,
-    news: Notify,
+    pending: Mutex<Pending>,
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -38,29 +38,29 @@ struct Pending {
 impl Mailbox {
     /// Leaves a command.
     pub(super) fn command(&self, command: Command) {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        if letters.command != Some(Command::Stop) {
-            letters.command = Some(command);
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.command != Some(Command::Stop) {
+            pending.command = Some(command);
         }
-        drop(letters);
-        self.news.notify_one();
+        drop(pending);
+        self.changed.notify_one();
     }
 
     /// Notes that the application's work goes by the grant of this start.
     pub(super) fn work_confirmed(&self, start: Instant) {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        letters.confirmed = letters.confirmed.max(Some(start));
-        drop(letters);
-        self.news.notify_one();
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.confirmed = pending.confirmed.max(Some(start));
+        drop(pending);
+        self.changed.notify_one();
     }
 
     /// Notes that the application's work has ended.
     pub(super) fn drained(&self) {
-        self.letters
+        self.pending
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .drained = true;
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     async fn next(&self) -> Input {
@@ -74,20 +74,20 @@ impl Mailbox {
 
     /// Waits until something was left since the last call.
     pub(super) async fn changed(&self) {
-        self.news.notified().await;
+        self.changed.notified().await;
     }
 
     pub(super) fn take(&self) -> Option<Input> {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         // The command first: who stops and drops the work in one breath
         // should not be heard to resign and stand again.
-        if let Some(command) = letters.command.take() {
+        if let Some(command) = pending.command.take() {
             return Some(Input::Command(command));
         }
-        if let Some(start) = letters.confirmed.take() {
+        if let Some(start) = pending.confirmed.take() {
             return Some(Input::WorkConfirmed { start });
         }
-        std::mem::take(&mut letters.drained).then_some(Input::Drained)
+        std::mem::take(&mut pending.drained).then_some(Input::Drained)
     }
 }
 

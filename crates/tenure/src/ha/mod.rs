@@ -83,7 +83,7 @@ use self::run_deadline::RunDeadline;
 use self::workload::Registry;
 use self::world::{Environment, Published};
 use crate::clock;
-use crate::drive::{self, Fan, Flow};
+use crate::drive::{self, EventBroadcaster, Flow};
 use crate::store::Store;
 
 /// A stream of events: delivered in order, never concurrently. The last one
@@ -122,12 +122,12 @@ type Answer = Result<(), Refusal>;
 #[derive(Debug)]
 struct Shared {
     mailbox: Arc<Mailbox>,
-    events: Fan<Event>,
+    events: EventBroadcaster<Event>,
     group_state: state::Sender<GroupState>,
     /// The workloads that run here, with their fences.
     running: state::Sender<BTreeMap<Name, u64>>,
     stopped: state::Sender<bool>,
-    /// The leash of the present incarnation.
+    /// The deadline of the present incarnation.
     run_deadline: Mutex<Arc<RunDeadline>>,
     asked: Mutex<Asked>,
 }
@@ -325,7 +325,7 @@ impl Shared {
         };
         Self {
             mailbox: Arc::default(),
-            events: Fan::new(Event::Stopped),
+            events: EventBroadcaster::new(Event::Stopped),
             group_state: state::Sender::new(group_state),
             running: state::Sender::new(running),
             stopped: state::Sender::new(false),
@@ -402,7 +402,7 @@ impl Shared {
                 self.answer(*ticket, Err(why.clone()));
                 return Flow::On;
             }
-            // What still runs keeps the leash it has, which nothing extends.
+            // What still runs keeps the deadline it has, which nothing extends.
             Event::Fenced { .. } => {
                 *self
                     .run_deadline

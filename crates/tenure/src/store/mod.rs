@@ -155,9 +155,9 @@ pub struct Features {
     pub judge_by_store_clock: bool,
 }
 
-/// A candidate's place in a store's list of those who stand; dropping it gives
-/// it up.
-pub type Standing = Box<dyn Any + Send>;
+/// A candidate's entry in a store's list of those who stand; dropping it takes
+/// it out.
+pub type CandidateRegistration = Box<dyn Any + Send>;
 
 /// A set of named registers. See the [module](self) for the contract.
 pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
@@ -166,13 +166,13 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
 
     /// Takes note that a candidate of this name stands in this election, until
     /// what it returns is dropped; `None` where nobody keeps a list.
-    fn stands(&self, election: &Name, name: &Name) -> Option<Standing> {
+    fn register_candidate(&self, election: &Name, name: &Name) -> Option<CandidateRegistration> {
         let _ = (election, name);
         None
     }
 
     /// The names of all who stand in this election, by
-    /// [`stands`](Self::stands); `None` where nobody can know.
+    /// [`register_candidate`](Self::stands); `None` where nobody can know.
     fn candidates(&self, election: &Name) -> Option<BTreeSet<Name>> {
         let _ = election;
         None

@@ -379,7 +379,7 @@ impl Hold for SessionHold {
             (Some(bind), _) => Box::pin(self.slot(bind.ttl).bind(write, bind.last, within)),
             (None, Some(slot)) => Box::pin(slot.unbind(write, within)),
             (None, None) => {
-                let client = self.pool.client.spread(within);
+                let client = self.pool.client.on_next_connection(within);
                 Box::pin(async move { client.compare_and_swap(write).await })
             }
         };
