@@ -308,7 +308,7 @@ pub(super) fn beyond(
     let adds: Vec<_> = more.iter().map(add).collect();
     Some(format!(
         "expected the servers of --peers to be members, found that {} {}: the cluster in {} is of \
-         {found}, as of entry {end} of its log, and --peers takes nobody in. Unless `tenure \
+         {found}, as of entry {end} of its log, and --peers admits no server. Unless `tenure \
          member list` shows more by now, or --peers is to be corrected, start each with an empty \
          --data and run what it prints: {}",
         names(more.iter().copied()),

@@ -112,8 +112,8 @@ pub(super) fn by_own_log(node: &Node) -> Option<String> {
         Some(disk) if disk == storage => None,
         Some(disk) => Some(format!(
             "expected server {id} to be the one with the data directory {storage}, found that the \
-             number went to {disk} by the end of this server's own log: it votes for nobody and \
-             counts for nothing, unless that change is taken back. `tenure member list` says \
+             number went to {disk} by the end of this server's own log: it gives no vote and \
+             is not counted, unless that change is taken back. `tenure member list` says \
              which of the two is the member; stop the other one"
         )),
         None if members.is_empty() => None,

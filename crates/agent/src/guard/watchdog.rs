@@ -400,7 +400,7 @@ impl Watchdog {
                 "the guardian was stopped beyond its time and had to be woken".into()
             }
             Some(status) => format!("the guardian {status}"),
-            None => "the guardian was reaped by somebody else".into(),
+            None => "the guardian was reaped by another part of this process".into(),
         }
     }
 

@@ -538,7 +538,7 @@ impl fmt::Display for Fault {
         match self {
             Self::TwoLeaders { term, one, other } => write!(
                 f,
-                "servers {} and {} both lead in term {term}: somebody forgot a vote \
+                "servers {} and {} both lead in term {term}: a server forgot its vote \
                  (was a disk wiped or restored from a backup?)",
                 one.get(),
                 other.get()

@@ -139,7 +139,7 @@ impl DatabaseFile {
             && has_second_name
         {
             tracing::warn!(
-                "{} has got {} hard links: nobody may open it by another name, and it is refused \
+                "{} has got {} hard links: no process may open it by another name, and it is refused \
                  at the next start; copy it instead, or remove the other names",
                 self.path.display(),
                 found.hard_links
