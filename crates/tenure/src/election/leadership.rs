@@ -29,8 +29,8 @@ use tenure_core::time::Instant;
 use tenure_election::{Grant, Why};
 use tokio::sync::watch;
 
+use super::environment::Mailbox;
 use super::lease_clock::LeaseClock;
-use super::world::Mailbox;
 
 /// The proof that this process leads. Clones are the same leadership; when
 /// the last one is dropped, the work counts as ended and the election is given

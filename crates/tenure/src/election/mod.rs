@@ -20,6 +20,7 @@
 
 mod ask;
 mod builder;
+mod environment;
 mod events;
 mod fake;
 mod leadership;
@@ -27,7 +28,6 @@ mod lease_clock;
 mod observe;
 mod repair;
 mod request;
-mod world;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -49,8 +49,8 @@ pub use tenure_election::{
 };
 use tokio::sync::watch as state;
 
+use self::environment::{ElectionEnvironment, Mailbox};
 use self::lease_clock::LeaseClock;
-use self::world::{Environment, Mailbox};
 use crate::clock;
 use crate::drive::{self, Flow};
 use crate::store::Store;
@@ -151,9 +151,10 @@ impl Election {
             let keys = campaign.keys().cloned().collect();
             let (mailbox, shared) = (Arc::clone(&driven.0.mailbox), &driven.0);
             let hold = hold.filter(|_| campaign.config().by_session);
-            let world = Environment::new(store, keys, mailbox, |event| shared.on_event(event));
-            let world = world.holding(hold);
-            drive::drive(campaign, world).await;
+            let environment =
+                ElectionEnvironment::new(store, keys, mailbox, |event| shared.on_event(event));
+            let environment = environment.holding(hold);
+            drive::drive(campaign, environment).await;
         });
         election
     }

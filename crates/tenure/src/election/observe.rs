@@ -14,8 +14,8 @@ use tenure_election::{
     Record,
 };
 
+use super::environment::{ElectionEnvironment, Mailbox};
 use super::events::{EventBroadcaster, Events};
-use super::world::{Environment, Mailbox};
 use crate::clock;
 use crate::drive::{self, Flow};
 use crate::error::StoreError;
@@ -70,12 +70,12 @@ pub fn watch(store: Arc<dyn Store>, election: Name, renewals: bool) -> Observer 
         let expiry = natural_expiry(store.features());
         let observer = Machine::new(election, expiry, Drift::DEFAULT, renewals, clock::now());
         let keys = observer.keys().cloned().collect();
-        let world = Environment::new(store, keys, for_driver, |event| {
+        let environment = ElectionEnvironment::new(store, keys, for_driver, |event| {
             let ends = event == Event::Stopped;
             fan.send(&event);
             if ends { Flow::End } else { Flow::On }
         });
-        drive::drive(observer, world).await;
+        drive::drive(observer, environment).await;
     });
     Observer { events, mailbox }
 }

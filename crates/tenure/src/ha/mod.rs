@@ -50,12 +50,12 @@
 mod ask;
 mod builder;
 mod content;
+mod environment;
 mod host;
 mod mailbox;
 mod run;
 mod run_deadline;
 mod workload;
-mod world;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,12 +76,12 @@ use tokio::sync::{oneshot, watch as state};
 use tokio::task::AbortHandle;
 pub use workload::{Placement, Workload};
 
+use self::environment::{NodeEnvironment, Published};
 use self::host::Hosting;
 use self::mailbox::Mailbox;
 use self::run::RunContext;
 use self::run_deadline::RunDeadline;
 use self::workload::Registry;
-use self::world::{Environment, Published};
 use crate::clock;
 use crate::drive::{self, EventBroadcaster, Flow};
 use crate::store::Store;
@@ -179,8 +179,9 @@ impl Manager {
         let ending = EndGuard(Arc::clone(&shared));
         let driver = drive::background().spawn(async move {
             let shared = &ending.0;
-            let world = Environment::new(node.keys(), run_context, hosting, Arc::clone(shared));
-            drive::drive(Published::new(node, Arc::clone(shared)), world).await;
+            let environment =
+                NodeEnvironment::new(node.keys(), run_context, hosting, Arc::clone(shared));
+            drive::drive(Published::new(node, Arc::clone(shared)), environment).await;
         });
         Self {
             config,

@@ -14,7 +14,7 @@ use tenure_election::{Command, Event, Failure, FailureClass, Input, Output};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::drive::{Flow, World};
+use crate::drive::{Environment, Flow};
 use crate::store::caller::{Caller, MachineWatches, WatchUpdate};
 use crate::store::{Hold, Selector, Store};
 
@@ -91,9 +91,9 @@ impl Mailbox {
     }
 }
 
-/// The world of one election machine: a store, its watches, and the
+/// The environment of one election machine: a store, its watches, and the
 /// application.
-pub(super) struct Environment<F> {
+pub(super) struct ElectionEnvironment<F> {
     store: Arc<dyn Store>,
     /// By which the election is held, if a session is to hold it.
     hold: Option<Arc<dyn Hold>>,
@@ -104,7 +104,7 @@ pub(super) struct Environment<F> {
     on_event: F,
 }
 
-impl<F> Environment<F>
+impl<F> ElectionEnvironment<F>
 where
     F: FnMut(Event) -> Flow,
 {
@@ -178,7 +178,7 @@ where
     }
 }
 
-impl<M, F> World<M> for Environment<F>
+impl<M, F> Environment<M> for ElectionEnvironment<F>
 where
     M: Machine<Input = Input, Output = Output>,
     F: FnMut(Event) -> Flow + Send,
