@@ -39,9 +39,9 @@ pub(super) async fn listen(address: &str) -> Result<TcpListener, Failure> {
     tracing::info!("metrics at http://{bound}/metrics");
     if !bound.ip().is_loopback() {
         tracing::warn!(
-            "--metrics {address}: other machines reach this address, and whoever does may read the \
-             metrics: they are served without TLS and without tokens. Name a loopback address \
-             (127.0.0.1:PORT), or see to it that only those who collect them get there"
+            "--metrics {address}: other machines reach this address and can read the metrics: they \
+             are served without TLS and without tokens. Name a loopback address \
+             (127.0.0.1:PORT), or have a firewall let only their collectors in"
         );
     }
     Ok(listener)

@@ -271,7 +271,7 @@ impl RequestHandler {
         let it = view
             .workloads
             .get(name)
-            .ok_or_else(|| failure(format!("{name} was undeployed by somebody else")))?;
+            .ok_or_else(|| failure(format!("{name} was undeployed by another command")))?;
         // The group judges which node is dead. Until then each counts as live.
         let pending_reason = pending_reason(view, it, |_| true);
         let (Place::Assigned(id), None) = (it.place, &pending_reason) else {

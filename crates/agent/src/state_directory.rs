@@ -186,13 +186,13 @@ pub(super) fn create_private(directory: &Path) -> Result<(), Failure> {
     let me = geteuid().as_raw();
     if owner != me {
         return Err(usage(format!(
-            "expected {shown} to be owned by user {me}, found user {owner}: whoever may write \
-             there may command the agent; name another directory with --state"
+            "expected {shown} to be owned by user {me}, found user {owner}: a user who may \
+             write there may command the agent; name another directory with --state"
         )));
     }
     if mode & 0o077 != 0 {
         return Err(usage(format!(
-            "expected {shown} to be closed to others (0700), found {mode:04o}: whoever may \
+            "expected {shown} to be closed to others (0700), found {mode:04o}: a user who may \
              write there may command the agent; chmod 700 it"
         )));
     }

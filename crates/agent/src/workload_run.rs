@@ -369,7 +369,7 @@ impl InstanceTask {
                 }
                 Event::WatchdogLost => {
                     self.report(InstanceEvent::Failed(
-                        "the keeper of its guardian has failed".into(),
+                        "the watchdog of its guardian has failed".into(),
                     ));
                     // The guardian sees the end of its channel, and has killed CMD by then.
                     let left = kill_at.after(SLACK).since(clock::boot());

@@ -14,8 +14,8 @@
 //!   same storages. Then no server has promised anything else yet, and they
 //!   found a cluster: the table of numbers and storages, whose digest is the
 //!   cluster's id, goes to disk before the first vote;
-//! * somebody has founded already, with this very storage in its table: this
-//!   server was asked, answered that it was blank, and has voted for nobody
+//! * a server has founded already, with this very storage in its table: this
+//!   server was asked, answered that it was blank, and has given no vote
 //!   since, because it could not. Its storage was drawn at random, so a server
 //!   that names it means it, one of `--peers` or not;
 //! * a leader has admitted it (see [`membership`](super::Membership)).
@@ -29,14 +29,17 @@
 //! Why promise first? If a number is used twice, by mistake or behind an
 //! address that leads to one server and then to another, server 1 may have met
 //! one server 3 and server 2 the other. Founding at once, 1 and the one 3 would
-//! be a majority of one cluster, 2 and the other 3 one of another. A blank
-//! storage promises itself to one table in its life, durably, and says which
-//! in its greeting ([`Hello::known`]); a table is founded only if all that are
-//! in it have promised themselves to it. So two tables that are founded share
-//! no storage. A promise that cannot be kept, because one of those in the
-//! table is gone for good, ends with the data directory, which holds nothing
-//! else yet. (Releases before did not promise. One of these may found without
-//! it; servers of this release then join it.)
+//! be a majority of one cluster, 2 and the other 3 one of another.
+//!
+//! A blank storage promises itself to one table in its life, durably, and says
+//! which in its greeting ([`Hello::known`]); a table is founded only if all
+//! that are in it have promised themselves to it. So two tables that are
+//! founded share no storage.
+//!
+//! A promise that cannot be kept, because one of those in the table is gone for
+//! good, ends with the data directory, which holds nothing else yet. (Releases
+//! before did not promise. One of these may found without it; servers of this
+//! release then join it.)
 //!
 //! Left out: wiping *all* disks of a cluster and starting anew looks like a
 //! new cluster, and is one.
@@ -466,11 +469,13 @@ impl Identity {
     /// never by whether this server's own members have it, with that disk or at
     /// all: those members may be out of date, and if the only server that has
     /// everything were refused by one that lags, a majority could be up and
-    /// nobody be elected for ever. That is safe. A vote for a server that is no
-    /// member any more elects nobody: such a server counts the votes of *its*
-    /// members, and a majority of these shares a disk with every majority of
-    /// the members that follow, whose log is better; and it asks first whether
-    /// it would win, so that nobody is disturbed who hears a leader. What
+    /// nobody be elected for ever. That is safe.
+    ///
+    /// A vote for a server that is no member any more elects nobody: such a
+    /// server counts the votes of *its* members, and a majority of these shares
+    /// a disk with every majority of the members that follow, whose log is
+    /// better; and it asks first whether it would win, so that nobody is
+    /// disturbed who hears a leader. What
     /// *adds* to a majority is counted by number and disk, where it is counted
     /// (`node/candidate.rs`, `node/leader.rs`).
     ///

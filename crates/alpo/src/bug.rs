@@ -1,13 +1,16 @@
 //! Deliberate mistakes, so that the checkers can prove themselves.
 //!
-//! Each is a one-line switch at the place in production code where the
-//! mistake would really be made. The list is the design's own: each hole of
-//! the sources as they left it (H1 to H16), the classical ways to get a
-//! replicated log wrong, two of founding one, five of registers that are
-//! bound to sessions, three of the silence that a lease counts on, one of a
-//! disk that stalls, and those of who is who (`docs/design/identity.md`). The feature
-//! `planted-bugs` compiles the switches in;
-//! without it they are the constant `false`.
+//! Each is a one-line switch at the place in production code where the mistake
+//! would really be made.
+//!
+//! The list is the design's own: each hole of the sources as they left it (H1
+//! to H18), the classical ways to get a replicated log wrong, two of founding
+//! one, five of registers that are bound to sessions, three of the silence that
+//! a lease counts on, one of a disk that stalls, and those of who is who
+//! (`docs/design/identity.md`).
+//!
+//! The feature `planted-bugs` compiles the switches in; without it they are the
+//! constant `false`.
 
 use tenure_core::bugs;
 

@@ -1,5 +1,7 @@
 //! What has to be on disk, and in which order.
 //!
+//! *Durable* means synced: `fsync` or `fdatasync` has returned.
+//!
 //! The machine hands out numbered [`Batch`]es and hears which of them are
 //! durable. A batch is atomic in no other sense than this: its parts take
 //! effect in the order in which they are listed, and after a crash a prefix

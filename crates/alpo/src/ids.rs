@@ -7,7 +7,7 @@
 //!
 //! A [`Position`] orders logs by how complete they are, first by the term of
 //! the last entry and only then by its id. Length alone says nothing: a long
-//! stale tail that nobody accepted is longer than the log that was committed
+//! stale tail that no majority accepted is longer than the log that was committed
 //! without it (`docs/design/alpo.md`, H3).
 
 use core::fmt;

@@ -1,9 +1,10 @@
 //! What must be true of a server at any moment, and of each of its steps.
 //!
-//! These are the rules a single server can break on its own (I2, I3, I5, I6,
-//! I10 of `docs/design/alpo.md`); those between servers (one leader in a term, equal
-//! logs, no loss) need somebody who sees all of them: the simulator, the
-//! scripts and the model check. Debug builds check after every step.
+//! These are the rules that a single server can break on its own (I2, I3, I5,
+//! I6, I10 of the table in `docs/design/alpo.md`). Those between servers (one
+//! leader in a term, equal logs, no loss) need a view of all servers: the
+//! simulator, the scripts and the model check have it. Debug builds check
+//! after every step.
 
 use super::durable::HardState;
 use super::ids::{LogId, Position};

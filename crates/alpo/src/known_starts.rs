@@ -26,11 +26,12 @@
 //!
 //! A copy of a directory that is in use now has the higher counter when it is
 //! started, as the directory itself would have after a crash. Only one thing
-//! tells the two cases apart: whether the process before is still alive. So
-//! the later start waits until nothing was heard of the earlier one for an
-//! election timeout; from then on the earlier one is behind, and is refused.
-//! The wait is over at once if both starts name one lock ([`Start::lock`]):
-//! an operating system gives a lock to one process at a time, so the process
+//! tells the two cases apart: whether the process before is still alive. So the
+//! later start waits until nothing was heard of the earlier one for an election
+//! timeout; from then on the earlier one is behind, and is refused.
+//!
+//! The wait is over at once if both starts name one lock ([`Start::lock`]): an
+//! operating system gives a lock to one process at a time, so the process
 //! before has ended. What that one sent before is dropped, as after a wait.
 //!
 //! How far the disk has come is compared only for another start than the one

@@ -1,13 +1,14 @@
 //! ALPO: a replicated log.
 //!
-//! A few servers keep the same log of entries, and through it the same
-//! state, although some of them crash, lose messages, or are cut off. One
-//! leads: it appends, the others follow, and what a majority has on disk is
-//! committed and stays. When the leader is gone the others elect another,
-//! with one vote each per *term*, and only somebody whose log has everything
-//! that was committed can win. `docs/design/alpo.md` has the rules by their numbers
-//! (T1, E4, H7, …), the holes that the sources leave, and what shows that
-//! they are closed.
+//! A few servers keep the same log of entries, and through it the same state,
+//! although some of them crash, lose messages, or are cut off. One leads: it
+//! appends, the others follow, and what a majority has on disk is committed and
+//! stays.
+//!
+//! When the leader is gone the others elect another, with one vote each per
+//! *term*, and only a server whose log has everything that was committed can
+//! win. `docs/design/alpo.md` has the rules by their numbers (T1, E4, H7, …),
+//! the holes that the sources leave, and what shows that they are closed.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,7 +1,8 @@
 //! The arithmetic of majorities, which knows only ids and numbers.
 //!
-//! A majority of `n` is `n / 2 + 1`, for even `n` too: two of four are no
-//! majority, because the other two are none the less (`docs/design/alpo.md`, H18).
+//! A majority of `n` is `n / 2 + 1`, for even `n` too. Two of four are no
+//! majority: the other two could elect another leader at the same time
+//! (`docs/design/alpo.md`, H18).
 
 use alloc::vec::Vec;
 

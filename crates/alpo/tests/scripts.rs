@@ -67,9 +67,9 @@ const MADE_ELSEWHERE: [(tenure_alpo::Bug, &str); 8] = {
         // A disk that is opened.
         (Bug::DamageCut, "the simulator of clusters"),
         // Servers that are blank.
-        (Bug::FoundByMajority, "alpo_founding.rs"),
-        (Bug::FoundUnpromised, "alpo_founding.rs"),
-        (Bug::WipedVotes, "alpo_founding.rs"),
+        (Bug::FoundByMajority, "founding.rs"),
+        (Bug::FoundUnpromised, "founding.rs"),
+        (Bug::WipedVotes, "founding.rs"),
         // Who is let in.
         (Bug::CloneCounted, "starts.rs"),
         // What is encoded while a server goes on; scripts encode at once.

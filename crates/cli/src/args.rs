@@ -23,7 +23,7 @@ pub(crate) use serve::*;
 #[cfg(feature = "tenure")]
 pub(crate) use wal::*;
 
-/// Who leads, until when, and how everybody else finds out.
+/// Elect a leader among machines, and run a command only on the leader.
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, about, max_term_width = 100, after_help = EXAMPLES)]
 #[command(propagate_version = true, disable_help_subcommand = true)]
@@ -45,7 +45,7 @@ Examples:
   Hand over before maintenance:
     tenure transfer payroll --to web-2
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 vacant, 4 unfit store.";
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 vacant.";
 
 const LEADER_EXAMPLES: &str = "\
 Examples:
@@ -70,8 +70,8 @@ pub(crate) struct Common {
     /// Where the registers are: sqlite:///path, postgres://user@host/db, …
     ///
     /// Without it a SQLite file in the state directory of this user
-    /// ($XDG_STATE_HOME or ~/.local/state), which coordinates the processes of
-    /// this user on this machine, not those of others; what makes it says which.
+    /// ($XDG_STATE_HOME or ~/.local/state). It serves this user's processes on
+    /// this machine only. The command that creates it logs its path.
     #[arg(
         long,
         global = true,

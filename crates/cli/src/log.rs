@@ -28,7 +28,7 @@ const OTHERS: [&str; 6] = ["h2", "hyper", "hyper_util", "tower", "rustls", "toni
 /// What is said of lines that were dropped.
 fn missing(lines: u64) -> String {
     format!(
-        "{} of this log were dropped: nobody had read stderr for {:?}",
+        "{} of this log were dropped: stderr had not been read for {:?}",
         crate::output::counted(usize::try_from(lines).unwrap_or(usize::MAX), "line"),
         crate::stall::STALL_TIMEOUT
     )

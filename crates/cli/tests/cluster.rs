@@ -406,7 +406,7 @@ fn what_makes_no_sense_is_refused_with_what_to_do() {
     // A member that votes is one, and there is nothing to promote.
     let (code, found) = fails(&["member", "promote", "1", "--store", &url]);
     assert_eq!(code, Some(1), "{found}");
-    assert!(found.contains("this server counts already"), "{found}");
+    assert!(found.contains("this server is a voter already"), "{found}");
 }
 
 /// Makes two tokens in `directory`, for the server's file there.

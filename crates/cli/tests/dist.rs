@@ -168,7 +168,7 @@ fn every_setting_that_is_shipped_is_a_flag() {
     assert!(names.len() >= 10, "{names:?}");
 }
 
-/// What both units take from whatever they start.
+/// What all units take from what they start.
 const SHUT: &[&str] = &[
     "NoNewPrivileges=yes",
     "CapabilityBoundingSet=",
@@ -225,6 +225,27 @@ const NEEDS: &[(&str, &[&str], &[&str])] = &[
             "KillMode=mixed",
             "TimeoutStopSec=60s",
             "TasksMax=infinity",
+            "OOMPolicy=continue",
+            "Delegate=",
+            "SystemCallFilter=~@privileged",
+            "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
+        ],
+        &[
+            "ProcSubset",
+            "ProtectProc",
+            "ProtectControlGroups",
+            "PrivateNetwork",
+            "MemoryDenyWriteExecute",
+        ],
+    ),
+    (
+        "tenure-run@.service",
+        &[
+            "User=tenure-run",
+            "EnvironmentFile=/etc/tenure-run/%i.env",
+            "ExecStart=/usr/local/bin/tenure run %i -- $COMMAND",
+            "KillMode=mixed",
+            "TimeoutStopSec=60s",
             "OOMPolicy=continue",
             "Delegate=",
             "SystemCallFilter=~@privileged",
@@ -305,6 +326,7 @@ fn systemd_takes_the_unit() {
     for (name, word, wrong) in [
         ("tenure.service", "ProtectSystem=", "ProtectSytem="),
         ("tenure-node.service", "KillMode=mixed", "KilMode=mixed"),
+        ("tenure-run@.service", "KillMode=mixed", "KilMode=mixed"),
     ] {
         let unit = read(name);
         let (good, said) = verify(name, &unit);
@@ -315,11 +337,12 @@ fn systemd_takes_the_unit() {
     }
 }
 
-#[test]
-fn every_setting_of_an_agent_that_is_shipped_is_a_flag() {
-    let help = Command::new(TENURE).args(["node", "--help"]).output();
+/// Each setting of the file is an environment variable of the command, or the
+/// command that the unit names.
+fn every_setting_is_a_flag(command: &str, file: &str, unit: &str, least: usize) {
+    let help = Command::new(TENURE).args([command, "--help"]).output();
     let help = String::from_utf8(help.expect("help").stdout).expect("text");
-    let (file, unit) = (read("tenure-node.env"), read("tenure-node.service"));
+    let (file, unit) = (read(file), read(unit));
     let of_unit = unit
         .lines()
         .filter_map(|it| it.strip_prefix("Environment="));
@@ -333,9 +356,21 @@ fn every_setting_of_an_agent_that_is_shipped_is_a_flag() {
         .collect();
     for name in &names {
         assert!(
-            help.contains(&format!("[env: {name}=")) || help.contains(&format!("[env: {name}]")),
-            "{name} is no flag of node: {help}"
+            help.contains(&format!("[env: {name}="))
+                || help.contains(&format!("[env: {name}]"))
+                || unit.contains(&format!("-- ${name}\n")),
+            "{name} is no flag of {command}: {help}"
         );
     }
-    assert!(names.len() >= 6, "{names:?}");
+    assert!(names.len() >= least, "{names:?}");
+}
+
+#[test]
+fn every_setting_of_an_agent_that_is_shipped_is_a_flag() {
+    every_setting_is_a_flag("node", "tenure-node.env", "tenure-node.service", 6);
+}
+
+#[test]
+fn every_setting_of_a_command_that_is_shipped_is_a_flag() {
+    every_setting_is_a_flag("run", "tenure-run.env", "tenure-run@.service", 4);
 }

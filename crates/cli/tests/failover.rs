@@ -277,7 +277,7 @@ fn a_killed_command_hands_over_at_once() {
 }
 
 #[test]
-fn a_killed_guardian_takes_its_command_along_and_the_office_is_resigned() {
+fn a_killed_guardian_takes_its_command_along_and_the_election_is_resigned() {
     on_both(|shared| {
         let mut pair = pair(shared, LONG, true);
         let guardian = guardian_of(&pair.leader);

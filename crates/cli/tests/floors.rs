@@ -123,8 +123,8 @@ fn number(shared: &Shared, query: &str) -> i64 {
 /// A lease that is renewed is never taken by somebody who is shown another
 /// boot id, or none; when its holder dies they take it, by silence.
 #[test]
-fn a_foreign_or_hidden_boot_id_takes_no_office() {
-    if !can_mask("a_foreign_or_hidden_boot_id_takes_no_office") {
+fn a_foreign_or_hidden_boot_id_takes_no_election() {
+    if !can_mask("a_foreign_or_hidden_boot_id_takes_no_election") {
         return;
     }
     let (shared, ledger) = (Shared::sqlite(), Ledger::new());

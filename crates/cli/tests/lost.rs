@@ -517,7 +517,7 @@ fn is_forgotten_when_its_holder_is_gone(shared: &Shared) {
 }
 
 #[test]
-fn an_office_held_for_days_by_nobody_is_forgotten_at_a_persons_word() {
+fn an_election_held_for_days_by_nobody_is_forgotten_at_a_persons_word() {
     is_forgotten_when_its_holder_is_gone(&Shared::sqlite());
 }
 

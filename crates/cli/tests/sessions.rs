@@ -197,7 +197,7 @@ fn bind_payroll(address: &str, token: Option<&str>, session: u64) {
 /// An election that is vacant, and bound to a session of somebody else: nobody
 /// can take it until that ends. A candidate says so, and does not fill the log.
 #[test]
-fn an_office_bound_to_another_session_is_told_and_does_not_fill_the_log() {
+fn an_election_bound_to_another_session_is_told_and_does_not_fill_the_log() {
     let cluster = Cluster::start();
     let url = cluster.url();
     risen(&url);

@@ -115,7 +115,7 @@ impl Client {
     /// The same client on the connection whose turn it is: for callers that
     /// share one client without cloning it.
     #[doc(hidden)]
-    pub fn spread(&self, within: Duration) -> Self {
+    pub fn on_next_connection(&self, within: Duration) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
             connection: self.shared.next_connection(),
@@ -143,7 +143,7 @@ impl Client {
     /// Why a call that had so long was not answered, if its servers are too
     /// far away for that.
     #[doc(hidden)]
-    pub fn excuses(&self, within: Duration) -> Option<String> {
+    pub fn explain_timeout(&self, within: Duration) -> Option<String> {
         self.shared
             .leader_discovery
             .round_trips()

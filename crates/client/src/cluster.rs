@@ -453,7 +453,7 @@ fn by_number(
             let why = silent.remove(&address);
             ServerStatus {
                 id: Some(id),
-                status: Err(why.unwrap_or_else(|| "nobody knows its address".into())),
+                status: Err(why.unwrap_or_else(|| "its address is not known".into())),
                 address,
             }
         });

@@ -1,7 +1,7 @@
 //! Who leads?
 //!
 //! All servers are asked at once what they are, and the first that leads is
-//! taken; a follower says whom it follows, which teaches addresses that nobody
+//! taken; a follower says whom it follows, which teaches addresses that no flag
 //! configured. A claim is believed only if no later term was seen in the same
 //! cluster: a deposed leader that does not know it yet claims too. A client
 //! that believes wrongly learns it from the answer to the first command.

@@ -31,7 +31,7 @@
 //! | `leader_discovery.rs` | who leads |
 //! | `recent_answers.rs` | whether the servers that are alive can be of one cluster |
 //! | `dialer.rs`, `connector.rs` | connections, with TLS or without |
-//! | `token.rs`, `channel.rs` | by what the client is known |
+//! | `token.rs`, `channel.rs` | the client's token |
 //! | `own_token_channel.rs` | the same where it was given no token, and the servers are on this machine |
 //! | `watch.rs` | tails and watches, from any server |
 //! | `session.rs` | a session of its own, to bind registers to |

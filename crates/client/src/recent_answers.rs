@@ -3,12 +3,13 @@
 //!
 //! A server that refuses this client (it does not know its token, or does not
 //! believe its certificate) tells nothing of itself, and yet it is alive: it
-//! may be of another cluster than one that does answer. So a refusal counts
-//! as a server that cannot be heard, and never as silence. Whether all that
-//! are alive can be servers of the cluster of a leader is a matter of numbers:
-//! those of its members that answer, and those that refuse, are no more than
-//! it has members. If they are more, then another cluster is alive, which may
-//! have a leader of its own.
+//! may be of another cluster than one that does answer. So a refusal counts as
+//! a server that cannot be heard, and never as silence.
+//!
+//! Whether all that are alive can be servers of the cluster of a leader is a
+//! matter of numbers: those of its members that answer, and those that refuse,
+//! are no more than it has members. If they are more, then another cluster is
+//! alive, which may have a leader of its own.
 //!
 //! This is exact where the members of the wrong cluster are few: a server that
 //! founds a cluster with itself alone has one. Where it has as many members

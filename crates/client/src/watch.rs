@@ -2,7 +2,9 @@
 //!
 //! What is watched has numbers (of entries, of revisions), so a subscription that loses
 //! a server goes on at another from the number after the last one heard, and
-//! nothing is told twice or left out. A server that has fallen silent is
+//! nothing is told twice or left out. Where the changes in between are kept no
+//! more (`COMPACTED`, 410 Gone in Kubernetes), a watch of registers lists them
+//! again from the beginning (relist). A server that has fallen silent is
 //! asked now and then whether it is still part of a cluster that is led; one
 //! that is not is left for another.
 
@@ -496,7 +498,8 @@ impl Subscription for WatchSubscription {
 
     async fn refused(&mut self, error: Error) -> ControlFlow<()> {
         match error {
-            // From the beginning, then.
+            // Relist: without a revision the next subscription begins with all
+            // registers.
             Error::Compacted { .. } | Error::Restored { .. } => self.revision = None,
             Error::Refused { message, .. } => self.lost(&message).await,
             Error::Conflict | Error::Unavailable(_) | Error::Unknown(_) => {}

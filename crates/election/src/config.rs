@@ -2,7 +2,7 @@
 //!
 //! A configuration is plain data with public fields. [`Config::validate`]
 //! checks each relation and answers with the numbers filled in, because
-//! "invalid lease" at three in the morning helps nobody.
+//! "invalid lease" at three in the morning does not help.
 //!
 //! The times of a [`Grant`] follow from the configuration, so [`Grant::new`] is
 //! here; what the times mean is in `grant.rs`.

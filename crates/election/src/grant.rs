@@ -1,5 +1,8 @@
 //! The time table of one grant (§4.2).
 //!
+//! `drain_at` is the renew deadline (client-go: `RenewDeadline`): work is told to
+//! stop then, before the lease ends.
+//!
 //! ```text
 //! start        drain_at          kill_at   valid_until        judges: over
 //!   |------------|------------------|----------|------------------|

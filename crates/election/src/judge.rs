@@ -301,7 +301,10 @@ impl LeaseJudge {
 
     /// Takes note of an answer to a read that was asked at `asked`.
     pub fn read(&mut self, config: &Config, now: Now, asked: Instant, reading: &Reading) -> News {
-        if self.is_overtaken(asked, reading) {
+        // Once: whether it is overtaken and what it says are of one decoding.
+        let register = reading.register.as_ref();
+        let shown = register.map(|register| (register, Record::decode(&register.value)));
+        if self.is_overtaken(asked, shown.as_ref().map(|(_, record)| record)) {
             return News::Nothing;
         }
         let evidence = Evidence {
@@ -311,8 +314,8 @@ impl LeaseJudge {
             store_now: reading.now,
             bound: reading.bound.is_some(),
         };
-        match &reading.register {
-            Some(register) => self.learn(&evidence, register),
+        match shown {
+            Some((register, record)) => self.learn(&evidence, register, record),
             None => self.absent(),
         }
     }
@@ -321,12 +324,10 @@ impl LeaseJudge {
     /// between the asking and this older answer. A register that is older
     /// than what was known *before* it was asked for was restored or deleted,
     /// and is believed.
-    fn is_overtaken(&self, asked: Instant, reading: &Reading) -> bool {
+    fn is_overtaken(&self, asked: Instant, shown: Option<&Result<Record, RecordError>>) -> bool {
         let Seen::Record { record, learnt, .. } = &self.seen else {
             return false;
         };
-        let shown = reading.register.as_ref();
-        let shown = shown.map(|register| Record::decode(&register.value));
         let older = match shown {
             None => true,
             Some(Ok(shown)) => shown.sequence < record.sequence,
@@ -362,7 +363,7 @@ impl LeaseJudge {
                 Some(known) if record.sequence <= known.sequence || record.term < known.term => {
                     News::Unplaced
                 }
-                _ => self.learn(&evidence, register),
+                _ => self.learn(&evidence, register, Ok(record)),
             },
         }
     }
@@ -395,8 +396,14 @@ impl LeaseJudge {
         }
     }
 
-    fn learn(&mut self, evidence: &Evidence<'_>, register: &Register) -> News {
-        let record = match Record::decode(&register.value) {
+    /// Takes note of a register and of what decoding its value gave.
+    fn learn(
+        &mut self,
+        evidence: &Evidence<'_>,
+        register: &Register,
+        record: Result<Record, RecordError>,
+    ) -> News {
+        let record = match record {
             Ok(record) if record.election == evidence.config.election => record,
             Ok(other) => {
                 let found = other.election.as_str().into();

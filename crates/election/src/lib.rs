@@ -6,18 +6,20 @@
 //! outside whether the grant is over ([`LeaseJudge`]) and races again when it is.
 //! The clauses cited as `§` are those of `docs/design/election.md`.
 //!
-//! # Why can nobody lead twice here?
+//! # Why do two never lead?
 //!
 //! Let the holder send a renewal at `s` on its own clock, and let the store
 //! apply it at `a >= s`. The holder counts its grant from `s` and believes in
-//! it until `s + lease x (1 - drift)`. A judge first sees that renewal at
-//! some `f >= a` and calls it over only on a read *asked* after
-//! `f + lease x (1 + drift)`. With every clock's rate within `drift` of true
-//! time the first ends before the second begins. The judge then swaps exactly
-//! the version that it judged; had a renewal come in between, the swap would
-//! fail. A holder does not renew after `drain_at < valid_until`, and ignores
-//! the late success of a renewal sent before, so a grant once over stays
-//! over. Clock *offsets and steps* appear nowhere in this argument.
+//! it until `s + lease x (1 - drift)`. A judge first sees that renewal at some
+//! `f >= a` and calls it over only on a read *asked* after `f + lease x (1 +
+//! drift)`. With every clock's rate within `drift` of true time the first ends
+//! before the second begins.
+//!
+//! The judge then swaps exactly the version that it judged; had a renewal come
+//! in between, the swap would fail. A holder does not renew after `drain_at <
+//! valid_until`, and ignores the late success of a renewal sent before, so a
+//! grant once over stays over. Clock *offsets and steps* appear nowhere in this
+//! argument.
 //!
 //! # What is left out on purpose
 //!

@@ -80,7 +80,7 @@ impl fmt::Display for CodecError {
             Self::Foreign { magic } => write!(
                 f,
                 "expected a register that begins with \"{magic} {FORMAT}\", found something \
-                 else; whoever wrote it should use another prefix or table"
+                 else; the program that wrote it should use another prefix or table"
             ),
             Self::Newer { format } => write!(
                 f,

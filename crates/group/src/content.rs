@@ -9,13 +9,14 @@
 //! does not hold is made again.
 //!
 //! The *collector* is the first node of the view that does not drain. It lists
-//! the registers of content, a page at a time. What no workload names, and
-//! what has kept its version for a span, is *judged*. The collector marks
-//! judged digests in the view, by a compare-and-swap of the view. After that
-//! swap has succeeded it deletes the register, with the version that it judged
-//! before it sent the swap as a precondition. Then it takes the mark away. It
-//! never deletes by the mark of another node, and never adds a mark to a
-//! digest that has one.
+//! the registers of content, a page at a time. What no workload names, and what
+//! has kept its version for a span, is *judged*. The collector marks judged
+//! digests in the view, by a compare-and-swap of the view.
+//!
+//! After that swap has succeeded it deletes the register, with the version that
+//! it judged before it sent the swap as a precondition. Then it takes the mark
+//! away. It never deletes by the mark of another node, and never adds a mark to
+//! a digest that has one.
 //!
 //! # Why is the content of every named digest there?
 //!

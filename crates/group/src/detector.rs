@@ -123,7 +123,7 @@ impl FailureDetector {
     }
 
     /// The members that may be taken out of the view now.
-    pub(super) fn condemned<'a>(
+    pub(super) fn declared_dead<'a>(
         &'a self,
         view: &'a View,
         now: Instant,
@@ -344,7 +344,7 @@ impl FailureDetector {
         match peer.beat.clone() {
             HeartbeatState::Alive { version, record } if stands || anyway => {
                 if context.config.plant.is(Bug::DeathInOneStep) {
-                    return self.condemn(context, id);
+                    return self.declare_dead(context, id);
                 }
                 let dead = Heartbeat {
                     sequence: record.sequence.saturating_add(1).min(NUMBER_MAX),
@@ -357,14 +357,14 @@ impl FailureDetector {
             }
             // Gone for the span: nothing can bring it back.
             HeartbeatState::Absent if stands && view.member(id).is_some() => {
-                self.condemn(context, id);
+                self.declare_dead(context, id);
             }
             HeartbeatState::Alive { .. } | HeartbeatState::Absent | HeartbeatState::Dead { .. } => {
             }
         }
     }
 
-    fn condemn(&mut self, context: &Context, id: NodeId) {
+    fn declare_dead(&mut self, context: &Context, id: NodeId) {
         self.set(
             id,
             Stage::Condemned {
@@ -435,7 +435,7 @@ impl FailureDetector {
                     peer.refusals = 0;
                     peer.first = context.now;
                 }
-                self.condemn(context, id);
+                self.declare_dead(context, id);
             }
             // Another write came first: a late heartbeat, or another node that judges.
             Err(failure) if failure.class == FailureClass::Conflict => {

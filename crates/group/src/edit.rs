@@ -3,7 +3,8 @@
 //!
 //! Edits are level-triggered. A node looks at the view it has and drafts the next
 //! one with *everything* that is due: which nodes to remove, what it has released,
-//! what its users asked for. If the compare-and-swap fails, it drafts again from
+//! what its users asked for. To remove a dead node is what Kubernetes calls
+//! eviction; there is no cordon. If the compare-and-swap fails, it drafts again from
 //! what it finds, so nothing is lost and nothing is done twice. Many commands go
 //! into one draft.
 

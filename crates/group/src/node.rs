@@ -383,11 +383,11 @@ impl Node {
                 .advance(&mut self.context, self.view_sync.contents());
             let collects = self.collector.advance(&mut self.context, view);
             let me = self.context.me;
-            let condemned = self.detector.condemned(view, now).next().is_some();
+            let declared_dead = self.detector.declared_dead(view, now).next().is_some();
             let drained = view.member(me).is_some_and(|it| it.draining)
                 && self.jobs.is_empty()
                 && view.held_by(me).next().is_none();
-            self.view_sync.dirty |= condemned || drained || collects;
+            self.view_sync.dirty |= declared_dead || drained || collects;
             if drained {
                 self.leaving = true;
                 self.stage = Stage::Leaving;

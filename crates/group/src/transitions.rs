@@ -21,7 +21,10 @@ impl Node {
         let missing = view.is_none();
         let view =
             view.unwrap_or_else(|| View::empty(config.group.clone(), config.quorum, config.spread));
-        let condemned: Vec<NodeId> = self.detector.condemned(&view, self.context.now).collect();
+        let declared_dead: Vec<NodeId> = self
+            .detector
+            .declared_dead(&view, self.context.now)
+            .collect();
         let mut draft = Draft::new(view, config.plant);
         if !config.plant.is(Bug::FloorForgotten) {
             draft.above(self.view_sync.top_epoch);
@@ -44,7 +47,7 @@ impl Node {
             // take them along.
             Stage::Leaving => self.draft_own(&mut draft),
             Stage::Member => {
-                for id in condemned {
+                for id in declared_dead {
                     draft.remove_dead(id);
                 }
                 self.draft_own(&mut draft);

@@ -8,12 +8,14 @@
 //!
 //! Commands of users must take effect once, and their users must learn the
 //! outcome. A draft with commands is an *attempt*. Each attempt has a serial of
-//! its own, which goes into the node's line of the view with it. All attempts on
-//! one version of the view exclude each other, since each is a compare-and-swap on
-//! that version. So the first view of another version settles all of them: the
-//! attempt whose serial it shows took effect, and no other ever will. Until then
-//! each of them may take effect, so a refusal by the latest of them is not final
-//! either.
+//! its own, which goes into the node's line of the view with it. All attempts
+//! on one version of the view exclude each other, since each is a
+//! compare-and-swap on that version. So the first view of another version
+//! settles all of them: the attempt whose serial it shows took effect, and no
+//! other ever will.
+//!
+//! Until then each of them may take effect, so a refusal by the latest of them
+//! is not final either.
 //!
 //! A view from which the node was removed settles nothing. The node's serial went
 //! with its line, and an attempt may have taken effect in a view that this node

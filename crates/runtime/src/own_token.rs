@@ -8,13 +8,14 @@
 //!
 //! Any user of the machine can listen on a loopback port that is free, so a
 //! client does not know who is at the other end, and must not tell the token.
-//! It proves that it has it, by an HMAC-SHA256 whose key is the token over
-//! the address that it has dialled and the moment before it did so. The server
-//! takes a proof of a connection only for the address at which the connection
-//! has come, of a moment at which it was listening there already, and of at
-//! most [`DIALLED_WITHIN`] before the connection was taken. So what another
-//! program hears in its place is good for nothing: it heard it at another
-//! address, or before the server had this one.
+//! It proves that it has it, by an HMAC-SHA256 whose key is the token over the
+//! address that it has dialled and the moment before it did so.
+//!
+//! The server takes a proof of a connection only for the address at which the
+//! connection has come, of a moment at which it was listening there already,
+//! and of at most [`DIALLED_WITHIN`] before the connection was taken. So what
+//! another program hears in its place is good for nothing: it heard it at
+//! another address, or before the server had this one.
 //!
 //! Moments are of the boot-time clock, which is not set and does not step, and
 //! the proof is about that clock as well ([`crate::clock::id`]): a

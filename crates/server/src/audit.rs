@@ -1,9 +1,9 @@
 //! Who changed what: a line of JSON for each change of members, of rights and
-//! of leaderships, and for each session that somebody else closed.
+//! of leaderships, and for each session that another caller closed.
 //!
 //! A line says what was done (`event`), by whom (`by`: the name of a token,
 //! and the address that the call came from), about what, and what came of it
-//! (`result`): `done`, `conflict` (somebody else was first), `refused` (with
+//! (`result`): `done`, `conflict` (another client was first), `refused` (with
 //! its `cause` and `message`), or `unknown` (the caller has gone, or the leader
 //! changed: it may be done). What another server has to be asked for is noted
 //! there. `docs/reference/audit.md` has the fields of each event.

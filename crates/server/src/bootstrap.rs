@@ -1,7 +1,7 @@
 //! A blank server on its way into a cluster.
 //!
 //! It greets everybody it was told of and hears who they are, until all are
-//! blank too (then they found a cluster), or somebody has one that it belongs
+//! blank too (then they found a cluster), or one of them has one that it belongs
 //! to. What it may conclude from which answer is judged by
 //! [`Bootstrap`](tenure_alpo::Bootstrap).
 
@@ -308,7 +308,7 @@ pub(super) fn beyond(
     let adds: Vec<_> = more.iter().map(add).collect();
     Some(format!(
         "expected the servers of --peers to be members, found that {} {}: the cluster in {} is of \
-         {found}, as of entry {end} of its log, and --peers takes nobody in. Unless `tenure \
+         {found}, as of entry {end} of its log, and --peers admits no server. Unless `tenure \
          member list` shows more by now, or --peers is to be corrected, start each with an empty \
          --data and run what it prints: {}",
         names(more.iter().copied()),

@@ -1,6 +1,6 @@
 //! A number of bytes that many count, and who waits for it to fall.
 //!
-//! Counting locks nothing; only who waits, and who wakes somebody, does.
+//! Counting locks nothing; only waiting, and waking a waiter, does.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,19 +1,22 @@
-//! How many connections there may be, and who goes when there are too many.
+//! How many connections there may be, and which one is closed (evicted) when
+//! there are too many.
 //!
-//! Anybody who reaches a port can open connections, and say nothing or little
-//! over them. If all of them counted alike, some thousands would keep everybody
-//! out. So each has a class: a *newcomer* has said nothing that makes sense yet,
+//! Every host that reaches a port can open connections, and say nothing or
+//! little over them. If all of them counted alike, some thousands would keep
+//! all others out. So each has a class: a *newcomer* has said nothing that makes sense yet,
 //! a *stranger* nothing that proves who it is, and so on ([`ConnectionClass`]). Of
 //! newcomers there may be so many, and of all others together; and of these
 //! some places are kept for the higher classes.
 //!
-//! When there is no place for one more, another one makes room: one of a lower
-//! class, and of one class one of the caller that has most connections
-//! ([`CallerId`]: a token, or an address). Of these the one goes that has been
-//! without a call for longest. But nobody has to go, idle or not, for one who
-//! has more connections than it; and nobody with a call under way for one who
-//! has as many: then the newest goes. So a client that has few connections gets
-//! one more, however many others have, and keeps it.
+//! When there is no place for one more, one is closed: one of a lower class,
+//! and within a class one of the caller that has most connections
+//! ([`CallerId`]: a token, or an address). Of these it is the one that has been
+//! without a call for longest.
+//!
+//! A connection is not closed for a caller that has more connections than its
+//! own, idle or not. One with a call under way is not closed for a caller that
+//! has as many either: then the newest is closed. So a client that has few
+//! connections gets one more, however many others have, and keeps it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};

@@ -2,14 +2,16 @@
 //!
 //! Beside the log (`tenure wal inspect DIR` shows it) there are small files,
 //! and one more where reads were ever answered by a lease (`silence`).
-//! `founders` says whom the cluster began with, which is the state
-//! before the log's first entry; it is empty for one that came later. `storage` holds the number that was drawn when the directory was
-//! made, and by which a wiped disk is known for what it is; it is there
-//! before the server first speaks. `addresses` holds what is known of where
-//! the others are, so that a server that was away while they moved finds
-//! them; losing it loses nothing. `starts` counts the starts of servers on
-//! the directory, so that others notice one that was set back or copied;
-//! `set-back` is there if they did, and says what they said.
+//! `founders` says whom the cluster began with, which is the state before the
+//! log's first entry; it is empty for one that came later. `storage` holds the
+//! number that was drawn when the directory was made, and by which a wiped disk
+//! is known for what it is; it is there before the server first speaks.
+//!
+//! `addresses` holds what is known of where the others are, so that a server
+//! that was away while they moved finds them; losing it loses nothing. `starts`
+//! counts the starts of servers on the directory, so that others notice one
+//! that was set back or copied; `set-back` is there if they did, and says what
+//! they said.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

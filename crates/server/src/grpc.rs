@@ -58,7 +58,7 @@ const PAGE_BYTES: usize = 128 * 1024;
 /// What was asked, and by whom: `listen` has noted that.
 fn taken<T>(request: Request<T>) -> Result<(Caller, T), Status> {
     let caller = request.extensions().get::<Caller>().cloned();
-    let caller = caller.ok_or_else(|| Status::internal("nobody noted who calls"))?;
+    let caller = caller.ok_or_else(|| Status::internal("internal error: the caller is missing"))?;
     Ok((caller, request.into_inner()))
 }
 
@@ -282,7 +282,7 @@ impl Pipeline for ServerHandle {
     ) -> Result<Response<Self::ExchangeStream>, Status> {
         // `listen` has put the body there.
         let body = request.extensions().get().and_then(GrpcBody::take);
-        let body = body.ok_or_else(|| Status::internal("nobody noted what comes"))?;
+        let body = body.ok_or_else(|| Status::internal("internal error: the body is missing"))?;
         let requests = DecodedMessages::new(body, MESSAGE_BYTES);
         let (caller, _) = taken(request)?;
         // A caller that is not known at all is turned away; what each request

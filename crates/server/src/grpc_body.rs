@@ -4,8 +4,9 @@
 //! buffer that grows with the largest of them, and keeps it for as long as the
 //! stream lives. A watch that began with a page of registers and waits for
 //! changes would hold the room of that page: more than 100 KiB, uncounted, of
-//! each of ten thousand watches. So streams are written here instead. A large
-//! message has a buffer of its own, exactly as long, that goes with it
+//! each of ten thousand watches. So streams are written here instead.
+//!
+//! A large message has a buffer of its own, exactly as long, that goes with it
 //! ([`CountedBody`](super::counted_body::CountedBody) counts it until then);
 //! small ones share one that is kept. What is read of an exchange is kept by
 //! the library in the same way, up to 8 MiB of each, and is read here too.

@@ -151,7 +151,7 @@ impl ServerHandle {
         place.ok_or_else(|| {
             error(
                 v1::Cause::Unspecified,
-                "nobody noted where the call came from",
+                "internal error: the connection is missing",
             )
         })
     }

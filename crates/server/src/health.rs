@@ -1,4 +1,7 @@
 //! The health of a server, as probes and operators see it.
+//!
+//! Left out: `sd_notify`. A unit of systemd counts as started when the process
+//! runs (`Type=exec`), and not when the server is ready; `/readyz` says that.
 
 use super::event_loop::EventLoop;
 use super::removal::by_own_log;

@@ -1,7 +1,7 @@
 //! Keep-alives that a leader proposes together.
 //!
 //! A keep-alive takes an entry, and each entry costs every server a message,
-//! a write and a sync. Nobody is in a hurry for it: a session lives for many
+//! a write and a sync. It is not urgent: a session lives for many
 //! times [`GATHER`], and its client counts from when it asked. So the first
 //! one waits for others. A thousand sessions of 10 s then cost some 80 writes
 //! a second in place of 300.

@@ -9,25 +9,31 @@
 //!                                └───── persisted ◀────┴─▶ log (a thread)
 //! ```
 //!
-//! Everything but the disk runs on one thread: sockets, machine, answers. A
-//! request that comes on a socket reaches the machine, and its answer the
-//! socket, without waking another thread; and what several sockets bring in
-//! one turn of the loop goes to the machine, the disk and the peers together.
-//! (Redis is built so, for the same reason.) The disk has a thread of its own
-//! because a sync may take seconds, and a leader must be heard meanwhile.
+//! Sockets, machine and answers run on one thread at a time. A request that
+//! comes on a socket reaches the machine, and its answer the socket, without
+//! waking another thread; and what several sockets bring in one turn of the
+//! loop goes to the machine, the disk and the peers together. (Redis is built
+//! so, for the same reason.)
+//!
+//! A sync may take seconds, and a leader must be heard meanwhile. So three more
+//! threads exist: a second one that takes over the event loop when a small
+//! batch, which the loop writes itself, takes long (`loop_threads`); one that
+//! writes and syncs large batches ([`wal`]); and one that encodes snapshots.
+//! Work that nothing waits for has threads too: the audit file, a spare segment
+//! of the log.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `config` | how a server is started |
 //! | `data`, `data_file` | the data directory |
-//! | `silence` | what it owes to leaders of before |
+//! | `silence` | how long a restarted server must refuse votes |
 //! | `bootstrap` | a blank server on its way into a cluster |
 //! | `event_loop`, `loop_threads` | the task that drives the replicated log, and the threads that run it |
 //! | `peers` | links to the other servers, and their connections to this one |
 //! | `copies`, `set_back` | directories that were set back, or copied |
 //! | `health` | what is said of the server's health |
 //! | `removal` | learning that one is no member any more |
-//! | `connection_limit` | how many connections, and who goes when there are too many |
+//! | `connection_limit` | how many connections, and which one is closed when there are too many (eviction) |
 //! | `log_rate_limit` | what is wrong with those that connect is logged once |
 //! | `inbox`, `handle` | how events reach the event loop, and how many requests may be under way |
 //! | `keep_alive_batch` | keep-alives that are proposed together |
@@ -38,7 +44,7 @@
 //! | `backup` | everything in one file, and back |
 //! | `ended` | how a server ended |
 //! | `metrics` | what is counted |
-//! | `trust`, `unconfirmed_contacts`, `peer_messages` | who is taken for a server, and which of its messages are taken |
+//! | `trust`, `unconfirmed_contacts`, `peer_messages` | which sender counts as a server of this cluster, and which of its messages are accepted |
 //! | `dial_report`, `incompatibility` | why another server is not connected |
 //! | `tokens` | who may do what |
 //! | `audit` | who changed what |

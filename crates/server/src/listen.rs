@@ -357,8 +357,11 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
         Err(refused) => return turn_away(&request, refused),
     };
     let Some(connection) = request.extensions_mut().remove::<Arc<Connection>>() else {
-        let nobody = error(Cause::Unspecified, "nobody noted where the call came from");
-        return turn_away(&request, nobody);
+        let unknown = error(
+            Cause::Unspecified,
+            "internal error: the connection is missing",
+        );
+        return turn_away(&request, unknown);
     };
     if let Some(pages) = &handle.pages
         && let Err(refused) = pages.judge(&request, &handle.shared.metrics)
@@ -378,18 +381,7 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
     };
     request.extensions_mut().insert(caller.clone());
     let grpc = is_grpc(&request);
-    let keeps = request.uri().path() != EXCHANGE;
-    let read_on = is_read_on(&request);
-    let (mut parts, body) = request.into_parts();
-    let within = handle.message_within;
-    let mut body = MeteredBody::new(body, &parts.headers, Arc::clone(&asked), within, keeps);
-    body.read_on = read_on;
-    let mut body = Body::new(body);
-    if !keeps {
-        let body = std::mem::take(&mut body);
-        parts.extensions.insert(GrpcBody::new(body));
-    }
-    let request = Request::from_parts(parts, body);
+    let request = metered(request, Arc::clone(&asked), handle.message_within);
     let mut response = next.run(request).await;
     let streams = response.extensions_mut().remove::<StreamKind>();
     let written = response.extensions_mut().remove::<GrpcBody>();
@@ -412,6 +404,22 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
         None => Body::new(body),
     };
     Response::from_parts(parts, body)
+}
+
+/// The request with its body counted. The body of an exchange is put where
+/// the call itself finds it.
+fn metered(request: Request, asked: Arc<RequestCharge>, within: Duration) -> Request {
+    let keeps = request.uri().path() != EXCHANGE;
+    let read_on = is_read_on(&request);
+    let (mut parts, body) = request.into_parts();
+    let mut body = MeteredBody::new(body, &parts.headers, asked, within, keeps);
+    body.read_on = read_on;
+    let mut body = Body::new(body);
+    if !keeps {
+        let body = std::mem::take(&mut body);
+        parts.extensions.insert(GrpcBody::new(body));
+    }
+    Request::from_parts(parts, body)
 }
 
 /// The one call that sends more than one message.

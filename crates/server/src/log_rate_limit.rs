@@ -4,7 +4,7 @@
 //! stranger. What is wrong with it is said to the log when it is new, and
 //! again only after it was not seen for a while: then it has changed, or had
 //! been mended. How many are remembered is limited, and what is beyond that
-//! is not said at all, so that nobody can fill a log from outside.
+//! is not said at all, so that a log cannot be filled from outside.
 //!
 //! A server that this one dials is at one of few addresses, known beforehand.
 //! There what is wrong is said whenever it *changes*, so that a log tells how

@@ -2,12 +2,13 @@
 //!
 //! The event loop writes a small batch itself: another thread would have to be
 //! woken for it and to wake the event loop, which takes longer than a quick
-//! disk takes to sync. But any sync may take seconds, in which a server must
-//! be heard and must answer. So there are two threads. The one that is to
-//! write leaves the machine here first. If the write takes longer than
-//! [`INLINE_WRITE_WITHIN`], the other thread takes the machine and goes on with the event
-//! loop; the first reports its write as the log's own thread does, and stands
-//! by in its turn.
+//! disk takes to sync. But any sync may take seconds, in which a server must be
+//! heard and must answer. So there are two threads.
+//!
+//! The one that is to write leaves the machine here first. If the write takes
+//! longer than [`INLINE_WRITE_WITHIN`], the other thread takes the machine and
+//! goes on with the event loop; the first reports its write as the log's own
+//! thread does, and stands by in its turn.
 //!
 //! Why no write overtakes another: the log is locked before the machine can be
 //! taken, and what is written later goes through the log's own thread, which

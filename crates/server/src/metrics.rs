@@ -1,7 +1,7 @@
 //! What a server counts, in the text format that Prometheus reads.
 //!
 //! Counters are fed by what happens; what can simply be looked at (terms,
-//! log ids, how many sessions there are) is looked at when somebody asks, so
+//! log ids, how many sessions there are) is looked at when metrics are asked for, so
 //! that it cannot be out of step. Every name is explained in
 //! `docs/reference/metrics.md`.
 

@@ -1,4 +1,4 @@
-//! Calls that a web page makes through the browser of somebody who may call.
+//! Calls that a web page makes through the browser of a user who may call.
 //!
 //! A server without tokens serves everybody who reaches it, and a browser on
 //! the same machine reaches it. Any page can have a browser send it requests:

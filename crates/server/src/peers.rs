@@ -216,13 +216,13 @@ impl Peers {
     /// Where `server` may be: where it said last, and where the flags say.
     fn addresses(&self, server: ServerId) -> Vec<String> {
         let local_server = self.shared.local_server();
-        let capacity = [
+        let contacts = [
             local_server.address_book.get(server),
             local_server.unconfirmed_contact(server),
             self.flags.get(server),
         ];
-        let capacity = capacity.into_iter().flatten().map(|it| it.peer.clone());
-        let mut addresses: Vec<_> = capacity.filter(|address| !address.is_empty()).collect();
+        let contacts = contacts.into_iter().flatten().map(|it| it.peer.clone());
+        let mut addresses: Vec<_> = contacts.filter(|address| !address.is_empty()).collect();
         addresses.dedup();
         addresses
     }

@@ -16,11 +16,12 @@
 //! Who is no operator and has no quota of its own takes no more than it leaves:
 //! a register that is new, or grows, is refused if those that its token may
 //! write would take more than is then left for all. So one token takes half at
-//! most, of what is kept for elections and groups as well. A token that may
-//! write everything is left out. Of what goes on in any case, this holds only
-//! for large registers of a token that has a sixteenth of all bytes already;
-//! without that it could pass the quota by registers that were small when they
-//! were created.
+//! most, of what is kept for elections and groups as well.
+//!
+//! A token that may write everything is left out. Of what goes on in any case,
+//! this holds only for large registers of a token that has a sixteenth of all
+//! bytes already; without that it could pass the quota by registers that were
+//! small when they were created.
 //!
 //! A command under way counts as if it were done. So those that are admitted
 //! one after the other do not pass a quota together. What a leader does not

@@ -43,8 +43,8 @@ fn too_few_heard(servers: ServerList) -> v1::Error {
              it has synced the new term)"
         )
     };
-    let expected = "expected an answer, within an election timeout, of a majority of those who \
-                    would vote then";
+    let expected = "expected an answer, within an election timeout, of a majority of the voters \
+                    after the change";
     error(Cause::Members, format!("{expected}, {found}"))
 }
 
@@ -52,7 +52,7 @@ fn unsynced(servers: ServerList) -> v1::Error {
     error(
         Cause::Members,
         format!(
-            "expected that a majority of those who would vote then sync an entry to their disks \
+            "expected that a majority of the voters after the change sync an entry to their disks \
              within an election timeout, found that these servers have not: {servers}; look at \
              their disks, remove first those whose disks hang, and try again"
         ),
@@ -79,8 +79,8 @@ const fn change(why: ChangeError) -> &'static str {
             "expected a member, found no server of this number among them; `tenure member list` \
              shows them"
         }
-        ChangeError::Counts => "this server counts already; there is nothing to promote",
-        ChangeError::LastVoter => "nobody would be left to vote",
+        ChangeError::Counts => "this server is a voter already; there is nothing to promote",
+        ChangeError::LastVoter => "this is the last voter: no voter would be left",
         ChangeError::Full => "there are as many members as there may be",
     }
 }
@@ -117,8 +117,9 @@ pub(super) fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
             name_of(&opener)
         )),
         Refusal::Scarce { opener, held, left } => too_many(format!(
-            "expected one who has fewer sessions than there are places left ({left} of {}, beside \
-             those that are kept for operators), found that {} has {held}; most of them: {}",
+            "expected a caller with fewer sessions than there are places left ({left} of {}, \
+              beside those that are kept for operators), found that {} has {held}; the callers \
+              with most: {}",
             super::config::limits().sessions,
             name_of(&opener),
             most_of(&shared.holders())

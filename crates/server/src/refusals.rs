@@ -1,6 +1,6 @@
 //! Why other servers do not let this one in, for people.
 //!
-//! A server that nobody lets in hears of no leader. That alone tells its
+//! A server that no other lets in hears of no leader. That alone tells its
 //! operator nothing: whether the others are down, or refuse it, and what to
 //! do then. So what was wrong when another server was dialled last is kept
 //! until it is connected or cannot be reached, and said where the server says

@@ -2,13 +2,14 @@
 //!
 //! A server that is removed is sent nothing more, not even the entry that
 //! removes it: by its own log it is a member for ever, and asks for votes that
-//! nobody gives. But when servers greet each other each says which members it
-//! knows to be *committed*, and as of which entry ([`CommittedMembers`]). A
-//! committed log is one and the same everywhere, so if this server is a member
-//! by all of its own log, and another one knows the members without it as of
-//! the end of that or an entry beyond it, then it was removed by one of those
-//! that it never got. Nothing less counts: who lags, or knows a change that is
-//! not committed, may not know of this server *yet*.
+//! no server gives. But when servers greet each other each says which members it
+//! knows to be *committed*, and as of which entry ([`CommittedMembers`]).
+//!
+//! A committed log is one and the same everywhere, so if this server is a
+//! member by all of its own log, and another one knows the members without it
+//! as of the end of that or an entry beyond it, then it was removed by one of
+//! those that it never got. Nothing less counts: who lags, or knows a change
+//! that is not committed, may not know of this server *yet*.
 //!
 //! The verdict is for people and decides nothing. It falls when a leader sends
 //! entries or a keep-alive, for then the server was added again.
@@ -31,7 +32,7 @@ pub(super) struct Removal {
     /// Who has said that this server is none, if that is the newest word.
     by: Option<ServerId>,
     /// Who has its number, by that word, if anybody has.
-    heir: Option<StorageId>,
+    replacement_disk: Option<StorageId>,
 }
 
 impl Removal {
@@ -53,11 +54,11 @@ impl Removal {
             return None;
         }
         self.upto = theirs.upto;
-        let known = self.by.is_some().then_some(self.heir);
+        let known = self.by.is_some().then_some(self.replacement_disk);
         self.by = (!has(&theirs.members)).then_some(by);
-        self.heir = theirs.members.storage(own.server);
+        self.replacement_disk = theirs.members.storage(own.server);
         // Once that it was removed, and once more to whom its number went.
-        if known == Some(self.heir) {
+        if known == Some(self.replacement_disk) {
             None
         } else {
             self.text(own)
@@ -78,13 +79,13 @@ impl Removal {
     /// What has happened and what to do, if this server was removed.
     pub(super) fn text(&self, own: Identity) -> Option<String> {
         let (by, id) = (self.by?.get(), own.server.get());
-        if let Some(heir) = self.heir {
+        if let Some(disk) = self.replacement_disk {
             return Some(format!(
                 "expected server {id} to be the one with the data directory {storage}, found that \
-                 it was removed and that its number went to {heir}: server {by} knows that as of \
+                 it was removed and that its number went to {disk}: server {by} knows that as of \
                  entry {upto}. Stop this one; to use the machine again, start it with an empty \
                  --data and a --id that is free, and run the `tenure member add` that it prints. \
-                 If it is {heir} that should go, run `tenure member remove {id}` first",
+                 If it is {disk} that should go, run `tenure member remove {id}` first",
                 storage = own.storage,
                 upto = self.upto,
             ));
@@ -108,11 +109,11 @@ pub(super) fn by_own_log(node: &Node) -> Option<String> {
     let (id, storage) = (own.server.get(), own.storage);
     match members.storage(own.server) {
         _ if !node.was_member() => None,
-        Some(heir) if heir == storage => None,
-        Some(heir) => Some(format!(
+        Some(disk) if disk == storage => None,
+        Some(disk) => Some(format!(
             "expected server {id} to be the one with the data directory {storage}, found that the \
-             number went to {heir} by the end of this server's own log: it votes for nobody and \
-             counts for nothing, unless that change is taken back. `tenure member list` says \
+             number went to {disk} by the end of this server's own log: it gives no vote and \
+             is not counted, unless that change is taken back. `tenure member list` says \
              which of the two is the member; stop the other one"
         )),
         None if members.is_empty() => None,
@@ -182,7 +183,7 @@ mod tests {
     #[test]
     fn who_has_the_number_now_is_named() {
         let ours = settled(10, &[1, 2, 3]);
-        let heir = StorageId::from_u128(9);
+        let disk = StorageId::from_u128(9);
         let members = [(1, 7), (2, 7), (3, 9)];
         let members = members.map(|(number, it)| (id(number), StorageId::from_u128(it)));
         let theirs = CommittedMembers {
@@ -196,7 +197,7 @@ mod tests {
         let said = removal.hear(own(), &ours, id(1), &theirs).expect("news");
         assert_eq!(removal.hear(own(), &ours, id(2), &theirs), None);
         for part in [
-            &format!("its number went to {heir}"),
+            &format!("its number went to {disk}"),
             "tenure member remove 3",
         ] {
             assert!(said.contains(part), "{part}: {said}");

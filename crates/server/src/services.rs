@@ -2,7 +2,7 @@
 //!
 //! gRPC (`grpc`) and HTTP (`http`) are two ways to reach the same functions.
 //! Each wants to know who calls, and begins by asking whether that may be:
-//! before it looks at the rest of the request, so that nobody learns from an
+//! before it looks at the rest of the request, so that no caller learns from an
 //! answer what they may not ask.
 
 use std::sync::Arc;

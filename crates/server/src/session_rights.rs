@@ -1,6 +1,6 @@
 //! Whether callers may still have what their sessions hold.
 //!
-//! A register that is bound to a session is nobody else's as long as the
+//! A register that is bound to a session is no other client's as long as the
 //! session lives, and any command of the session keeps that alive. So it is
 //! not enough to ask what the command itself needs: a caller whose right to an
 //! election was taken away would lead it for ever by keep-alives. A command

@@ -11,7 +11,8 @@
 //! are, and the watcher is added in the same read. A client that reads so
 //! slowly that the machine forgets changes between two reads begins again.
 //!
-//! A watch from a place is the same where everything was told already.
+//! A place that is too old to go on from (compacted) is refused with
+//! `COMPACTED`, and the client lists again. A watch from a place is the same where everything was told already.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

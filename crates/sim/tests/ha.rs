@@ -241,7 +241,7 @@ fn named(text: &str) -> tenure_core::ids::Name {
 }
 
 #[test]
-fn heir_dies_in_mid_take_over() {
+fn the_chosen_node_dies_in_mid_take_over() {
     let mut scenario = plain(4);
     for index in 0..6 {
         scenario.deploy(0, &format!("w{index}"), true);
@@ -259,7 +259,7 @@ fn heir_dies_in_mid_take_over() {
 }
 
 #[test]
-fn partitioned_node_stops_its_work_before_the_heir_starts_it() {
+fn partitioned_node_stops_its_work_before_the_chosen_node_starts_it() {
     let mut scenario = plain(3);
     scenario.deploy(0, "pay", true);
     scenario.pass(2_500);
@@ -304,7 +304,7 @@ fn verdict_from_a_stale_watch_does_not_stand() {
 }
 
 #[test]
-fn a_late_beat_cancels_a_verdict() {
+fn a_late_heartbeat_cancels_a_verdict() {
     // Node 0 sends a beat and is cut off; the beat is most of a lease late.
     let beats_late = |late: Option<u64>| {
         let mut scenario = plain(3);

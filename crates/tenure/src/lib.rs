@@ -29,9 +29,9 @@
 //! | work on a plain thread | [`blocking`] |
 //! | test a program that leads | [`test`](mod@test) |
 //!
-//! How a call failed says its type: [`StoreError`] by what to do next,
-//! [`Deposed`] for work that was stopped. What happens is told by streams of
-//! events ([`election::Event`], [`ha::Event`]); nothing safe depends on them.
+//! The type of an error says how the call failed: [`StoreError`] by what to do
+//! next, [`Deposed`] for work that was stopped. Streams of events tell what
+//! happens ([`election::Event`], [`ha::Event`]); nothing safe depends on them.
 //! Enums get more variants, unless they say otherwise.
 //!
 //! The features are the stores: `sqlite` (the default), `postgres`, `etcd`, and

@@ -119,7 +119,7 @@ async fn one_garbled_answer_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_leader_keeps_its_office_through_a_garbled_answer() {
+async fn a_leader_keeps_its_election_through_a_garbled_answer() {
     let memory = Memory::new();
     let armed = Arc::new(AtomicBool::new(false));
     let arm = Arc::clone(&armed);

@@ -82,7 +82,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cause = |number: &i32| std::io::Error::from_raw_os_error(*number);
         match self {
-            Self::Late => write!(f, "the office was about to end before it could be started"),
+            Self::Late => write!(f, "the leadership was about to end before it started"),
             Self::NotFound(number) => write!(f, "command not found: {}", cause(number)),
             Self::NotExecutable(number) => write!(f, "cannot be executed: {}", cause(number)),
             Self::System(number) => write!(f, "no process could be started: {}", cause(number)),

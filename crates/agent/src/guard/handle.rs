@@ -1,7 +1,7 @@
 //! The supervisor's handle of a guardian. `tenure run` holds one guardian, for
 //! one leadership at most. A shim holds one for each instance of a workload.
 //!
-//! Orders never block and never fail. What becomes of them is reported as events,
+//! Orders never block and never fail (`order_mailbox.rs`). What becomes of them is reported as events,
 //! in order. The last event is [`Event::Gone`] or [`Event::Lost`], after which
 //! nothing that CMD started is left, or [`Event::WatchdogLost`], after which that
 //! is not known.
@@ -11,7 +11,6 @@ use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use tenure::core::time::Instant;
@@ -21,16 +20,15 @@ use tokio::sync::watch;
 use super::event::Event;
 use super::launcher::SELF;
 use super::messages::{GuardianOrder, Start};
+use super::order_mailbox::{OrderSender, order_mailbox};
 use super::watchdog::{self, Watchdog};
 
-/// Orders on their way to the watchdog, which is never busy for long.
-const ORDERS: usize = 64;
 /// More than all events a guardian can cause.
 const EVENTS: usize = 16;
 
 /// A guardian, standing by or guarding. Dropping it kills everything.
 pub struct Guardian {
-    orders: SyncSender<GuardianOrder>,
+    orders: OrderSender,
     wake: UnixStream,
     events: Receiver<Event>,
     confirmed: watch::Receiver<Option<Instant>>,
@@ -59,7 +57,7 @@ impl Guardian {
     }
 
     fn begin(program: &Path, output: Option<(OwnedFd, &str)>) -> io::Result<Self> {
-        let (orders, order_receiver) = sync_channel(ORDERS);
+        let (orders, order_receiver) = order_mailbox();
         let (events, event_receiver) = channel(EVENTS);
         let (confirmed_sender, confirmed) = watch::channel(None);
         let (wake, wake_receiver) = UnixStream::pair()?;
@@ -72,7 +70,7 @@ impl Guardian {
             confirmed_sender,
         )?;
         std::thread::Builder::new()
-            .name("tenure-keeper".into())
+            .name("tenure-watchdog".into())
             .spawn(move || watchdog.run())?;
         Ok(Self {
             orders,
@@ -129,10 +127,9 @@ impl Guardian {
 
     fn order(&self, order: GuardianOrder) {
         // After the end no thread takes orders, and nothing is left to do.
-        if self.orders.send(order).is_ok() {
-            // A full pipe has woken the watchdog already.
-            let _ = (&self.wake).write(&[1]);
-        }
+        self.orders.send(order);
+        // A full pipe has woken the watchdog already.
+        let _ = (&self.wake).write(&[1]);
     }
 }
 
@@ -160,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_watchdog_that_is_gone_is_not_taken_for_the_end_of_cmd() {
-        let (orders, _) = sync_channel(ORDERS);
+        let (orders, _) = order_mailbox();
         let (_, events) = channel(EVENTS);
         let (_, confirmed) = watch::channel(None);
         let (wake, _) = UnixStream::pair().expect("a pair");

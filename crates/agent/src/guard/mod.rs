@@ -15,7 +15,8 @@
 //!
 //! * The **guardian** (`guardian.rs`) starts CMD, knows two times on the
 //!   boot-time clock, `drain_at` and `kill_at`, and keeps them on its own: TERM
-//!   at the first, KILL at the second or as soon as the supervisor is gone.
+//!   (SIGTERM) at the first, KILL (SIGKILL) at the second or as soon as the
+//!   supervisor is gone. `drain_at` is what client-go calls the renew deadline.
 //! * The **launcher** (`launcher.rs`) asks the kernel for a KILL should the
 //!   guardian die, and then becomes CMD.
 //! * The supervisor's **watchdog** (`watchdog.rs`), a thread, wakes a guardian
@@ -42,6 +43,7 @@ mod guardian;
 mod handle;
 mod launcher;
 mod messages;
+mod order_mailbox;
 mod poll;
 mod signals;
 mod tree;

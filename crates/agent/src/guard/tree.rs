@@ -10,9 +10,11 @@
 //! Each round KILLs our own children before all others, piece by piece as the
 //! kernel lists them, and in each piece the newest first: one that forks a
 //! successor and ends lives for a fraction of a millisecond. With each it KILLs
-//! the process *group* of that child. The kernel does that at one stroke, which no
-//! fork can slip through, and what has ended but was not reaped still names its
-//! group: a process that flees within a session is caught by the dead it leaves.
+//! the process *group* of that child. The kernel does that at one stroke, which
+//! no fork can slip through, and what has ended but was not reaped still names
+//! its group: a process that flees within a session is caught by the dead it
+//! leaves.
+//!
 //! Last come those below children that live, from the top down: a process under
 //! KILL forks no more, so the children read *after* the signal are all it will
 //! ever have; those it leaves turn up one level higher in the next round.

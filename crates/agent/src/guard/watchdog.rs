@@ -29,7 +29,6 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +48,7 @@ use super::event::Event;
 use super::exit_status::ExitStatus;
 use super::guardian::GUARDIAN;
 use super::messages::{GuardianOrder, GuardianReport};
+use super::order_mailbox::OrderReceiver;
 use super::poll::{self, Alarm};
 use super::tree;
 
@@ -56,7 +56,9 @@ use super::tree;
 /// milliseconds.
 pub const SLACK: Duration = Duration::from_millis(100);
 /// The least margin between `kill_at` and the end of the lease: what a hung
-/// guardian costs, and as much again for the killing itself.
+/// guardian costs, and as much again for the killing itself. A guardian that
+/// is woken and hangs *then* costs twice [`SLACK`]: with this margin the
+/// killing takes from the time that the drift bound reserves.
 pub const MARGIN_MIN: Duration = Duration::from_millis(200);
 /// How long to wait between rounds of killing that had no effect.
 const RETRY: Duration = Duration::from_millis(5);
@@ -129,7 +131,8 @@ pub(super) struct Watchdog {
     guardian: Pid,
     channel: Channel,
     channel_open: bool,
-    orders: Option<Receiver<GuardianOrder>>,
+    orders: OrderReceiver,
+    orders_open: bool,
     wake: UnixStream,
     children: UnixStream,
     children_id: signal_hook::SigId,
@@ -154,7 +157,7 @@ pub(super) struct Watchdog {
 impl Watchdog {
     pub(super) fn new(
         (guardian, channel): (Pid, Channel),
-        orders: Receiver<GuardianOrder>,
+        orders: OrderReceiver,
         wake: UnixStream,
         events: Sender<Event>,
         confirmed: watch::Sender<Option<Instant>>,
@@ -165,7 +168,8 @@ impl Watchdog {
             guardian,
             channel,
             channel_open: true,
-            orders: Some(orders),
+            orders,
+            orders_open: true,
             wake,
             children,
             children_id,
@@ -187,7 +191,6 @@ impl Watchdog {
     /// Watches until nothing is left, and reports that.
     pub(super) fn run(mut self) {
         let status = self.watch();
-        self.orders = None;
         if self.channel_open {
             self.read_guardian();
         }
@@ -233,15 +236,9 @@ impl Watchdog {
     }
 
     fn forward_orders(&mut self) {
-        while let Some(orders) = &self.orders {
-            let order = match orders.try_recv() {
-                Ok(order) => order,
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => {
-                    self.orders = None;
-                    GuardianOrder::Kill
-                }
-            };
+        // Asked first: the last order of a handle that was dropped is taken below.
+        self.orders_open = !self.orders.is_closed();
+        while let Some(order) = self.orders.next() {
             match &order {
                 GuardianOrder::Start(start) => self.kill_at = start.kill_at,
                 GuardianOrder::Extend { kill_at, .. } if self.kill_at < Instant::MAX => {
@@ -404,7 +401,7 @@ impl Watchdog {
                 "the guardian was stopped beyond its time and had to be woken".into()
             }
             Some(status) => format!("the guardian {status}"),
-            None => "the guardian was reaped by somebody else".into(),
+            None => "the guardian was reaped by another part of this process".into(),
         }
     }
 
@@ -420,7 +417,7 @@ impl Watchdog {
         let at = Some(at).filter(|at| *at < Instant::MAX && !late);
         self.alarm.set(at)?;
         let mut fds = vec![(self.children.as_fd(), PollFlags::IN)];
-        if self.orders.is_some() {
+        if self.orders_open {
             fds.push((self.wake.as_fd(), PollFlags::IN));
         }
         if self.channel_open {

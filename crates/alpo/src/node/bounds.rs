@@ -75,7 +75,7 @@ impl Node {
     /// Why it is not.
     pub fn admit(&self, envelope: &mut Envelope, storage: StorageId) -> Result<(), MessageError> {
         let server = &self.server;
-        if let Some(objection) = server.doubts(envelope) {
+        if let Some(objection) = server.validate(envelope) {
             return Err(objection);
         }
         let by = envelope.from;
@@ -101,8 +101,8 @@ impl Node {
 }
 
 impl Server {
-    /// What cannot be, from a member as little as from a stranger.
-    pub(super) fn doubts(&self, envelope: &Envelope) -> Option<MessageError> {
+    /// What is wrong with a message that no server can have sent, member or not.
+    pub(super) fn validate(&self, envelope: &Envelope) -> Option<MessageError> {
         // Above `MAX_NUMBER` nothing is decoded, and no server stands.
         let most = self.term().get().saturating_add(MAX_TERM_LEAP);
         if envelope.term.get() > most {

@@ -1,11 +1,11 @@
-//! A candidate: it would lead.
+//! A candidate: a server that wants to lead.
 //!
 //! It asks for *pre-votes* first: would you vote for me? That changes nothing
 //! anywhere, so a server that was cut off and comes back cannot disturb a
 //! leadership (H9). With a majority of would-be votes it *stands*: raises the
 //! term, votes for itself, and asks for votes, durably. When votes are split,
 //! rank decides: the better candidate asks the others to defer, and as soon as
-//! its own voters and those of the deferred are a majority, nobody else can win
+//! its own voters and those of the deferred are a majority, no other can win
 //! this term, so it begins the next one at once instead of waiting for a timer.
 //!
 //! Deferring is a courtesy that saves time; no safety rests on it. Who wins
@@ -37,11 +37,11 @@ type VoterDisk = (ServerId, StorageId);
 pub(super) struct Candidate {
     pub(super) phase: CandidatePhase,
     /// Answers to requests up to this number are of an earlier cycle.
-    before: u64,
+    of_earlier_cycles: u64,
     /// Who would vote, or has voted, for this server; itself not among them.
     granted: BTreeSet<VoterDisk>,
-    /// Voters of others, and of whom.
-    owned: BTreeMap<VoterDisk, Rank>,
+    /// Voters that gave their vote to another candidate, and that one's rank.
+    votes_for_others: BTreeMap<VoterDisk, Rank>,
     /// Who stepped back for this server.
     deferred: BTreeSet<VoterDisk>,
     /// Who has answered and need not be asked again.
@@ -111,9 +111,9 @@ impl Candidate {
         let deadline = Self::cycle(server, cycles);
         let mut candidate = Self {
             phase,
-            before: server.number,
+            of_earlier_cycles: server.number,
             granted: BTreeSet::new(),
-            owned: BTreeMap::new(),
+            votes_for_others: BTreeMap::new(),
             deferred: BTreeSet::new(),
             answered: BTreeSet::new(),
             deadline,
@@ -191,7 +191,10 @@ impl Candidate {
     /// Owners of votes this server wants, who have not stepped back.
     fn outranked(&self, server: &Server) -> BTreeSet<ServerId> {
         let mine = server.rank();
-        let owners = self.owned.values().filter(|owner| mine > **owner);
+        let owners = self
+            .votes_for_others
+            .values()
+            .filter(|owner| mine > **owner);
         owners
             .map(|owner| owner.server)
             .filter(|owner| *owner != server.id() && !self.has_deferred(*owner))
@@ -227,7 +230,7 @@ impl Candidate {
         number: u64,
         reply: &Reply,
     ) -> CandidacyOutcome {
-        if number <= self.before && !server.planted(Bug::StaleVotes) {
+        if number <= self.of_earlier_cycles && !server.planted(Bug::StaleVotes) {
             return CandidacyOutcome::Wait;
         }
         self.answered.insert(from);
@@ -239,7 +242,7 @@ impl Candidate {
                 self.granted.insert(from);
             }
             Reply::AlreadyVoted { owner } if self.phase == CandidatePhase::Standing => {
-                self.owned.insert(from, *owner);
+                self.votes_for_others.insert(from, *owner);
                 if server.rank() > *owner && !self.has_deferred(owner.server) {
                     let last = server.rank().last;
                     server.ask(owner.server, Request::Defer { last });
@@ -273,7 +276,7 @@ impl Candidate {
         }
         server.vetoed = true;
         server.emit(Event::Vetoed);
-        CandidacyOutcome::Follower(StepDownReason::LeaderKnown)
+        CandidacyOutcome::Follower(StepDownReason::BetterLog)
     }
 
     /// Whether this server's voters, those who deferred to it and *their*
@@ -282,7 +285,7 @@ impl Candidate {
     /// Voters are counted once each, no matter whose they are.
     fn early(&self, server: &mut Server) -> CandidacyOutcome {
         let theirs = self
-            .owned
+            .votes_for_others
             .iter()
             .filter(|(_, owner)| self.has_deferred(owner.server))
             .map(|(voter, _)| *voter);
@@ -299,8 +302,8 @@ impl Candidate {
     }
 
     /// Requests up to this number are of an earlier cycle.
-    pub(super) const fn before(&self) -> u64 {
-        self.before
+    pub(super) const fn of_earlier_cycles(&self) -> u64 {
+        self.of_earlier_cycles
     }
 
     /// For [`Node::digest`](super::Node::digest).
@@ -308,18 +311,27 @@ impl Candidate {
         let Self {
             phase,
             granted,
-            owned,
+            votes_for_others,
             deferred,
             answered,
             transfer,
-            // Clocks, and how far to wind them; numbers are judged by `base`.
-            before: _,
+            // Clocks, and how far to wind them; numbers are judged by
+            // `of_earlier_cycles`.
+            of_earlier_cycles: _,
             deadline: _,
             asked_since: _,
             retry_at: _,
             cycles: _,
         } = self;
-        (phase, granted, owned, deferred, answered, transfer).hash(into);
+        (
+            phase,
+            granted,
+            votes_for_others,
+            deferred,
+            answered,
+            transfer,
+        )
+            .hash(into);
     }
 
     /// Time has passed.

@@ -13,8 +13,8 @@
 //! What a majority has is taken for right, also against the leader, which then
 //! stops as anybody would. It is not known to *be* right; but a server that
 //! differs from a majority is the one whose answers will contradict the
-//! others'. Where no majority agrees (one against one, say) nobody can tell who
-//! has gone wrong: nobody stops, and people are told.
+//! others'. Where no majority agrees (one against one, say) no server can tell which
+//! has gone wrong: none stops, and an error is logged.
 
 use alloc::vec::Vec;
 

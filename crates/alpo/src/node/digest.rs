@@ -1,16 +1,17 @@
-//! What a server is, whatever the hour: for those who explore all of its
-//! futures and want to know which they have seen.
+//! A hash of a server's state without its clocks. The model checker uses it to
+//! recognise states that it has seen.
 //!
 //! Two servers with the same digest do the same in every schedule, up to
 //! *when*. Left out is what the explorer decides in the clock's stead (when
 //! election timeout is over, whether a leader still counts as heard), what
 //! chance draws, the times stamped on entries, the rounds by which reads are
-//! confirmed, and who waits for which answer. Request numbers are left out too,
-//! since only their order matters, and that only among those of one candidacy
-//! or leadership to one peer: the explorer, who knows which are still under
-//! way, puts them in order ([`Node::numbered_from`], [`Node::numbers_to`]).
-//! Meant for a server whose outputs were all taken, without snapshots or
-//! changes of members under way.
+//! confirmed, and who waits for which answer.
+//!
+//! Request numbers are left out too, since only their order matters, and that
+//! only among those of one candidacy or leadership to one peer: the explorer,
+//! who knows which are still under way, puts them in order
+//! ([`Node::numbered_from`], [`Node::numbers_to`]). Meant for a server whose
+//! outputs were all taken, without snapshots or changes of members under way.
 
 use core::hash::{Hash, Hasher};
 
@@ -62,7 +63,7 @@ impl Node {
     pub fn numbered_from(&self) -> u64 {
         match &self.role {
             Role::Follower(_) => self.server.number,
-            Role::Candidate(candidate) => candidate.before(),
+            Role::Candidate(candidate) => candidate.of_earlier_cycles(),
             Role::Leader(leader) => {
                 let oldest = leader.peers.values().map(Progress::born);
                 oldest.min().unwrap_or(self.server.number)

@@ -3,6 +3,9 @@
 //! It accepts what the leader sends, gives its vote, and waits. When it has
 //! waited long enough without a word from a leader, or from a candidate that
 //! is better than itself, it stands for election, if it may.
+//!
+//! `append` has the log matching rule (`AppendEntries`), `install` takes a
+//! snapshot (`InstallSnapshot`).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -272,6 +275,10 @@ fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
     server.emit(Event::Installed { upto: last });
 }
 
+/// `AppendEntries` of Raft: accepts entries that follow `prev`
+/// (`prevLogIndex`, `prevLogTerm`) if this log has `prev`, and removes its own
+/// tail from the first entry that conflicts. The answer of a log that does not
+/// match names the first entry of the conflicting term.
 fn append(
     server: &mut Server,
     context: &RequestContext,

@@ -1,12 +1,17 @@
 //! A leader: it appends, replicates, commits, and answers.
 //!
-//! Why what it commits stays: an entry of its *own* term that a majority has
-//! on disk is in the log of some voter of every later election, and a log
-//! without it is not eligible there. An entry of an *earlier* term is not
-//! committed by being counted, since a log with a later term's entry in its
-//! place may still be better (Raft's figure 8; `docs/design/alpo.md`, H2); it is
-//! committed along with the first entry of this term. The leader's no-op
-//! makes sure that there is one.
+//! Why what it commits stays: every later leader has an entry that a majority
+//! has on disk and that is of the *own* term of the leader who counts it;
+//! `voting.rs` has the proof. An entry of an *earlier* term is not committed by
+//! being counted: a log with another entry in its place, of a term in between,
+//! may still be better (Raft's figure 8; `docs/design/alpo.md`, H2). It is
+//! committed along with the first entry of this term. The leader's no-op makes
+//! sure that there is one.
+//!
+//! It sends a follower `AppendEntries` (`replicate`) or, if the log no longer
+//! has what the follower lacks, `InstallSnapshot` in chunks (`send_chunk`).
+//! It steps down when no majority answers for a timeout (`leads_until`;
+//! `CheckQuorum` in etcd).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -236,8 +241,8 @@ impl Leader {
     /// Counts who has answered which round, and answers the reads that may
     /// be answered now.
     pub(super) fn confirm(&mut self, server: &mut Server) {
-        let quorum_rounds = self.tally(server, self.quorum_rounds.current(), |peer| peer.round);
-        if let Some(round) = quorum::reached(quorum_rounds) {
+        let answered = self.tally(server, self.quorum_rounds.current(), |peer| peer.round);
+        if let Some(round) = quorum::reached(answered) {
             let from_end = server.planted(Bug::LeaseFromEnd).then_some(server.now);
             self.quorum_rounds.confirm(round, from_end);
         }
@@ -413,12 +418,20 @@ impl Leader {
         for token in backlog.chain(self.quorum_rounds.abandon()).chain(changing) {
             server.answer(token, refused.clone());
         }
-        if let Some(token) = self.transfer.and_then(|transfer| transfer.token) {
-            // A leader that hears no voter does not know whether its transferee
-            // got the timeout-now, or is a candidate.
+        if let Some(transfer) = self.transfer
+            && let Some(token) = transfer.token
+        {
             let answer = match why {
+                // Another election raised the term: the transferee was not told.
+                _ if !transfer.timeout_now_sent => Answer::Refused(Refusal::NotHandedOver),
                 StepDownReason::HigherTerm | StepDownReason::LeaderKnown => Answer::HandedOver,
-                StepDownReason::NoMajority => Answer::Interrupted,
+                // A leader that hears no voter does not know whether its
+                // transferee got the timeout-now, or is a candidate. The rest
+                // are no reasons of a leader.
+                StepDownReason::NoMajority
+                | StepDownReason::VoteGiven
+                | StepDownReason::BetterLog
+                | StepDownReason::OwesSilence => Answer::Interrupted,
             };
             server.answer(token, answer);
         }

@@ -189,7 +189,7 @@ impl Node {
     /// this server's own members may be old. Only what adds to a majority is
     /// counted by number and disk, where it is counted.
     fn receive(&mut self, envelope: Envelope, storage: StorageId) {
-        if self.server.doubts(&envelope).is_some() {
+        if self.server.validate(&envelope).is_some() {
             return;
         }
         let Envelope {
@@ -337,7 +337,7 @@ impl Node {
     /// Asks for votes, or for pre-votes first.
     fn campaign(&mut self, cycles: u32) {
         if self.server.is_silent() {
-            return self.become_follower(StepDownReason::NoMajority);
+            return self.become_follower(StepDownReason::OwesSilence);
         }
         if self.server.planted(Bug::NoPoll) {
             return self.stand(false, cycles);
@@ -352,7 +352,7 @@ impl Node {
         // Its own vote is one too. What its leader asks for ends no lease:
         // that leader gave it up before it asked.
         if self.server.is_silent() && !transfer {
-            return self.become_follower(StepDownReason::NoMajority);
+            return self.become_follower(StepDownReason::OwesSilence);
         }
         self.server.leader = None;
         // After the last term there is none to stand in, and after the last
@@ -447,9 +447,9 @@ impl Node {
         // What is owed to a leader of before this start stays owed: these
         // settings are not those that its lease counts on.
         self.server.refuse_votes_until = self.server.now;
-        let random_instant = self.server.random_instant(self.server.config.heartbeat);
+        let stand_at = self.server.random_instant(self.server.config.heartbeat);
         if let Role::Follower(follower) = &mut self.role {
-            follower.stand_no_later_than(random_instant);
+            follower.stand_no_later_than(stand_at);
         }
     }
 

@@ -4,18 +4,20 @@
 //! arrives before them. So entries on their way must be fewer than the link
 //! carries in a part of the election timeout, or heartbeats come too late:
 //! then the leader hears no majority and steps down, and followers stand,
-//! although every server and every link works. How much that is nobody knows
+//! although every server and every link works. How much that is no server knows
 //! beforehand: a link may carry 10 MB a second or 10 GB.
 //!
 //! A peer answers a heartbeat as soon as it arrives. Its answer says two
 //! things. *What has arrived*: all that was sent before it. *How long the queue
 //! is*: by how much the answer took longer than the fastest one of this
-//! leadership, whose delay is that of the link alone. If that is more than a
-//! quarter of the timeout, half as much may be on its way from now on; if the
-//! queue is short and the window was used up, a quarter more. So an empty
-//! link is filled within some heartbeats, and its queue stays below about half
-//! of a timeout. This is how Vegas and LEDBAT pace a connection; a loss says
-//! nothing here, since a connection loses nothing while it is up.
+//! leadership, whose delay is that of the link alone.
+//!
+//! If that is more than a quarter of the timeout, half as much may be on its
+//! way from now on; if the queue is short and the window was used up, a quarter
+//! more. So an empty link is filled within some heartbeats, and its queue stays
+//! below about half of a timeout. This is how Vegas and LEDBAT pace a
+//! connection; a loss says nothing here, since a connection loses nothing while
+//! it is up.
 //!
 //! Answers to entries tell only what has arrived: they wait for a disk.
 //!

@@ -1,13 +1,18 @@
 //! Who waits for which entry, and which requests a leader takes in.
 //!
+//! This is the leader's part of deduplication (Raft's client sessions, *exactly
+//! once*; `state/sessions.rs` has the part of the applied state).
+//!
 //! A request is looked for in three places before it is appended, so that it
-//! stands in the log once: among those done (the session remembers them),
-//! among the uncommitted ones (the *tail* of its session, kept here), and
-//! only then is it new. The first is only complete once this leader's no-op
-//! is applied, since an earlier leader's entries may hold it; until then
-//! requests wait in the backlog (`docs/design/alpo.md`, H16). So do those that come
-//! while the leadership is handed over: refused, their clients would come
-//! again after a pause of their own, which may be longer than it takes.
+//! stands in the log once: among those done (the session remembers them), among
+//! the uncommitted ones (the *tail* of its session, kept here), and only then
+//! is it new.
+//!
+//! The first is only complete once this leader's no-op is applied, since an
+//! earlier leader's entries may hold it; until then requests wait in the
+//! backlog (`docs/design/alpo.md`, H16). So do those that come while the
+//! leadership is handed over: refused, their clients would come again after a
+//! pause of their own, which may be longer than it takes.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -414,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn the_anteroom_holds_so_many_and_so_much_and_keeps_their_order() {
+    fn the_backlog_has_limits_and_keeps_its_order() {
         let config = Config {
             waiting: 3,
             uncommitted_bytes: 100,

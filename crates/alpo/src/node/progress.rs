@@ -1,4 +1,5 @@
-//! How far one peer is, as the leader sees it.
+//! How far one peer is, as the leader sees it (`nextIndex` and `matchIndex` of
+//! Raft).
 //!
 //! ```text
 //!              mismatch, or a request was lost

@@ -9,12 +9,12 @@
 //! * a read that arrived before round `r` began may be answered from the
 //!   applied state (`docs/design/alpo.md`, H5, I12);
 //! * a leader that asks and is confirmed by no majority for a timeout steps
-//!   down, since somebody else may lead by now. One whose process did not run
+//!   down, since another server may lead by now. One whose process did not run
 //!   for that long has not asked, and asks first, unless it reads by lease;
 //! * a change of members is judged by who has answered round `r`, if it was
 //!   asked for before that began (`membership_change.rs`);
 //! * with `lease_reads`, until the last confirmed round is a timeout old
-//!   nobody can have been elected, since voters that heard this leader in
+//!   no other server can have been elected, since voters that heard this leader in
 //!   that round refuse all votes for a timeout. It counts from the *start* of
 //!   the round: the voters heard it no earlier than that.
 
@@ -40,8 +40,10 @@ pub(super) struct QuorumRounds {
 }
 
 impl QuorumRounds {
-    /// At the start of a leadership, which a majority has just confirmed by its
-    /// votes.
+    /// At the start of a leadership. No round is confirmed yet: `confirmed_at`
+    /// says only since when rounds are waited for. Votes are no confirmation
+    /// for a lease, since a voter that gives its vote refuses no others;
+    /// `reads.rs` says why no read rests on that.
     pub(super) const fn new(now: Instant) -> Self {
         Self {
             current: 0,

@@ -27,7 +27,14 @@ impl Leader {
     /// last confirmed round refuse votes for a timeout from when they heard
     /// of it, which was not before it began, on clocks that are at most
     /// `drift` off.
+    ///
+    /// Before any round is confirmed the lease counts from the start of the
+    /// leadership. The votes for this leader do not justify that, since a vote
+    /// makes no voter refuse others. The no-op does: this is asked only when it
+    /// is committed, so a majority has accepted it, and each of them heard this
+    /// leader after the leadership began.
     fn has_lease(&self, server: &Server) -> bool {
+        debug_assert!(self.is_ready(server), "the no-op is committed");
         let span = server.config.drift.shorten(server.config.timeout);
         server.config.lease_reads
             && !self.lease_given_up

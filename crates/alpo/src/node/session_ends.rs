@@ -6,8 +6,9 @@
 //! million registers, whose sessions some few kilobytes of log can end, would
 //! keep all servers from hearing each other for seconds, and cost the leader
 //! its election. So a leader counts what ends that it has proposed will write,
-//! and has no more of that in its log, unapplied, than [`MAX_SESSION_ENDS`]. A
-//! client is told to come again. The leader's own ends of sessions that have
+//! and has no more of that in its log, unapplied, than [`MAX_SESSION_ENDS`].
+//!
+//! A client is told to come again. The leader's own ends of sessions that have
 //! expired wait for those before them to be applied, and go first then: clients
 //! cannot keep them out. Nor can they keep clients out for long, for each
 //! register that a session holds was bound by an entry of its own.

@@ -196,7 +196,9 @@ pub enum Answer {
     Done(Outcome),
     /// It was read.
     Read(QueryResult),
-    /// The leadership went over.
+    /// This server told the transferee to stand, and leads no more, because it
+    /// has seen a higher term. Who leads in that term is not known here: the
+    /// transferee may have lost the election to a third server.
     HandedOver,
     /// It was not done, and never will be by this asking.
     Refused(Refusal),
@@ -452,6 +454,14 @@ pub enum StepDownReason {
     LeaderKnown,
     /// No majority was heard for a timeout (H5).
     NoMajority,
+    /// A candidate gave its vote of this term to another.
+    VoteGiven,
+    /// A server with a better log refused its vote, for the first time since
+    /// this server knew a leader (H7). No leader need be known.
+    BetterLog,
+    /// This server was restarted, and an earlier leader may still read by a
+    /// lease that counts on this server giving no votes.
+    OwesSilence,
 }
 
 impl fmt::Display for StepDownReason {
@@ -460,6 +470,9 @@ impl fmt::Display for StepDownReason {
             Self::HigherTerm => "HigherTerm",
             Self::LeaderKnown => "Led",
             Self::NoMajority => "NoMajority",
+            Self::VoteGiven => "VoteGiven",
+            Self::BetterLog => "BetterLog",
+            Self::OwesSilence => "OwesSilence",
         })
     }
 }
@@ -525,7 +538,7 @@ impl fmt::Display for Fault {
         match self {
             Self::TwoLeaders { term, one, other } => write!(
                 f,
-                "servers {} and {} both lead in term {term}: somebody forgot a vote \
+                "servers {} and {} both lead in term {term}: a server forgot its vote \
                  (was a disk wiped or restored from a backup?)",
                 one.get(),
                 other.get()

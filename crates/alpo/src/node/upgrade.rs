@@ -7,15 +7,16 @@
 //! before that entry is applied; so a server that meets such an entry has met
 //! the one that announced it.
 //!
-//! A session's owner is noted where the session is opened, and never later.
-//! A new cluster begins at version 1, though all of its servers speak more, and
-//! a session of that moment would have no owner for its whole life. So a leader
+//! A session's owner is noted where the session is opened, and never later. A
+//! new cluster begins at version 1, though all of its servers speak more, and a
+//! session of that moment would have no owner for its whole life. So a leader
 //! opens none that is to have an owner while the version may be about to rise
 //! ([`Leader::may_rise`]): it refuses, and the client asks again. It opens them
 //! without owners as soon as it knows that a member speaks version 1 alone, as
-//! in a cluster that is being upgraded. A member that says nothing may be down,
-//! and clients cannot wait for its return: after [`RISE_WITHIN`] of the term
-//! they are served without it.
+//! in a cluster that is being upgraded.
+//!
+//! A member that says nothing may be down, and clients cannot wait for its
+//! return: after [`RISE_WITHIN`] of the term they are served without it.
 //!
 //! A server that is too old for what it is given stops before it has
 //! accepted anything of it, and says so. It comes to that only if somebody

@@ -1,10 +1,38 @@
-//! How a server judges those who would lead.
+//! How a server judges candidates: `RequestVote` of Raft, and the pre-vote.
 //!
-//! Why nobody is elected twice in one term: a vote is given to one candidate in
-//! a term, is on disk before the candidate hears of it, and two majorities
-//! share a voter. Why an elected leader has everything that was committed: it
-//! was on the disks of a majority, and one of those voters judged the
-//! candidate's log to be at least as good as its own.
+//! Why no two servers are elected in one term: a vote is given to one
+//! candidate in a term, is on disk before the candidate hears of it, and two
+//! majorities share a voter.
+//!
+//! Why an elected leader has every committed entry (Raft 5.4.3). Let `c` be an
+//! entry that a leader of term `T` committed by counting it in its own term.
+//! The claim is that every leader of a later term `U` has `c`, by induction
+//! over `U`: suppose that the leaders of the terms between `T` and `U` have it.
+//! (Members change one at a time, so majorities before and after a change
+//! share a voter too.)
+//!
+//! * A majority had `c` on disk, and a majority voted in `U`. They share a
+//!   voter `V`. It had accepted `c` before it voted, since afterwards it
+//!   refuses requests of term `T`. It still had `c` then: only a leader of a
+//!   term in between can make it remove entries, and such a leader has `c`.
+//!   (If `V` is the candidate, this is all.)
+//! * So the last term of `V`'s log was at least `T`. `V` found the candidate's
+//!   log at least as good as its own: later last term, or the same last term
+//!   and no shorter.
+//! * If the candidate's last term is `T`, so is that of `V`'s log, and the
+//!   candidate's log reaches `c` at least. One leader made all entries of term
+//!   `T`, in one order, and equal entries have equal predecessors (G4). So the
+//!   candidate has `c`.
+//! * If its last term is later than `T`, the leader of that term made its last
+//!   entry. That leader had `c` by the induction, and the two logs are equal
+//!   up to that entry (G4). So the candidate has `c`.
+//!
+//! The last step is why a leader counts only entries of its own term
+//! (`leader.rs`): for `c` of an earlier term than that of the leader who counts
+//! it, leaders in between need not have it.
+//!
+//! A learner answers too: it may have been promoted by an entry that it does
+//! not have yet. Candidates count the votes of voters alone.
 
 use super::super::bug::Bug;
 use super::super::ids::{Position, Rank};
@@ -15,10 +43,11 @@ use super::types::{Event, StepDownReason};
 use super::{Node, Role};
 
 impl Node {
-    /// Judged before the asker's term is taken over, so that somebody who
-    /// was away cannot depose a leader that a majority hears: pre-votes always,
-    /// votes if a leader is heard of. An election that the leader itself
-    /// asked for is no disturbance.
+    /// Leader stickiness (`CheckQuorum` in etcd): judged before the asker's
+    /// term is taken over, so that a server that was away cannot depose a
+    /// leader that a majority hears. Pre-votes are always judged here, votes if
+    /// a leader is heard. An election that the leader itself asked for is no
+    /// disturbance.
     pub(super) fn refuse_to_be_disturbed(
         &self,
         context: &RequestContext,
@@ -78,9 +107,9 @@ impl Node {
             }
             given => {
                 if given.is_none() {
-                    // Who gives its vote away does not stand in this term.
+                    // A server that gives its vote away does not stand in this term.
                     if let Role::Candidate(_) = self.role {
-                        self.become_follower(StepDownReason::HigherTerm);
+                        self.become_follower(StepDownReason::VoteGiven);
                     }
                     self.server.vote_for(candidate, context.storage);
                 }
@@ -98,9 +127,9 @@ impl Node {
         if involved || !self.server.may_stand() || self.server.is_led() {
             return;
         }
-        let random_instant = self.server.random_instant(self.server.config.timeout / 4);
+        let stand_at = self.server.random_instant(self.server.config.timeout / 4);
         if let Role::Follower(follower) = &mut self.role {
-            follower.stand_soon(random_instant);
+            follower.stand_soon(stand_at);
         }
     }
 
@@ -130,8 +159,8 @@ impl Node {
                 // A full wait: standing again too early would undo the
                 // progress of the one deferred to (H10).
                 let follower = if self.server.planted(Bug::DeferImpatient) {
-                    let random_instant = self.server.random_instant(self.server.config.heartbeat);
-                    Follower::until(random_instant)
+                    let stand_at = self.server.random_instant(self.server.config.heartbeat);
+                    Follower::until(stand_at)
                 } else {
                     Follower::deferring(&mut self.server)
                 };

@@ -9,19 +9,20 @@
 //!
 //! Why a leadership can safely rest on that (`docs/design/election.md`, clause
 //! 3, rule 1). A register is bound only while its session lives, since both end
-//! at the same entry. While it is bound nobody else may write it (but for a
+//! at the same entry. While it is bound no other session may write it (but for a
 //! note that keeps the stamp) or delete it, *whatever version they expect*: so
 //! no rival takes the election by judging time, however fast its clock, and no
-//! take-over that was sent long ago succeeds late. The session cannot expire
-//! before its time to live has passed on the log's time since the leader
-//! received its last command; the holder counts its validity from before it
-//! sent that command, and only once it is answered. So the holder's validity
-//! ends first, provided that it allows for how far the rates of both clocks,
-//! its own and that of the leader, may differ from each other. And what a
-//! vacated register gives to its next holder is a *value of the holder's
-//! making*, an election that is vacant and keeps its term: the register is
-//! never deleted, so that terms go on, and nothing here has to know what an
-//! election is.
+//! take-over that was sent long ago succeeds late.
+//!
+//! The session cannot expire before its time to live has passed on the log's
+//! time since the leader received its last command; the holder counts its
+//! validity from before it sent that command, and only once it is answered. So
+//! the holder's validity ends first, provided that it allows for how far the
+//! rates of both clocks, its own and that of the leader, may differ from each
+//! other. And what a vacated register gives to its next holder is a *value of
+//! the holder's making*, an election that is vacant and keeps its term: the
+//! register is never deleted, so that terms go on, and nothing here has to know
+//! what an election is.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;

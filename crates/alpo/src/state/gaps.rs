@@ -1,7 +1,7 @@
 //! What was left out when a state was restored from a backup.
 //!
 //! Gaps that touch in the numbers of the plain log are one, in ids and
-//! revisions as well. Nobody appended between the two restores, so no entry
+//! revisions as well. Nothing was appended between the two restores, so no entry
 //! lies between them; and servers of the release before read no two gaps that
 //! touch behind an entry. Ids and revisions of the cluster between the two were
 //! given out by one that is lost, so a reader that comes from there is told the

@@ -15,19 +15,22 @@
 //!   from inside is told, and never sent past it.
 //! * terms of elections and epochs of groups by [`TERM_STEP`] or what the
 //!   operator says, since many keep fences in 32 bits. One that is too large to
-//!   be raised so far becomes the last that there is, and nobody can lead there
+//!   be raised so far becomes the last that there is, and no candidate can lead there
 //!   any more: one register must not keep all the others from being restored.
 //!
 //! Who led when the old cluster was lost may still believe in its lease. So
 //! each election is *held*, in the raised term, by an id that no process has:
 //! for the longest lease of the backup, counted by every judge from its first
 //! sight of it or on the log's time from here on (`docs/design/election.md`,
-//! clause 3), whatever the old holder's renewal says. A judge by the calendar
-//! (`--max-clock-skew`) counts from the restore: so that comes after the old
-//! cluster is off. Anybody who may write one election could keep all the others
-//! waiting by a long lease there, so an operator who knows better says what the
-//! longest lease was; an election whose own record has a longer one is held for
-//! that. A leader of the old cluster was confirmed last before that was off, so
+//! clause 3), whatever the old holder's renewal says.
+//!
+//! A judge by the calendar (`--max-clock-skew`) counts from the restore: so
+//! that comes after the old cluster is off. Anybody who may write one election
+//! could keep all the others waiting by a long lease there, so an operator who
+//! knows better says what the longest lease was; an election whose own record
+//! has a longer one is held for that.
+//!
+//! A leader of the old cluster was confirmed last before that was off, so
 //! before any judge looks: it is over first. The election is bound to no
 //! session. For the same reason each group's nodes are replaced by one that is
 //! no process and that is silent: what they ran goes to heirs when it is judged

@@ -1,4 +1,6 @@
-//! Sessions: by whom, and up to which serial, requests have been done.
+//! Client sessions: by whom, and up to which serial, requests have been done.
+//! They are how a command that is sent again is done exactly once
+//! (deduplication).
 //!
 //! A client numbers its requests 1, 2, 3, … and says with each which answers
 //! it still waits for. The session remembers the highest serial that was

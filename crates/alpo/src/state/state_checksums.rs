@@ -1,7 +1,7 @@
 //! What a state has come to, as one number, so that servers can compare.
 //!
 //! Equal logs must give equal states. If they ever do not (a bug, memory
-//! that rots, a directory restored from something else), nobody would know:
+//! that rots, a directory restored from something else), it would go unnoticed:
 //! each server goes on answering from what it has. So each keeps a running
 //! hash of its state and keeps it, as a *checksum*, at every so many entries.
 //! The leader compares the checksums; the odd one stops (`node/compare_checksums.rs`).

@@ -2,13 +2,14 @@
 //!
 //! A *group* is what one write puts on disk: a header, the records of all
 //! batches that were waiting, a last byte that is never zero, and zeros up to
-//! the next multiple of 512 bytes, so that no sector holds bytes of two
-//! groups. The log writes a group only after the sync of the one before
-//! succeeded, and only over zeros. After a crash the newest group may be
-//! there, or not, or be torn; nothing else can be wrong. To lose a torn group
-//! is right: nobody was told that it was durable. To lose anything else
-//! breaks a promise. So the question at a damaged place is which of the two
-//! it is, and the argument goes like this.
+//! the next multiple of 512 bytes, so that no sector holds bytes of two groups.
+//! The log writes a group only after the sync of the one before succeeded, and
+//! only over zeros.
+//!
+//! After a crash the newest group may be there, or not, or be torn; nothing
+//! else can be wrong. To lose a torn group is right: no one was told that it
+//! was durable. To lose anything else breaks a promise. So the question at a
+//! damaged place is which of the two it is, and the argument goes like this.
 //!
 //! 1. *Any byte behind the damaged group proves that it was synced*, because
 //!    the next group was written only then. So damage with anything but zeros

@@ -270,6 +270,9 @@ pub(crate) fn event(node: &Node, event: &Event) -> Option<String> {
         Event::SteppedDown(why) => match why {
             StepDownReason::HigherTerm => "steps back: a higher term".to_string(),
             StepDownReason::LeaderKnown => "steps back for another".to_string(),
+            StepDownReason::VoteGiven => "steps back: its vote is given".to_string(),
+            StepDownReason::BetterLog => "steps back: a better log".to_string(),
+            StepDownReason::OwesSilence => "stays a follower: it owes a silence".to_string(),
             StepDownReason::NoMajority => "steps down: no majority heard".to_string(),
         },
         Event::Truncated { from } => format!("removes what it had from {from} on"),

@@ -3,11 +3,11 @@
 
 mod changes;
 mod compare;
-mod ends;
-mod knows;
 mod owners;
+mod removals_without_quorum;
 mod servers;
+mod session_ends;
 mod set_back;
-mod strand;
+mod staleness;
 #[cfg(feature = "next-version")]
 mod upgrade;

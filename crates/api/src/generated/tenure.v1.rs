@@ -893,6 +893,9 @@ impl Role {
         }
     }
 }
+/// "Not done" is about the sending that is answered, and not about an earlier
+/// sending of the same command whose answer was lost: the caller is judged
+/// before the server looks whether the command was done.
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use tenure::core::time::Instant;
-use tenure::election::{Event as Happened, Grant, Why};
+use tenure::election::{Event as ElectionEvent, Grant, Why};
 use tenure::{Election, Leadership, clock};
 
 use crate::guard::{Event, Guardian, SignalRequest, Start, StartError};
@@ -116,8 +116,8 @@ impl<'a> Leading<'a> {
             }
             Event::WatchdogLost => {
                 tracing::error!(
-                    "{}: the keeper of the guardian has failed; nobody can see the command \
-                     end, so the election is held until its lease is over",
+                    "{}: the watchdog thread has failed, so the end of the command cannot be \
+                     observed; keeping the election until the lease runs out",
                     self.name
                 );
                 wait_out_lease(self.election, self.leadership).await;
@@ -150,17 +150,17 @@ impl<'a> Leading<'a> {
     }
 
     /// What the campaign says.
-    pub(super) fn handle_election_event(&mut self, event: &Happened, guardian: &Guardian) {
+    pub(super) fn handle_election_event(&mut self, event: &ElectionEvent, guardian: &Guardian) {
         match event {
-            Happened::Renewed { grant, .. } => {
+            ElectionEvent::Renewed { grant, .. } => {
                 self.grant = *grant;
                 guardian.extend(grant.drain_at, grant.kill_at);
             }
-            Happened::Draining { why, grant, .. } if !self.stopping => {
+            ElectionEvent::Draining { why, grant, .. } if !self.stopping => {
                 self.stopping = true;
                 guardian.stop(grace(why, *grant, self.election));
             }
-            Happened::Kill { .. } => guardian.kill(),
+            ElectionEvent::Kill { .. } => guardian.kill(),
             _ => {}
         }
     }

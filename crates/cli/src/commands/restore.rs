@@ -94,8 +94,8 @@ fn held(made: &RestoredDirectory) -> String {
         counted(made.groups, "group"),
     );
     let mut text = format!(
-        "{elections} and {groups} wait for {:?} once the new cluster runs, in case somebody of the \
-         old one still leads; give one that is not in the backup as long",
+        "{elections} and {groups} wait for {:?} once the new cluster runs, in case a leader of the \
+         old one is still alive; give one that is not in the backup as long",
         made.lease
     );
     if let Some((key, lease)) = &made.longest
@@ -108,8 +108,8 @@ fn held(made: &RestoredDirectory) -> String {
     }
     for key in &made.spent {
         text.push_str(&format!(
-            "\n{key}: expected a term that can be raised, found one too large; nobody leads there \
-             any more: an election begins anew after tenure forget, a group under another name"
+            "\n{key}: expected a term that can be raised, found one too large; no candidate can \
+             lead there any more: an election begins anew after tenure forget, a group under another name"
         ));
     }
     for key in &made.unread {

@@ -2,7 +2,7 @@
 //!
 //! One loop waits for the election, the guardian and the signals, and keeps
 //! one order: stop the command, see that nothing of it is left, drop the
-//! leadership. Dropping the leadership is what vacates the election, so nobody else is
+//! leadership. Dropping the leadership is what vacates the election, so no other is
 //! elected before the command is gone.
 //!
 //! The loop runs on the library's background thread, beside the renewals. So
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::election::{Builder, Event as Happened, Events, Grant, leader};
+use tenure::election::{Builder, Event as ElectionEvent, Events, Grant, leader};
 use tenure::store::{LEASE_TRIPS, Store, lease_for};
 use tenure::{Election, Leadership, Name, StoreError, drive};
 
@@ -277,7 +277,7 @@ impl Runner {
                 Some(event) = events.next() => {
                     leading.handle_election_event(&event, guardian);
                     self.log(&event);
-                    if let Happened::Ousted { term, .. } = event {
+                    if let ElectionEvent::Ousted { term, .. } = event {
                         // Its end is awaited here, and would have been seen first.
                         tracing::warn!("{name}: the work of term {term} has not been seen to end yet");
                     }
@@ -307,30 +307,36 @@ impl Runner {
     }
 
     /// What matters, for the log: who leads, and why it changed.
-    fn log(&mut self, event: &Happened) {
+    fn log(&mut self, event: &ElectionEvent) {
         let election = &self.args.election;
         match event {
-            Happened::Elected { fence, .. } => {
+            ElectionEvent::Elected { fence, .. } => {
                 self.trouble.remember_term(fence.term);
                 tracing::info!("{election}: elected in term {}", fence.term);
             }
-            Happened::Draining { term, why, .. } => {
+            ElectionEvent::Draining { term, why, .. } => {
                 tracing::info!("{election}: leaving term {term}: {why}");
             }
-            Happened::Kill { term } => tracing::warn!("{election}: killing what is left of {term}"),
-            Happened::Ousted { term, why } => {
+            ElectionEvent::Kill { term } => {
+                tracing::warn!("{election}: killing what is left of {term}");
+            }
+            ElectionEvent::Ousted { term, why } => {
                 tracing::info!("{election}: term {term} is over for us: {why}");
             }
-            Happened::LeaderChanged(seen) => {
+            ElectionEvent::LeaderChanged(seen) => {
                 self.trouble.remember_term(seen.term);
                 tracing::info!("{}", output::describe(election, seen));
             }
-            Happened::TermFell(regression) => trouble::warn_of_regression(election, *regression),
-            Happened::Trouble { failure, in_a_row } => {
+            ElectionEvent::TermFell(regression) => {
+                trouble::warn_of_regression(election, *regression);
+            }
+            ElectionEvent::Trouble { failure, in_a_row } => {
                 self.trouble.report_failure(election, failure, *in_a_row);
             }
-            Happened::Recovered => self.trouble.report_recovery(election),
-            Happened::Renewed { term, .. } => tracing::debug!("{election}: renewed term {term}"),
+            ElectionEvent::Recovered => self.trouble.report_recovery(election),
+            ElectionEvent::Renewed { term, .. } => {
+                tracing::debug!("{election}: renewed term {term}");
+            }
             _ => {}
         }
     }

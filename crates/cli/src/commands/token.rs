@@ -1,6 +1,6 @@
 //! `tenure token`: a secret for a client, and what servers must know of it.
 //!
-//! The two go different ways: the token to the client and to nobody else, its
+//! The two go different ways: the token to the client alone, its
 //! SHA-256 and its rights to every server's file.
 
 use std::fs;

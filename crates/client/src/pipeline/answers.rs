@@ -29,7 +29,7 @@ impl Pipeline {
             self.command_answered(now, at, what, outcomes)
         } else if let Some(op) = self.asked.remove(&number) {
             self.query_answered(now, op, what, outcomes)
-        } else if matches!(self.session, Session::Opening(Some(name)) if name == number) {
+        } else if matches!(self.session, Session::Opening(Some(opening)) if opening == number) {
             self.open_answered(now, what, outcomes)
         } else {
             // To an earlier sending of the same.
@@ -169,7 +169,7 @@ impl Pipeline {
             v1::Cause::TooLarge => !error.quota,
             _ => false,
         };
-        let outcome = if sent.doubts == 0 || always {
+        let outcome = if sent.unsettled_sends == 0 || always {
             refused
         } else {
             Error::Unknown(format!(
@@ -204,7 +204,7 @@ impl Pipeline {
     fn session_over(&mut self, at: usize, outcomes: &mut Outcomes) {
         self.leave_session(outcomes);
         let sent = self.in_flight.get_mut(at);
-        if sent.doubts == 0 {
+        if sent.unsettled_sends == 0 {
             let what = std::mem::replace(&mut sent.op.what, command::Operation::KeepAlive(true));
             let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
             let deadline = sent.op.deadline;
@@ -350,7 +350,7 @@ fn leave(error: &v1::Error) -> Verdict {
 
 /// Whom to tell what of a command whose session is over.
 fn given_up(sent: Sent) -> (Reply, Outcome) {
-    let error = if sent.doubts == 0 {
+    let error = if sent.unsettled_sends == 0 {
         session_over()
     } else {
         expired()

@@ -1,8 +1,8 @@
 //! Numbered commands of one session, from the oldest that is not answered on.
 //!
 //! They leave in the order of their serials, and may leave again: after a
-//! reconnect, or because a leader missed one before them. The name under
-//! which one was last sent grows with its serial among all that are sent, so
+//! reconnect, or because a leader missed one before them. The request
+//! number under which one was last sent grows with its serial among all that are sent, so
 //! an answer finds its command by bisection. An answer to an earlier sending
 //! finds none; if it says that this sending was not taken, it leaves one
 //! sending less in doubt.
@@ -22,10 +22,10 @@ const EARLIER_MAX: usize = 4_096;
 /// One command that has its number.
 #[derive(Debug)]
 pub(super) struct Sent {
-    /// Under which name it was last sent.
-    name: u64,
+    /// Under which number it was last sent.
+    request_number: u64,
     /// The sendings of which it is not known that they were not taken.
-    pub(super) doubts: u32,
+    pub(super) unsettled_sends: u32,
     /// Whether the answer to the last sending may come by this stream.
     awaits: bool,
     /// Whether it is answered and only waits for those before it.
@@ -42,7 +42,7 @@ pub(super) struct InFlight {
     sent: VecDeque<Sent>,
     /// From here on they are to be sent (again).
     unsent: usize,
-    /// Serials by the names of their earlier sendings on this stream that are
+    /// Serials by the numbers of their earlier sendings on this stream that are
     /// not answered.
     earlier: BTreeMap<u64, u64>,
 }
@@ -80,8 +80,8 @@ impl InFlight {
     /// Numbers a command. It is not sent yet.
     pub(super) fn push(&mut self, op: PendingRequest<command::Operation>) {
         self.sent.push_back(Sent {
-            name: 0,
-            doubts: 0,
+            request_number: 0,
+            unsettled_sends: 0,
             awaits: false,
             done: false,
             filler: false,
@@ -89,13 +89,17 @@ impl InFlight {
         });
     }
 
-    /// Takes the next one to send under the name `name`; `None` within if it
-    /// is answered already and only takes up the name.
-    pub(super) fn send_next(&mut self, session: u64, name: u64) -> Option<Option<Command>> {
+    /// Takes the next one to send under this number; `None` within if it is
+    /// answered already and only takes up the number.
+    pub(super) fn send_next(
+        &mut self,
+        session: u64,
+        request_number: u64,
+    ) -> Option<Option<Command>> {
         let at = self.unsent;
         let sent = self.sent.get_mut(at)?;
         self.unsent += 1;
-        let before = std::mem::replace(&mut sent.name, name);
+        let before = std::mem::replace(&mut sent.request_number, request_number);
         if sent.done {
             return Some(None);
         }
@@ -104,7 +108,7 @@ impl InFlight {
             self.earlier.insert(before, serial);
         }
         sent.awaits = true;
-        sent.doubts = sent.doubts.saturating_add(1);
+        sent.unsettled_sends = sent.unsettled_sends.saturating_add(1);
         Some(Some(Command {
             session,
             serial,
@@ -113,12 +117,12 @@ impl InFlight {
         }))
     }
 
-    /// The place of the one that was last sent under this name.
-    pub(super) fn find(&self, name: u64) -> Option<usize> {
+    /// The place of the one that was last sent under this number.
+    pub(super) fn find(&self, request_number: u64) -> Option<usize> {
         let (mut low, mut high) = (0, self.unsent);
         while low < high {
             let middle = low.midpoint(high);
-            match self.sent[middle].name.cmp(&name) {
+            match self.sent[middle].request_number.cmp(&request_number) {
                 Ordering::Equal => return Some(middle).filter(|at| !self.sent[*at].done),
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
@@ -131,27 +135,27 @@ impl InFlight {
     pub(super) fn refused(&mut self, at: usize) {
         let sent = &mut self.sent[at];
         sent.awaits = false;
-        sent.doubts = sent.doubts.saturating_sub(1);
+        sent.unsettled_sends = sent.unsettled_sends.saturating_sub(1);
     }
 
     /// An answer to what may be an earlier sending, and whether it says that
     /// this one was certainly not taken.
-    pub(super) fn earlier_answered(&mut self, name: u64, refused: bool) {
+    pub(super) fn earlier_answered(&mut self, request_number: u64, refused: bool) {
         // It may be one that is to be sent again and was not yet.
         let waiting = self.sent.iter().skip(self.unsent);
-        let mut waiting = waiting.take_while(|sent| sent.name != 0);
-        let again = waiting.position(|sent| sent.awaits && sent.name == name);
+        let mut waiting = waiting.take_while(|sent| sent.request_number != 0);
+        let again = waiting.position(|sent| sent.awaits && sent.request_number == request_number);
         if let Some(at) = again.map(|at| self.unsent + at) {
             self.sent[at].awaits = false;
             if refused {
                 self.refused(at);
             }
-        } else if let Some(serial) = self.earlier.remove(&name)
+        } else if let Some(serial) = self.earlier.remove(&request_number)
             && let Some(at) = self.place(serial)
             && refused
         {
             let sent = &mut self.sent[at];
-            sent.doubts = sent.doubts.saturating_sub(1);
+            sent.unsettled_sends = sent.unsettled_sends.saturating_sub(1);
         }
     }
 

@@ -9,15 +9,15 @@
 //! Four rules keep "perhaps" apart from "no":
 //!
 //! * what was never sent and ran out of time certainly did not happen; what
-//!   was sent and ran out of time is unknown, and *stays in flight* without
-//!   anybody waiting for it: a gap in the serials would stop the session;
+//!   was sent and ran out of time is unknown, and *stays in flight* although no
+//!   caller waits for it: a gap in the serials would stop the session;
 //! * a session that is over takes what was in flight under it along, as
 //!   unknown. Only what was told at each sending that it was not taken, at
 //!   last because the session is over, goes on under a new session;
 //! * a refusal speaks of the sending that it answers. Servers judge who asks
 //!   before they see that something is asked again, so a right that was taken
 //!   away since proves nothing about a sending whose answer was lost;
-//! * a leader that lacks what was answered already is none that counts.
+//! * a leader that lacks an answered command was deposed; the client leaves it.
 //!
 //! Sessions are opened with a secret, and each stream shows it with the first
 //! command of a session, so no other client can use it
@@ -50,7 +50,7 @@ use crate::Error;
 const WAITING_MAX: usize = 65_536;
 /// Bytes of them, at most.
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Looks whose answers are waited for, at most.
+/// Queries in flight, at most.
 const QUERIES_MAX: usize = 1_024;
 /// How many requests a new stream gets before it has answered one: whether it
 /// leads to somebody who leads is not known yet.
@@ -68,7 +68,7 @@ pub(super) type Outcomes = Vec<(Reply, Outcome)>;
 pub(super) enum Verdict {
     /// Nothing.
     Stay,
-    /// It leads to nobody who leads.
+    /// The server at the other end is not the leader.
     Leave {
         /// Why.
         why: String,
@@ -80,7 +80,7 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 enum Session {
     None,
-    /// Asked for under this name, if on this stream.
+    /// Asked for under this request number, if on this stream.
     Opening(Option<u64>),
     Open(u64),
     /// Over; what was sent under it is not answered yet.
@@ -108,10 +108,11 @@ pub(super) struct Pipeline {
     queries: VecDeque<PendingRequest<request::What>>,
     waiting_bytes: usize,
     in_flight: InFlight,
-    /// Looks that are asked, by name.
+    /// Queries in flight, by request number.
     asked: BTreeMap<u64, PendingRequest<request::What>>,
-    /// The last name given; names grow for as long as the pipeline lives.
-    name: u64,
+    /// The last request number given; they grow for as long as the pipeline
+    /// lives.
+    request_number: u64,
     connected: bool,
     /// How many more requests this stream gets before its first answer.
     trial: Option<usize>,
@@ -144,7 +145,7 @@ impl Pipeline {
             waiting_bytes: 0,
             in_flight: InFlight::new(),
             asked: BTreeMap::new(),
-            name: 0,
+            request_number: 0,
             connected: false,
             trial: None,
             paused_until: None,
@@ -299,7 +300,11 @@ impl Pipeline {
     /// something that no server has taken. The rest is left to its deadline.
     pub(super) fn turn_away(&mut self, error: &Error, outcomes: &mut Outcomes) {
         self.turn_away_commands(error, outcomes);
-        for sent in self.in_flight.iter_mut().filter(|sent| sent.doubts == 0) {
+        for sent in self
+            .in_flight
+            .iter_mut()
+            .filter(|sent| sent.unsettled_sends == 0)
+        {
             let reply = std::mem::replace(&mut sent.op.reply, Reply::Nobody);
             // Its serial has to be used all the same.
             sent.op.what = command::Operation::KeepAlive(true);
@@ -341,9 +346,9 @@ impl Pipeline {
             if op.reply.is_nobody() {
                 continue;
             }
-            let name = self.next_name();
-            message.put(name, op.what.clone());
-            self.asked.insert(name, op);
+            let request_number = self.next_request_number();
+            message.put(request_number, op.what.clone());
+            self.asked.insert(request_number, op);
         }
         if message.requests.is_empty() {
             return None;
@@ -365,11 +370,11 @@ impl Pipeline {
             Session::None | Session::Opening(None) => {
                 let wanted = !(self.waiting.is_empty() && self.returned.is_empty());
                 if wanted && message.has_room() {
-                    let name = self.next_name();
-                    self.session = Session::Opening(Some(name));
+                    let request_number = self.next_request_number();
+                    self.session = Session::Opening(Some(request_number));
                     let ttl = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
                     let secret = self.secret.clone();
-                    message.put_with(name, request::What::Open(ttl), secret);
+                    message.put_with(request_number, request::What::Open(ttl), secret);
                 }
                 return;
             }
@@ -378,8 +383,8 @@ impl Pipeline {
             if !self.in_flight.has_unsent() && !self.number_next() {
                 return;
             }
-            let name = self.next_name();
-            if let Some(Some(command)) = self.in_flight.send_next(session, name) {
+            let request_number = self.next_request_number();
+            if let Some(Some(command)) = self.in_flight.send_next(session, request_number) {
                 // Once on each stream; the server keeps it in mind.
                 let proven = std::mem::replace(&mut self.proven, true);
                 let secret = if proven {
@@ -387,7 +392,7 @@ impl Pipeline {
                 } else {
                     self.secret.clone()
                 };
-                message.put_with(name, request::What::Command(command), secret);
+                message.put_with(request_number, request::What::Command(command), secret);
             }
         }
     }
@@ -415,9 +420,9 @@ impl Pipeline {
         false
     }
 
-    fn next_name(&mut self) -> u64 {
-        self.name += 1;
-        self.name
+    fn next_request_number(&mut self) -> u64 {
+        self.request_number += 1;
+        self.request_number
     }
 
     /// Whether anything was sent on this stream that is not answered.

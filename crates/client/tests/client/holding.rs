@@ -264,7 +264,7 @@ async fn a_holder_that_was_stopped_knows_it_before_anybody_else_leads() {
 }
 
 #[tokio::test]
-async fn an_office_goes_to_the_next_at_once_however_its_holder_goes() {
+async fn an_election_goes_to_the_next_at_once_however_its_holder_goes() {
     let servers = Servers::start(3);
     let (ours, theirs) = (store(&servers.list(), true), store(&servers.list(), false));
     // One holds by a session, the other renews: each follows the other.

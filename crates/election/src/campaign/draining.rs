@@ -3,7 +3,7 @@
 //! a new id.
 //!
 //! The election is vacated by compare-and-swap on our own version, so it can
-//! never empty somebody else's. If the store does not let us vacate before
+//! never empty that of another leader. If the store does not let us vacate before
 //! the grant would have run out anyway, we leave it at that: judges find out
 //! by themselves.
 

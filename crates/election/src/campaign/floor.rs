@@ -1,18 +1,19 @@
-//! Floors: a fence does not fall while somebody remembers it (§4.14).
+//! Floors: a fence does not fall while a candidate remembers it (§4.14).
 //!
-//! A register can be lost, or an older copy of it can come back, against what
-//! a store promises: a file that was deleted, a table that was dropped, a
-//! restored backup. Then somebody is elected in a term that was used before,
+//! A register can be lost, or an older copy of it can come back, against what a
+//! store promises: a file that was deleted, a table that was dropped, a
+//! restored backup. Then a candidate is elected in a term that was used before,
 //! and outside resources refuse the new leader, or do not refuse the old one.
+//!
 //! The highest term that a process has seen is its *floor*. A candidate races
-//! above its floor (`racing.rs`), and that is enough where the election is vacant.
-//! Where somebody leads below the floor, it asks that leader to hand over to
-//! itself, by the request that exists already (§4.7.4), and races above its
-//! floor when the election has been vacated.
+//! above its floor (`racing.rs`), and that is enough where the election is
+//! vacant. Where a candidate leads below the floor, it asks that leader to hand
+//! over to itself, by the request that exists already (§4.7.4), and races above
+//! its floor when the election has been vacated.
 //!
 //! # Why is that safe?
 //!
-//! * *Nobody is deposed.* The request moves neither leader, nor term, nor
+//! * *No leader is deposed.* The request moves neither leader, nor term, nor
 //!   `renewal`. The leader drains and vacates as for an operator's request, so
 //!   its work has ended before anybody else leads. No term changes inside a
 //!   leadership, and no judge sees another grant.
@@ -23,7 +24,7 @@
 //!   one. In the second case it asks again, a lease later at the earliest:
 //!   at most one request per lease and candidate, so that a register under
 //!   two names, or candidates with floors of their own, cost at most that.
-//! * *A mistake does not spread.* Nobody is asked for a floor above 2^62.
+//! * *A mistake does not spread.* No leader is asked for a floor above 2^62.
 //!
 //! It asks only if it may stand now: a candidate whose affinity does not hold,
 //! that holds itself back or that is about to stop would send a leader away

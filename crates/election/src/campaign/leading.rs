@@ -14,17 +14,19 @@
 //! a keep-alive of that session, which any number of elections share. Why is
 //! that safe? Let the keep-alive be sent at `s` on this process's clock; the
 //! store takes it at some `a >= s`, and from then on the session lives for
-//! `lease x (1 + drift)` on the store's clock. All that time the store lets
-//! nobody else write the register, whatever they have judged and whatever
-//! version they expect. The grant counts from `s`, and ends at
-//! `s + lease x (1 - drift)` on this clock: before the session can, if the
-//! rates of both clocks are within the bound. (One of the two margins alone is not enough: this
-//! clock may be slow while the store's is fast.) To count from the answer, to
-//! take an answer that did not come for one that did, and to have the session
-//! live for a lease and no longer are ways to be wrong; each is planted in
-//! [`Bug`]. A confirmation says nothing of *this* register, and need not: bound
-//! by the race that was won, it can be let go only by this campaign, or by the
-//! end of the session.
+//! `lease x (1 + drift)` on the store's clock.
+//!
+//! All that time the store lets no other client write the register, no matter what they
+//! have judged and whatever version they expect. The grant counts from `s`, and
+//! ends at `s + lease x (1 - drift)` on this clock: before the session can, if
+//! the rates of both clocks are within the bound. (One of the two margins alone
+//! is not enough: this clock may be slow while the store's is fast.)
+//!
+//! To count from the answer, to take an answer that did not come for one that
+//! did, and to have the session live for a lease and no longer are ways to be
+//! wrong; each is planted in [`Bug`]. A confirmation says nothing of *this*
+//! register, and need not: bound by the race that was won, it can be let go
+//! only by this campaign, or by the end of the session.
 //!
 //! What a renewal brings besides, the notes that others have left in the
 //! register, is brought by the watch, and by a look without which, from time

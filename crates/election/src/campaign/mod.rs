@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            vacant or over             won
-//! watching ------------------> racing --------> leading
+//! standby  ------------------> racing --------> leading
 //!    ^  ^                        |                 |  resign, request, unconfirmed
 //!    |  |  lost, or unresolved   |                 v  until drain_at, other leader
 //!    |  +------------------------+              draining

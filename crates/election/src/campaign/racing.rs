@@ -4,7 +4,7 @@
 //! shows this attempt (its id and its sequence), it was won, and the grant
 //! counts from before the attempt was sent. If it still shows the version
 //! that was to be swapped, the attempt may yet land; the id it carries is
-//! abandoned, so that a late landing elects somebody who is nobody.
+//! abandoned, so that a late landing elects an id that no candidate uses.
 
 use super::draining::Draining;
 use super::leading::Leading;

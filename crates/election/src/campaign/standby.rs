@@ -7,7 +7,7 @@
 //! word of the watch alone: there the compare-and-swap picks the winner, and a
 //! stampede lasts one round trip.
 //!
-//! While somebody leads in a lower term than was seen before, it asks that
+//! While a candidate leads in a lower term than was seen before, it asks that
 //! leader to go ([`floor`](super::floor)).
 
 use super::racing::Racing;

@@ -49,7 +49,7 @@ impl<E> Queue<E> {
 }
 
 /// The sender's side of all streams of one machine. Dropping it ends them.
-pub struct Fan<E: Clone + PartialEq> {
+pub struct EventBroadcaster<E: Clone + PartialEq> {
     /// After this event nothing is sent any more.
     last: E,
     listeners: Mutex<Listeners<E>>,
@@ -100,7 +100,7 @@ impl<E> fmt::Debug for Events<E> {
     }
 }
 
-impl<E: Clone + PartialEq> Fan<E> {
+impl<E: Clone + PartialEq> EventBroadcaster<E> {
     /// Without listeners. The event `last` ends all streams.
     pub const fn new(last: E) -> Self {
         let listeners = Listeners {
@@ -153,16 +153,16 @@ impl<E: Clone + PartialEq> Fan<E> {
     }
 }
 
-impl<E: Clone + PartialEq> fmt::Debug for Fan<E> {
+impl<E: Clone + PartialEq> fmt::Debug for EventBroadcaster<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let listeners = self.lock().queues.len();
-        f.debug_struct("Fan")
+        f.debug_struct("EventBroadcaster")
             .field("listeners", &listeners)
             .finish()
     }
 }
 
-impl<E: Clone + PartialEq> Drop for Fan<E> {
+impl<E: Clone + PartialEq> Drop for EventBroadcaster<E> {
     fn drop(&mut self) {
         // Nothing more is sent, also when the sender has panicked.
         self.send(&self.last);

@@ -22,7 +22,7 @@ pub enum Flow {
 }
 
 /// What surrounds a machine.
-pub trait World<M: Machine>: Send {
+pub trait Environment<M: Machine>: Send {
     /// Carries out, or begins to carry out, what the machine asks. Must not
     /// block.
     fn carry_out(&mut self, output: M::Output) -> Flow;
@@ -31,18 +31,18 @@ pub trait World<M: Machine>: Send {
     fn next(&mut self) -> impl Future<Output = M::Input> + Send;
 }
 
-/// Runs `machine` in `world` until an output ends it. To be spawned on
+/// Runs `machine` in `environment` until an output ends it. To be spawned on
 /// [`background`](super::background).
-pub async fn drive<M: Machine>(mut machine: M, mut world: impl World<M>) {
+pub async fn drive<M: Machine>(mut machine: M, mut environment: impl Environment<M>) {
     let mut resumed = suspend::resumed();
     loop {
         while let Some(output) = machine.poll() {
-            if world.carry_out(output) == Flow::End {
+            if environment.carry_out(output) == Flow::End {
                 return;
             }
         }
         let input = tokio::select! {
-            input = world.next() => Some(input),
+            input = environment.next() => Some(input),
             () = until(machine.deadline()) => None,
             _ = resumed.changed() => None,
         };

@@ -16,9 +16,9 @@ use std::sync::OnceLock;
 
 use tokio::runtime::{Builder, Handle};
 
-pub use events::{EVENTS_MAX, Events, Fan};
+pub use events::{EVENTS_MAX, EventBroadcaster, Events};
 pub use machine::until;
-pub use machine::{Flow, World, drive};
+pub use machine::{Environment, Flow, drive};
 
 /// The runtime that elections and stores run on, started at first use.
 /// Stores spawn their connection tasks here, never on the caller's runtime.

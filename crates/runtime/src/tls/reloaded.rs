@@ -1,13 +1,13 @@
 //! What is made of files, and made again when they change.
 //!
 //! The files are looked at when what they make is wanted, at most once a
-//! second, so nobody has to watch them. Files that cannot be used leave what
+//! second, so they need not be watched. Files that cannot be used leave what
 //! was in use in use, and a warning: a certificate that is half written, or
 //! whose key is not there yet, is no reason to turn anybody away.
 //!
 //! A file system may hang, as one on a network does. So each look has a thread
 //! of its own. The one that wants to know waits for it for [`WITHIN`] and goes
-//! on with what was in use; until that look is over nobody waits again.
+//! on with what was in use; until that look is over no other call waits.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};

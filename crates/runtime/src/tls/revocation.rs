@@ -5,7 +5,7 @@
 //! that are up are judged again by the new lists (`secured.rs`).
 //!
 //! A certificate of an authority without a list is refused, as if it were
-//! revoked: nobody knows. Lists are found by the name of their authority, so
+//! revoked: that is not known. Lists are found by the name of their authority, so
 //! two authorities of one name cannot both have one. A list that has expired stays in use, with a warning
 //! (`life`): an authority that is late must not end a cluster.
 

@@ -3,7 +3,7 @@
 //! A certificate is judged when a connection is made. After that its authority
 //! may be taken out of the files, or it may be revoked. A connection that is up
 //! must not outlive that: who has a stolen key keeps a connection up as long as
-//! nobody ends it. So each keeps the chain that the other side has shown. Before
+//! neither side ends it. So each keeps the chain that the other side has shown. Before
 //! anything passes over it, in either direction, it looks whether the files have
 //! changed, at most once in [`LOOK_EVERY`]. If they have, the chain is judged as
 //! that of a new connection would be, and the connection ends if it is refused.

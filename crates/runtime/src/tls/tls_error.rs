@@ -7,7 +7,7 @@
 //! caller that says it once can tell that it is the same as before.
 //!
 //! Connections that break, and strangers who speak neither, are not told
-//! here: nobody can mend anything about them.
+//! here: there is nothing to mend about them.
 
 use std::error::Error as StdError;
 use std::fmt;

@@ -11,7 +11,7 @@
 //! `FILE.kept`, of which there is one older as well. Lines are not synced: the
 //! last ones may be missing when the machine has lost its power.
 //!
-//! A file that somebody deletes or moves away stays open, and what is written
+//! A file that is deleted or moved away stays open, and what is written
 //! to it is not found under its name. So the name is looked at before a write,
 //! once in [`LOOK_EVERY`], and the file is begun anew where it leads elsewhere.
 

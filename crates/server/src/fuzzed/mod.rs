@@ -3,11 +3,12 @@
 //! A *target* takes any bytes, gives them to the code that reads such bytes in
 //! a running server or client, and panics if a promise is broken: not only if
 //! that code panics, but also if what was read and is written again reads as
-//! something else, or if a limit is passed. Nobody but tests needs this, so it
-//! is compiled for them alone, and for the fuzzer (`fuzz/run.sh`), which
-//! searches for bytes that reach code that no bytes have reached before. What
-//! it found worth keeping lies in `fuzz/corpus/`, and the tests replay it
-//! (`replay`).
+//! something else, or if a limit is passed.
+//!
+//! Only tests need this, so it is compiled for them alone, and for the
+//! fuzzer (`fuzz/run.sh`), which searches for bytes that reach code that no
+//! bytes have reached before. What it found worth keeping lies in
+//! `fuzz/corpus/`, and the tests replay it (`replay`).
 //!
 //! Most formats have checksums, which no search finds. So a target also takes
 //! the same bytes with the checksums put right.

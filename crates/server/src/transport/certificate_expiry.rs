@@ -1,7 +1,7 @@
 //! For how long a server's own certificate is good.
 //!
 //! A certificate that expires takes a server out of its cluster at an hour
-//! that nobody has chosen, and the others only ever see that it does not
+//! that no person has chosen, and the others only ever see that it does not
 //! prove itself. So the server looks at its own as the others will, with the
 //! same verifier, when it reads it and now and then after that.
 //!

@@ -12,11 +12,12 @@
 //! the body and its CRC-32C. Both sides draw random bytes for each connection,
 //! and a [`Proof`] is computed over all that was said so far ([`Transcript`]):
 //! so a proof that was overheard is of no use on another connection, and what
-//! was said cannot be changed on its way without the secret. The acceptor's
-//! number is part of it, and the dialler goes on only if that is the server
-//! that it meant. Without the number, a stranger at the address of a server
-//! that is down could pass the dialler's proof on to another server, and speak
-//! to that one under the dialler's name.
+//! was said cannot be changed on its way without the secret.
+//!
+//! The acceptor's number is part of it, and the dialler goes on only if that is
+//! the server that it meant. Without the number, a stranger at the address of a
+//! server that is down could pass the dialler's proof on to another server, and
+//! speak to that one under the dialler's name.
 //!
 //! The form before this one has no random bytes and no proofs: a greeting and
 //! an answer under the magic `tenure-1`. An acceptor tells the two apart by

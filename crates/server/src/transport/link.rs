@@ -241,8 +241,8 @@ where
 
     fn broken(&self, error: &std::io::Error) -> DialError {
         let tls = self.tls.as_ref();
-        let explain_tls_error = tls.and_then(|tls| tls.explain_tls_error(error));
-        explain_tls_error.map_or_else(|| DialError::Other(error.to_string()), DialError::Trust)
+        let tls_cause = tls.and_then(|tls| tls.explain_tls_error(error));
+        tls_cause.map_or_else(|| DialError::Other(error.to_string()), DialError::Trust)
     }
 
     fn elsewhere(&self, found: ServerId) -> DialError {

@@ -14,12 +14,14 @@
 //!
 //! `greeting` is the first thing said in each direction, `handshake` how it is
 //! exchanged (with random bytes before it), `frames` reads what follows, `link`
-//! dials and writes, `address_book` is who can be reached where, `tls` makes sure that
-//! it is they (with [`tenure_runtime::tls`], which clients have too), `peer_identity`
-//! which of them, `certificate_expiry` for how long the own certificate is good, and `tasks`
-//! gives all of this its turn with the event loop.
-//! Whatever is not a frame (garbage, another program, another version)
-//! closes the connection and is counted; nothing is ever guessed.
+//! dials and writes, `address_book` is who can be reached where, `tls` makes
+//! sure that it is they (with [`tenure_runtime::tls`], which clients have too),
+//! `peer_identity` which of them, `certificate_expiry` for how long the own
+//! certificate is good, and `tasks` gives all of this its turn with the event
+//! loop.
+//!
+//! Whatever is not a frame (garbage, another program, another version) closes
+//! the connection and is counted; nothing is ever guessed.
 //!
 //! The protocol above loses nothing when messages are lost, so a queue that
 //! is full drops what comes ([`Link::send`]), and a broken connection is

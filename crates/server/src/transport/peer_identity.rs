@@ -1,13 +1,14 @@
 //! By what a server proves which one it is.
 //!
-//! **With TLS** by its certificate: it names the server's number as a DNS
-//! name, `server-N.tenure.internal`, beside the hosts at which the server is
-//! reached. (`.internal` is nobody's on the internet.) The authority vouches
-//! for the number as it does for the hosts, so a certificate of the same
-//! authority that is a client's, or another server's, proves nothing.
+//! **With TLS** by its certificate: it names the server's number as a DNS name,
+//! `server-N.tenure.internal`, beside the hosts at which the server is reached.
+//! (No host on the internet has a name below `.internal`.) The authority vouches for the
+//! number as it does for the hosts, so a certificate of the same authority that
+//! is a client's, or another server's, proves nothing.
+//!
 //! Certificates that earlier releases made name no number; while
-//! [`ServerNames::any_server`] allows it they are taken for any server, but only if
-//! they may be a server's at all (serverAuth), and never one that names
+//! [`ServerNames::any_server`] allows it they are taken for any server, but
+//! only if they may be a server's at all (serverAuth), and never one that names
 //! another number.
 //!
 //! **Without TLS** by a secret that all servers of the cluster share

@@ -5,7 +5,7 @@
 //! reason for a log, and no real disk walks them when asked. [`Directory`] is
 //! the real one.
 //!
-//! What is asked for is little: a new file reads as zeros; a name that was
+//! A sync is `fsync` or `fdatasync`. What is asked for is little: a new file reads as zeros; a name that was
 //! synced stays; a write that was synced stays; a sector of 512 bytes is
 //! written whole or not at all.
 

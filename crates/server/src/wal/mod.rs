@@ -16,13 +16,13 @@
 //! was expected, what was found, and what to do. It never guesses.
 //!
 //! What is in the files, and what a crash or damage makes of them, is decided
-//! in [`tenure_alpo::wal`], which the simulator runs on disks of its own. Here
-//! is the rest, one idea per file: `disk` is the few things asked of a file
-//! system, and a directory that does them, `spare` prepares its next segment,
-//! `log` is the log in it, `read`
-//! reads a long one on two threads, `writer` is the thread that makes many
-//! batches share a sync, `inspect` looks without touching, `error` says what
-//! to do next.
+//! in [`tenure_alpo::wal`], which the simulator runs on disks of its own.
+//!
+//! Here is the rest, one idea per file: `disk` is the few things asked of a
+//! file system, and a directory that does them, `spare` prepares its next
+//! segment, `log` is the log in it, `read` reads a long one on two threads,
+//! `writer` is the thread that makes many batches share a sync, `inspect` looks
+//! without touching, `error` says what to do next.
 
 mod disk;
 mod error;

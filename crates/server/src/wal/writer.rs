@@ -1,7 +1,7 @@
 //! A thread that writes, so that batches which come while it waits for the
 //! disk share the next sync.
 //!
-//! Nobody decides how many batches are committed together: the thread takes
+//! Nothing decides how many batches are committed together: the thread takes
 //! what has piled up while it was busy. On an idle server that is one batch
 //! and the least delay; under load it is many and the most throughput.
 //!

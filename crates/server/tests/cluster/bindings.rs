@@ -233,7 +233,7 @@ fn record(term: u64, occupancy: Occupancy) -> Record {
 }
 
 #[tokio::test]
-async fn an_office_held_by_a_session_is_taken_when_that_ends_and_not_before() {
+async fn an_election_held_by_a_session_is_taken_when_that_ends_and_not_before() {
     let servers = Servers::found(1, 0);
     let mut holder = Caller::open(&servers, Duration::from_secs(60)).await;
     let held = Occupancy::Held(Holder {

@@ -7,20 +7,24 @@
 //! What the protocol promises, exactly. Server `x` *could lead* if it may
 //! stand, and if of the voters that it reaches (what it asks them arrives, and
 //! so do their answers), itself counted, a majority are up, may vote, and have
-//! no better log than it has. If at every moment for [`bound`](World::bound)
-//! somebody could lead, then within that time somebody does, and reaches a
-//! majority. Nothing is promised where the only servers with good enough logs
-//! reach too few (a star of five whose centre lacks what three of the leaves
-//! have): no election can be won there, and none may be.
+//! no better log than it has.
+//!
+//! If at every moment for [`bound`](World::bound) somebody could lead, then
+//! within that time somebody does, and reaches a majority. Nothing is promised
+//! where the only servers with good enough logs reach too few (a star of five
+//! whose centre lacks what three of the leaves have): no election can be won
+//! there, and none may be.
 //!
 //! Why it holds. While nobody leads, no log changes, so who could lead stays
 //! able to. Its pre-vote is refused by those of its voters alone that still
 //! hear a leader, and they stop hearing it within a timeout, or that leader has
 //! a majority. A server with a better log that cannot lead itself makes it step
-//! back once (H7). Rivals that it cannot ask to defer have waits that are drawn
-//! anew each time, so one of them goes first before long. And nobody can depose
-//! it again and again: raising a term takes a pre-vote that a majority grants,
-//! and its own voters grant none.
+//! back once (H7).
+//!
+//! Rivals that it cannot ask to defer have waits that are drawn anew each time,
+//! so one of them goes first before long. And nobody can depose it again and
+//! again: raising a term takes a pre-vote that a majority grants, and its own
+//! voters grant none.
 
 use tenure_alpo::Status;
 

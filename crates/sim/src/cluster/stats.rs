@@ -147,7 +147,12 @@ impl Stats {
             Event::Installed { .. } => self.installs += 1,
             Event::DiskStalls { .. } => self.quicker += 1,
             Event::StatesAgree { .. } => self.compared += 1,
-            Event::SteppedDown(StepDownReason::LeaderKnown)
+            Event::SteppedDown(
+                StepDownReason::LeaderKnown
+                | StepDownReason::VoteGiven
+                | StepDownReason::BetterLog
+                | StepDownReason::OwesSilence,
+            )
             | Event::LeaderKnown { .. }
             | Event::SetBack { .. }
             | Event::StatesDisagree { .. } => {}

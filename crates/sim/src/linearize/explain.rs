@@ -2,12 +2,13 @@
 //!
 //! Calls cannot simply be left out of a history to see whether they matter:
 //! without the write it saw, every read is wrong. But an *answer* can be
-//! forgotten. A call without an answer may take effect at any time or never,
-//! so a history with fewer answers can only be easier to explain. What is
-//! still impossible after an answer was forgotten was impossible without it.
-//! So answers are forgotten, many at a time and then fewer, as long as the
-//! contradiction stays. The calls that keep their answers are its core: take
-//! any one of their answers away and there is an order.
+//! forgotten. A call without an answer may take effect at any time or never, so
+//! a history with fewer answers can only be easier to explain.
+//!
+//! What is still impossible after an answer was forgotten was impossible
+//! without it. So answers are forgotten, many at a time and then fewer, as long
+//! as the contradiction stays. The calls that keep their answers are its core:
+//! take any one of their answers away and there is an order.
 
 use std::fmt;
 

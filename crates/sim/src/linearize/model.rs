@@ -5,10 +5,12 @@
 //! (that would take the other entries of the log); it holds them to what is
 //! true of any log: each successful swap of a register has a *higher* version
 //! than the one before it, and a register shows the version of the swap that
-//! wrote it. A swap that was never answered gets a version that nobody was
-//! told. It stays open ([`Held::Unseen`]) and is settled by the first call
-//! that can only be explained by it; a call that shows that it is *not* some
-//! version is remembered too.
+//! wrote it.
+//!
+//! A swap that was never answered gets a version that nobody was told. It stays
+//! open ([`Held::Unseen`]) and is settled by the first call that can only be
+//! explained by it; a call that shows that it is *not* some version is
+//! remembered too.
 //!
 //! A register that is bound to a session ([`Tie`]) takes no write from
 //! another, so that a refusal is explained by that too; and the session's

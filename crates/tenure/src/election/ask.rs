@@ -52,16 +52,19 @@ pub async fn ask_to_resign(
     .await
 }
 
-/// Asks the leader of `election` to hand over to the candidate named `to`,
-/// and waits up to `max_wait` until somebody else leads; each call of the
-/// store may take `within`, and no attempt to write the request begins later
-/// than that, or than 16 round trips. Returns who was asked, and who leads then. If the
-/// leader has that name already, nothing is written and it is what is returned:
-/// it would resign, and since it is also the one that all others hold back for,
-/// win the election again. If the one named does not come within one and a half
-/// intervals, anybody may lead, and mostly the leader that was asked leads
-/// again, in a new term. Where the store knows who stands
-/// ([`Store::candidates`]) nobody is asked for the sake of one who does not.
+/// Asks the leader of `election` to hand over to the candidate named `to`, and
+/// waits up to `max_wait` until somebody else leads; each call of the store may
+/// take `within`, and no attempt to write the request begins later than that,
+/// or than 16 round trips. Returns who was asked, and who leads then.
+///
+/// If the leader has that name already, nothing is written and it is what is
+/// returned: it would resign, and since it is also the one that all others hold
+/// back for, win the election again. If the one named does not come within one
+/// and a half intervals, anybody may lead, and mostly the leader that was asked
+/// leads again, in a new term.
+///
+/// Where the store knows who stands ([`Store::candidates`]) nobody is asked for
+/// the sake of one who does not.
 ///
 /// # Errors
 /// See [`AskError`].

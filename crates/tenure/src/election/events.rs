@@ -10,4 +10,4 @@ pub use crate::drive::EVENTS_MAX;
 pub type Events = crate::drive::Events<Event>;
 
 /// The sender's side of all streams of one election.
-pub(super) type Fan = crate::drive::Fan<Event>;
+pub(super) type EventBroadcaster = crate::drive::EventBroadcaster<Event>;

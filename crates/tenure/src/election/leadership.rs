@@ -1,11 +1,13 @@
-//! The proof that this process leads, and the leash on its work.
+//! A [`Leadership`] proves that this process leads, and stops its work at the
+//! deadline.
 //!
-//! A [`Leadership`] holds the election: the work counts as ended when its last
+//! It holds the election: the work counts as ended when its last
 //! clone is dropped. A [`LeadershipView`] tells the same of it and holds
 //! nothing. Both have one state, [`Granted`], which the driver writes.
 //!
-//! The end of the grant is one atomic. Zero is final: whoever sees it has seen
-//! the leadership end, and no renewal that is on its way brings it back.
+//! The end of the grant is one atomic. The value zero is final: a thread that
+//! reads it knows that the leadership has ended, and no renewal that is on its
+//! way brings it back.
 
 #[cfg(debug_assertions)]
 use std::collections::BTreeMap;
@@ -27,8 +29,8 @@ use tenure_core::time::Instant;
 use tenure_election::{Grant, Why};
 use tokio::sync::watch;
 
+use super::environment::Mailbox;
 use super::lease_clock::LeaseClock;
-use super::world::Mailbox;
 
 /// The proof that this process leads. Clones are the same leadership; when
 /// the last one is dropped, the work counts as ended and the election is given
@@ -169,36 +171,38 @@ impl Leadership {
 
     /// Runs `work` and drops it when it must stop. No poll of it begins at or
     /// after `drain_at` of the last grant that was confirmed: the boot-time
-    /// clock is read right before each poll. What a poll does before it
-    /// returns is not seen. Work that blocks is one long poll: it asks
-    /// [`is_valid`](LeadershipView::is_valid) before each effect, and attaches the
-    /// [`fence`](LeadershipView::fence) to it. So does work that may be paused within a
-    /// poll (a stopped process, a machine that sleeps): only the fence stops
-    /// what it does then.
+    /// clock is read right before each poll. What a poll does before it returns
+    /// is not seen.
+    ///
+    /// Work that blocks is one long poll: it asks
+    /// [`is_valid`](LeadershipView::is_valid) before each effect, and attaches
+    /// the [`fence`](LeadershipView::fence) to it. So does work that may be
+    /// paused within a poll (a stopped process, a machine that sleeps): only
+    /// the fence stops what it does then.
     ///
     /// # Errors
     /// [`Deposed`] if it was dropped unfinished.
     pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Deposed> {
-        let leashed = self.leashed(work, || self.facts.clock.now());
-        leashed.await.map_err(Deposed)
+        let until_deadline = self.until_deadline(work, || self.facts.clock.now());
+        until_deadline.await.map_err(Deposed)
     }
 
     /// [`guard`](Self::guard) by the clock that is handed in.
-    async fn leashed<T>(
+    async fn until_deadline<T>(
         &self,
         work: impl Future<Output = T>,
         clock: impl Fn() -> Instant,
     ) -> Result<T, Why> {
         let (mut work, mut cancelled) = (pin!(work), pin!(self.cancelled()));
         poll_fn(|context| {
-            // The leash first: no step of the work once it has been pulled.
+            // The end first: no step of the work once it has been told to stop.
             // Its timer is the background thread's, which wakes this task.
             if let Poll::Ready(why) = cancelled.as_mut().poll(context) {
                 return Poll::Ready(Err(why));
             }
             // The timer only wakes. A process that was stopped beyond the end
-            // of its grant may run this task before the thread that pulls the
-            // leash, so the comparison decides, and nothing stands between it
+            // of its grant may run this task before the thread that tells it to
+            // stop, so the comparison decides, and nothing stands between it
             // and the poll but the poll itself.
             if !self.grant().may_step(clock()) {
                 return Poll::Ready(Err(Why::Unconfirmed));
@@ -296,11 +300,11 @@ impl Deref for Leadership {
 /// The first of two futures, the second one being asked first.
 async fn either<T, E>(
     mut first: impl Future<Output = T> + Unpin,
-    mut leash: impl Future<Output = E> + Unpin,
+    mut end: impl Future<Output = E> + Unpin,
 ) -> Result<T, E> {
     poll_fn(|context| {
-        if let Poll::Ready(pulled) = std::pin::Pin::new(&mut leash).poll(context) {
-            return Poll::Ready(Err(pulled));
+        if let Poll::Ready(why) = std::pin::Pin::new(&mut end).poll(context) {
+            return Poll::Ready(Err(why));
         }
         std::pin::Pin::new(&mut first).poll(context).map(Ok)
     })
@@ -372,7 +376,7 @@ impl Handle {
         self.view.facts.grant.send_replace(grant);
     }
 
-    /// Pulls the leash; the grant stays valid.
+    /// Tells the work to stop; the grant stays valid.
     pub(super) fn cancel(&self, why: Why) {
         self.view.facts.ending.send_if_modified(|ending| {
             let first = ending.is_none();
@@ -406,8 +410,8 @@ mod tests {
         Leadership::new(fence, grant, Arc::default(), LeaseClock::Boot)
     }
 
-    /// No timer is heard here, and nobody pulls the leash: what ends the work
-    /// is the comparison alone.
+    /// No timer is heard here, and nothing cancels the leadership: what ends the
+    /// work is the comparison alone.
     #[tokio::test]
     async fn no_poll_of_guarded_work_begins_at_the_end_of_the_grant() {
         let name = Name::new("payroll").expect("a name");
@@ -426,7 +430,7 @@ mod tests {
                 Poll::Ready(())
             }
         });
-        let ended = leadership.leashed(work, || now.get()).await;
+        let ended = leadership.until_deadline(work, || now.get()).await;
         assert_eq!(ended, Err(Why::Unconfirmed));
         // One at two nanoseconds before the end, one at one, none at the end.
         assert_eq!(steps.get(), 2);
@@ -450,6 +454,6 @@ mod tests {
             context.waker().wake_by_ref();
             Poll::Pending
         });
-        assert_eq!(leadership.leashed(work, || now.get()).await, Ok(7));
+        assert_eq!(leadership.until_deadline(work, || now.get()).await, Ok(7));
     }
 }

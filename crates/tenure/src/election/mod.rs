@@ -1,14 +1,16 @@
 //! Standing in an election, leading, and seeing who leads.
 //!
-//! An [`Election`] is this process's stand in one election. It campaigns for
-//! as long as it lives; whenever it leads, [`Election::elected`]
-//! yields a [`Leadership`]. The leadership is the proof and the leash:
-//! [`is_valid`](LeadershipView::is_valid) compares a clock, so it tells the truth even if the
-//! runtime was starved or the machine slept; [`cancelled`](LeadershipView::cancelled) says when
-//! to stop; **dropping it says that the work has ended**. Only then is the
-//! election vacated, and only then does the candidate stand again. So the order
-//! (stop the work, make the grant invalid, release the election) is kept by
-//! ownership, not by discipline.
+//! An [`Election`] is this process's stand in one election. It campaigns for as
+//! long as it lives; whenever it leads, [`Election::elected`] yields a
+//! [`Leadership`]. It proves that this process leads:
+//! [`is_valid`](LeadershipView::is_valid) compares a clock, so it tells the
+//! truth even if the runtime was starved or the machine slept;
+//! [`cancelled`](LeadershipView::cancelled) says when to stop; **dropping it
+//! says that the work has ended**.
+//!
+//! Only then is the election vacated, and only then does the candidate stand
+//! again. So the order (stop the work, make the grant invalid, release the
+//! election) is kept by ownership, not by discipline.
 //!
 //! Everything here runs on a thread of its own ([`crate::drive`]) and can be
 //! awaited from any executor.
@@ -19,6 +21,7 @@
 mod ask;
 mod ask_error;
 mod builder;
+mod environment;
 mod events;
 mod fake;
 mod leadership;
@@ -26,7 +29,6 @@ mod lease_clock;
 mod observe;
 mod repair;
 mod request;
-mod world;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -49,8 +51,8 @@ pub use tenure_election::{
 };
 use tokio::sync::watch as state;
 
+use self::environment::{ElectionEnvironment, Mailbox};
 use self::lease_clock::LeaseClock;
-use self::world::{Environment, Mailbox};
 use crate::clock;
 use crate::drive::{self, Flow};
 use crate::store::Store;
@@ -116,7 +118,7 @@ struct Shared {
     config: Config,
     mailbox: Arc<Mailbox>,
     stage: state::Sender<Stage>,
-    events: events::Fan,
+    events: events::EventBroadcaster,
     /// The leadership that waits to be handed out.
     waiting: Mutex<Option<Leadership>>,
     current: Mutex<Option<leadership::Handle>>,
@@ -137,7 +139,7 @@ impl Election {
         let driven = Arc::clone(&election.shared);
         // Before anything is asked of the store: a request that this candidate
         // makes for itself finds its name in the list.
-        let standing = store.stands(&config.election, &config.name);
+        let standing = store.register_candidate(&config.election, &config.name);
         drive::background().spawn(async move {
             let _standing = standing;
             let driven = EndGuard(driven);
@@ -146,9 +148,10 @@ impl Election {
             let keys = campaign.keys().cloned().collect();
             let (mailbox, shared) = (Arc::clone(&driven.0.mailbox), &driven.0);
             let hold = hold.filter(|_| campaign.config().by_session);
-            let world = Environment::new(store, keys, mailbox, |event| shared.on_event(event));
-            let world = world.holding(hold);
-            drive::drive(campaign, world).await;
+            let environment =
+                ElectionEnvironment::new(store, keys, mailbox, |event| shared.on_event(event));
+            let environment = environment.holding(hold);
+            drive::drive(campaign, environment).await;
         });
         election
     }
@@ -160,7 +163,7 @@ impl Election {
             config,
             mailbox: Arc::default(),
             stage,
-            events: events::Fan::new(Event::Stopped),
+            events: events::EventBroadcaster::new(Event::Stopped),
             waiting: Mutex::default(),
             current: Mutex::default(),
             leader: state::Sender::new(None),

@@ -14,8 +14,8 @@ use tenure_election::{
     Record,
 };
 
-use super::events::{Events, Fan};
-use super::world::{Environment, Mailbox};
+use super::environment::{ElectionEnvironment, Mailbox};
+use super::events::{EventBroadcaster, Events};
 use crate::clock;
 use crate::drive::{self, Flow};
 use crate::error::StoreError;
@@ -63,19 +63,19 @@ pub struct Observer {
 /// # Ok(()) }
 /// ```
 pub fn watch(store: Arc<dyn Store>, election: Name, renewals: bool) -> Observer {
-    let fan = Fan::new(Event::Stopped);
+    let fan = EventBroadcaster::new(Event::Stopped);
     let (events, mailbox) = (fan.subscribe(), Arc::new(Mailbox::default()));
-    let letters = Arc::clone(&mailbox);
+    let for_driver = Arc::clone(&mailbox);
     drive::background().spawn(async move {
         let expiry = natural_expiry(store.features());
         let observer = Machine::new(election, expiry, Drift::DEFAULT, renewals, clock::now());
         let keys = observer.keys().cloned().collect();
-        let world = Environment::new(store, keys, letters, |event| {
+        let environment = ElectionEnvironment::new(store, keys, for_driver, |event| {
             let ends = event == Event::Stopped;
             fan.send(&event);
             if ends { Flow::End } else { Flow::On }
         });
-        drive::drive(observer, world).await;
+        drive::drive(observer, environment).await;
     });
     Observer { events, mailbox }
 }

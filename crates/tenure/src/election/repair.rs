@@ -5,7 +5,7 @@
 //! it to hand over, is elected above it, and leaves at once. So it keeps every
 //! rule that a candidate keeps, and there is no second way to write a term.
 //! *Deleting* is a comparison with the version of an election that is vacant,
-//! or whose grant was seen to be over: nobody may hold it any more.
+//! or whose grant was seen to be over: no candidate can hold it any more.
 //!
 //! A register that was written by hand, or whose holder took a lease of days
 //! and died, is judged over only when that lease has passed. A person who knows

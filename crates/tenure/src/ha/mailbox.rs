@@ -15,8 +15,8 @@ use crate::store::Bytes;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
-    letters: Mutex<Pending>,
-    news: Notify,
+    pending: Mutex<Pending>,
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -31,41 +31,41 @@ struct Pending {
 impl Mailbox {
     /// Leaves a request, unless too many wait.
     pub(super) fn ask(&self, ticket: u64, request: Request) -> bool {
-        let mut letters = self.lock();
-        if letters.requests.len() >= COMMANDS_MAX {
+        let mut pending = self.lock();
+        if pending.requests.len() >= COMMANDS_MAX {
             return false;
         }
-        letters.requests.push_back((ticket, request));
-        drop(letters);
-        self.news.notify_one();
+        pending.requests.push_back((ticket, request));
+        drop(pending);
+        self.changed.notify_one();
         true
     }
 
     pub(super) fn status(&self, status: Bytes) {
         self.lock().status = Some(status);
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     pub(super) fn drain(&self) {
         self.lock().drain = true;
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     pub(super) fn leave(&self) {
         self.lock().leave = true;
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     /// Notes that a workload runs.
     pub(super) fn started(&self, run: Run) {
         self.lock().started.push_back(run);
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     /// The next letter. Cancelling this loses nothing.
     pub(super) async fn next(&self) -> Input {
         loop {
-            let news = self.news.notified();
+            let news = self.changed.notified();
             if let Some(input) = self.take() {
                 return input;
             }
@@ -74,24 +74,24 @@ impl Mailbox {
     }
 
     fn take(&self) -> Option<Input> {
-        let mut letters = self.lock();
-        if let Some(run) = letters.started.pop_front() {
+        let mut pending = self.lock();
+        if let Some(run) = pending.started.pop_front() {
             return Some(Input::Started { run });
         }
-        if std::mem::take(&mut letters.drain) {
+        if std::mem::take(&mut pending.drain) {
             return Some(Input::Command(Command::Drain));
         }
-        if std::mem::take(&mut letters.leave) {
+        if std::mem::take(&mut pending.leave) {
             return Some(Input::Command(Command::Leave));
         }
-        if let Some(status) = letters.status.take() {
+        if let Some(status) = pending.status.take() {
             return Some(Input::Command(Command::Status(status)));
         }
-        let (ticket, request) = letters.requests.pop_front()?;
+        let (ticket, request) = pending.requests.pop_front()?;
         Some(Input::Command(Command::Ask { ticket, request }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

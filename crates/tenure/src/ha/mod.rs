@@ -51,13 +51,13 @@ mod ask;
 mod ask_error;
 mod builder;
 mod content;
+mod environment;
 mod host;
 mod mailbox;
 mod run;
 mod run_deadline;
 mod shared;
 mod workload;
-mod world;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -80,11 +80,11 @@ use tokio::sync::watch as state;
 use tokio::task::AbortHandle;
 pub use workload::{Placement, Workload};
 
+use self::environment::{NodeEnvironment, Published};
 use self::host::Hosting;
 use self::run::RunContext;
 use self::shared::Shared;
 use self::workload::Registry;
-use self::world::{Environment, Published};
 use crate::clock;
 use crate::drive;
 use crate::store::Store;
@@ -141,8 +141,9 @@ impl Manager {
         let ending = EndGuard(Arc::clone(&shared));
         let driver = drive::background().spawn(async move {
             let shared = &ending.0;
-            let world = Environment::new(node.keys(), run_context, hosting, Arc::clone(shared));
-            drive::drive(Published::new(node, Arc::clone(shared)), world).await;
+            let environment =
+                NodeEnvironment::new(node.keys(), run_context, hosting, Arc::clone(shared));
+            drive::drive(Published::new(node, Arc::clone(shared)), environment).await;
         });
         Self {
             config,

@@ -3,7 +3,7 @@
 //! ```text
 //!  fetch the content ──> make ──> deploy ──> (runs) ──> undeploy ──> dropped
 //!        │                │         │           │           │
-//!        └──── an order to stop or to kill, or the end of the leash ───> dropped
+//!        └──── an order to stop or to kill, or the deadline  ───> dropped
 //! ```
 //!
 //! A run has a task of its own on the application's runtime, and one on the
@@ -197,7 +197,7 @@ impl Drop for Over {
     }
 }
 
-/// Keeps a workload on the leash, on the application's runtime.
+/// Keeps a workload to its deadline, on the application's runtime.
 async fn keep(
     factory: Arc<Factory>,
     placement: Placement,

@@ -1,9 +1,9 @@
 //! Until when the workloads of one incarnation of a node may run.
 //!
-//! Every confirmed beat makes the leash longer. It is kept here a second time,
+//! Every confirmed heartbeat moves the deadline later. It is kept here a second time,
 //! beside the machine that ends work in good order: if that machine's thread
 //! is starved, each workload is dropped at `kill_at` by itself, and a look at
-//! [`RunDeadline::is_valid`] compares a clock and asks nobody.
+//! [`RunDeadline::is_valid`] compares a clock and sends no message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

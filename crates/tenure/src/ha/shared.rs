@@ -10,7 +10,7 @@ use tokio::sync::{oneshot, watch as state};
 use super::ask_error::AskError;
 use super::mailbox::Mailbox;
 use super::run_deadline::RunDeadline;
-use crate::drive::{Fan, Flow};
+use crate::drive::{EventBroadcaster, Flow};
 
 /// What a node knows of its group at present.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub(super) type Answer = Result<(), Refusal>;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) mailbox: Arc<Mailbox>,
-    pub(super) events: Fan<Event>,
+    pub(super) events: EventBroadcaster<Event>,
     pub(super) group_state: state::Sender<GroupState>,
     /// The workloads that run here, with their fences.
     pub(super) running: state::Sender<BTreeMap<Name, u64>>,
@@ -64,7 +64,7 @@ impl Shared {
         };
         Self {
             mailbox: Arc::default(),
-            events: Fan::new(Event::Stopped),
+            events: EventBroadcaster::new(Event::Stopped),
             group_state: state::Sender::new(group_state),
             running: state::Sender::new(running),
             stopped: state::Sender::new(false),

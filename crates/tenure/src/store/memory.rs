@@ -17,8 +17,8 @@ use tenure_core::ids::Name;
 
 use super::hub::Hub;
 use super::{
-    BoxFuture, Clock, Features, Key, PAGE_MAX, Page, Reading, Selector, Standing, Store, Version,
-    Watch, Write, Written, refuse_oversized,
+    BoxFuture, CandidateRegistration, Clock, Features, Key, PAGE_MAX, Page, Reading, Selector,
+    Store, Version, Watch, Write, Written, refuse_oversized,
 };
 use crate::clock;
 use crate::error::StoreError;
@@ -176,7 +176,7 @@ impl Store for Memory {
         }
     }
 
-    fn stands(&self, election: &Name, name: &Name) -> Option<Standing> {
+    fn register_candidate(&self, election: &Name, name: &Name) -> Option<CandidateRegistration> {
         let of = (election.clone(), name.clone());
         *self.shared.candidates().entry(of.clone()).or_default() += 1;
         let shared = Arc::clone(&self.shared);

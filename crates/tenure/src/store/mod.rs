@@ -1,9 +1,12 @@
-//! The waist of the system: a store of compare-and-swap registers.
+//! One interface to every backend: a store of compare-and-swap registers.
 //!
-//! Everything above (elections, membership, names) is built on this trait
-//! and nothing else; every backend implements it and nothing more. What the
-//! operations mean is written down as code in [`tenure_core::cas`]; the
-//! suite in `conformance` holds a backend to it.
+//! Everything above (elections and groups) is built on the trait [`Store`]. A
+//! backend must read, compare-and-swap, delete, list and watch registers. It
+//! may offer more: a clock ([`Features`]), sessions that hold a register
+//! ([`Store::hold`]), a list of candidates ([`Store::candidates`]), the length
+//! of a round trip ([`Store::round_trip`]). What the operations mean is written
+//! down as code in [`tenure_core::cas`]; the suite in `conformance` holds a
+//! backend to it.
 //!
 //! # Contract
 //!
@@ -152,9 +155,9 @@ pub struct Features {
     pub judge_by_store_clock: bool,
 }
 
-/// A candidate's place in a store's list of those who stand; dropping it gives
-/// it up.
-pub type Standing = Box<dyn Any + Send>;
+/// A candidate's entry in a store's list of those who stand; dropping it takes
+/// it out.
+pub type CandidateRegistration = Box<dyn Any + Send>;
 
 /// A set of named registers. See the [module](self) for the contract.
 pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
@@ -163,13 +166,13 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
 
     /// Takes note that a candidate of this name stands in this election, until
     /// what it returns is dropped; `None` where nobody keeps a list.
-    fn stands(&self, election: &Name, name: &Name) -> Option<Standing> {
+    fn register_candidate(&self, election: &Name, name: &Name) -> Option<CandidateRegistration> {
         let _ = (election, name);
         None
     }
 
     /// The names of all who stand in this election, by
-    /// [`stands`](Self::stands); `None` where nobody can know.
+    /// [`register_candidate`](Self::stands); `None` where nobody can know.
     fn candidates(&self, election: &Name) -> Option<BTreeSet<Name>> {
         let _ = election;
         None

@@ -2,13 +2,14 @@
 //! them.
 //!
 //! Every committed entry is followed here by a second, simpler account of what
-//! is bound to which session and when that was heard of. From the first to the
-//! last entry of a session nobody else may write what it has bound (but for a
-//! note), it may not end before its time to live has passed on the log's time
-//! since its last command *or since a new leader's first entry*, and at the
-//! entry that ends it all its registers must get their on-expiry values, under
-//! that entry's version, and nothing else may change. That this is so on every
-//! server is for the comparison of states to say.
+//! is bound to which session and when that was heard of.
+//!
+//! From the first to the last entry of a session nobody else may write what it
+//! has bound (but for a note), it may not end before its time to live has
+//! passed on the log's time since its last command *or since a new leader's
+//! first entry*, and at the entry that ends it all its registers must get their
+//! on-expiry values, under that entry's version, and nothing else may change.
+//! That this is so on every server is for the comparison of states to say.
 
 use std::collections::{BTreeMap, BTreeSet};
 

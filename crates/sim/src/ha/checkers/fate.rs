@@ -5,17 +5,20 @@
 //! That a holder lets go only of what it has reaped rests on the store's
 //! promise; all else here compares one view with the next and does not. A node
 //! that resumes may run again what its earlier life did not run any more, and a
-//! swap of that life, which lets go of it, may still be on its way. The node
-//! starts nothing before a swap of its own has landed (§7.2), and after that
-//! the earlier one meets a conflict: its version is not there any more. But a
-//! store that gives out an older view under its old version brings that very
-//! version back, and the swap lands. No rule of the machine prevents it: the
-//! life that sent the swap has ended, and the one that runs the workload has
-//! been told that its own swap landed. So this is not claimed while the store
-//! is torn and for the leases after it, like *members*, who says the same of a
-//! node that leaves. What follows is over by then: a request lands within two
-//! leases, and who sees the view ends what is not its own
-//! (`World::mended` looks).
+//! swap of that life, which lets go of it, may still be on its way.
+//!
+//! The node starts nothing before a swap of its own has landed (§7.2), and
+//! after that the earlier one meets a conflict: its version is not there any
+//! more. But a store that gives out an older view under its old version brings
+//! that very version back, and the swap lands.
+//!
+//! No rule of the machine prevents it: the life that sent the swap has ended,
+//! and the one that runs the workload has been told that its own swap landed.
+//! So this is not claimed while the store is torn and for the leases after it,
+//! like *members*, who says the same of a node that leaves.
+//!
+//! What follows is over by then: a request lands within two leases, and who
+//! sees the view ends what is not its own (`World::mended` looks).
 
 use tenure_core::ids::Name;
 use tenure_group::{Assignment, NodeId, Place, Spec, Target, View};

@@ -3,8 +3,8 @@
 //! A register is a key, its version the revision of its last change
 //! (`mod_revision`), which counts every change of the whole cluster and is
 //! never used twice. A write is a transaction with one comparison and one
-//! step. Keys stand behind the prefix of the store's URL; what is there and is
-//! no key of a store is nobody's, and passed over.
+//! step. Keys stand behind the prefix of the store's URL. Other keys below the
+//! prefix are ignored.
 
 use prost::bytes::Bytes;
 

@@ -3,7 +3,7 @@
 //! The messages are etcd's own `rpc.proto` and `kv.proto`, written out by
 //! hand: a dozen of them, of which the derive makes the encoding. So the
 //! build needs neither a protocol compiler nor generated code. Fields that
-//! nobody here reads or sets are left out; the encoding skips what it does
+//! this store neither reads nor sets are left out; the encoding skips what it does
 //! not know, and leaves out what has its default.
 
 use prost::bytes::Bytes;

@@ -1,7 +1,7 @@
 //! The connection that calls go over: opened when needed, shared by all,
 //! closed when it becomes suspect.
 //!
-//! *One impatient call costs nobody else anything.* A call whose time is up
+//! *One impatient call costs other calls nothing.* A call whose time is up
 //! leaves; its answer is dropped when it comes. The connection is given up
 //! when an answer is due and nothing at all has come for some seconds, when it
 //! ends, and when its server has stopped to take writes: that one may have

@@ -3,11 +3,12 @@
 //! A write is **one round trip**: a conditional `UPDATE` or `INSERT` whose
 //! `RETURNING` says whether it happened, in an implicit transaction that also
 //! asks for the safe setting (`synchronous_commit`, raised to `on` if it is
-//! lower) and bounds its own time. The notification of other processes goes out
-//! right behind it, in a transaction of its own. Both go in the simple query
-//! protocol, so there is no prepared statement that a transaction-pooling proxy
-//! could misplace; values travel as hexadecimal literals, so there is nothing
-//! to escape.
+//! lower) and bounds its own time.
+//!
+//! The notification of other processes goes out right behind it, in a
+//! transaction of its own. Both go in the simple query protocol, so there is no
+//! prepared statement that a transaction-pooling proxy could misplace; values
+//! travel as hexadecimal literals, so there is nothing to escape.
 //!
 //! All calls of a process are pipelined over one connection (`client.rs`); a
 //! second one listens for changes (`watcher.rs`). Each goes to the first of

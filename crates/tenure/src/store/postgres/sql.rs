@@ -8,12 +8,13 @@
 //! *Every function, operator and type is named with its schema*, `pg_catalog`.
 //! One without is looked for on the search path, and a user who may create
 //! something in a schema there could put one beside it that fits better: it
-//! would run with all rights of the candidate. A `SET search_path` would not
-//! do, for behind a transaction-pooling proxy it holds for nobody or for
-//! others. So nothing is written that the server looks up by itself, such as
-//! `IN`, `BETWEEN` or `IS DISTINCT FROM`. (`extract`, `bigint` and
-//! `timestamp with time zone` are words of the grammar, and mean the server's
-//! own.)
+//! would run with all rights of the candidate.
+//!
+//! A `SET search_path` would not do, for behind a transaction-pooling proxy it
+//! holds for no row or for others. So nothing is written that the server looks
+//! up by itself, such as `IN`, `BETWEEN` or `IS DISTINCT FROM`. (`extract`,
+//! `bigint` and `timestamp with time zone` are words of the grammar, and mean
+//! the server's own.)
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -136,12 +137,13 @@ macro_rules! changed_by {
 
 /// What a relation is. The versions of its rows must rise with each write, or
 /// several candidates would each find the version that they expect: so they
-/// come from an identity that rises (whose sequence keeps no numbers for
-/// single sessions), and no trigger comes before a row. Behind all but an
-/// ordinary table another may stand that the server empties, or that is
-/// somewhere else. The catalogues that are read are open to every user.
-/// (`relhassubclass` and `relhasrules` may be set where there is nothing any
-/// more.)
+/// come from an identity that rises (whose sequence keeps no numbers for single
+/// sessions), and no trigger comes before a row.
+///
+/// Behind all but an ordinary table another may stand that the server empties,
+/// or that is somewhere else. The catalogues that are read are open to every
+/// user. (`relhassubclass` and `relhasrules` may be set where there is nothing
+/// any more.)
 const TABLE_KIND: &str = concat!(
     "CASE WHEN c.relkind OPERATOR(pg_catalog.=) 'v' THEN 'a view' \
      WHEN c.relkind OPERATOR(pg_catalog.=) 'm' THEN 'a materialized view' \

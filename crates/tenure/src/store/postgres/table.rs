@@ -189,7 +189,7 @@ async fn make(settings: &Settings, connected: &PgConnection) -> Result<String, S
 
 fn refused(wanted: &TableName, why: &str) -> StoreError {
     StoreError::broken(format!(
-        "expected table {}, found none, and could not create it: {why}; have somebody who may \
+        "expected table {}, found none, and could not create it: {why}; have a user who may \
          run: {};",
         wanted.name,
         // In one line, as all that is logged.

@@ -16,9 +16,11 @@
 //! listener is *probed* by a notification on a channel of its own, sent over
 //! the other connection (over its own it could arrive by luck), at first and
 //! then every few seconds. Its payload is drawn at random each time, and no
-//! other process can send it. If the probe does not come, we poll: one
-//! statement for all that is watched. Now and then we listen again, because one
-//! probe may also come late on a bad day.
+//! other process can send it.
+//!
+//! If the probe does not come, we poll: one statement for all that is watched.
+//! Now and then we listen again, because one probe may also come late on a bad
+//! day.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

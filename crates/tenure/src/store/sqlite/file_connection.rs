@@ -1,19 +1,22 @@
 //! One connection to the file, for as long as the path leads to that file.
 //!
-//! Why can nobody lead twice through one path? Because of three things that
+//! Why do two never lead through one path? Because of three things that
 //! are kept here.
 //!
-//! **What is acknowledged is in the main file, under locks on the main
-//! file.** The journal is a rollback journal: a commit writes the main file,
-//! syncs it, and then ends the journal. With a write-ahead log, which earlier
-//! releases used, the newest writes and even the locks are in two more files;
-//! a process that finds those removed makes new ones, shares neither writes
-//! nor locks with those who have the old ones open, and elects a second
-//! leader of the same term. A file in that mode is converted when it is opened for
-//! writing. That takes a lock which an older process keeps from us as long as
-//! it has the file open; then the store is refused. If an older process comes
-//! later and changes the mode under us, the first transaction that finds it
-//! so writes nothing, and the store is refused until the older one is gone.
+//! **What is acknowledged is in the main file, under locks on the main file.**
+//! The journal is a rollback journal: a commit writes the main file, syncs it,
+//! and then ends the journal.
+//!
+//! With a write-ahead log, which earlier releases used, the newest writes and
+//! even the locks are in two more files; a process that finds those removed
+//! makes new ones, shares neither writes nor locks with those who have the old
+//! ones open, and elects a second leader of the same term.
+//!
+//! A file in that mode is converted when it is opened for writing. That takes a
+//! lock which an older process keeps from us as long as it has the file open;
+//! then the store is refused. If an older process comes later and changes the
+//! mode under us, the first transaction that finds it so writes nothing, and
+//! the store is refused until the older one is gone.
 //!
 //! **The connection is used only while the path leads to the file that it has
 //! open**, by device and inode. That is looked up before each transaction, so
@@ -136,7 +139,7 @@ impl DatabaseFile {
             && has_second_name
         {
             tracing::warn!(
-                "{} has got {} hard links: nobody may open it by another name, and it is refused \
+                "{} has got {} hard links: no process may open it by another name, and it is refused \
                  at the next start; copy it instead, or remove the other names",
                 self.path.display(),
                 found.hard_links

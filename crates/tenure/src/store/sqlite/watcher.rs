@@ -1,6 +1,6 @@
 //! Noticing what other processes write, without asking all the time.
 //!
-//! The kernel tells (inotify) when somebody writes the file. That is a moment
+//! The kernel tells (inotify) when a process writes the file. That is a moment
 //! *before* the commit becomes visible, but the writer holds the file's lock
 //! from before it until then. So after each notice we look at `PRAGMA
 //! data_version`, which waits for that lock, and fetch what has changed. A

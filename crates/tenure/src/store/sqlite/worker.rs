@@ -7,7 +7,7 @@
 //! the rows, the clock would then show a grant as over that was renewed
 //! meanwhile. So a transaction that reads notes the time before it begins.
 //! One that writes notes it when it has the lock for writers, for from then
-//! on nobody else changes a row.
+//! on no other process changes a row.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};

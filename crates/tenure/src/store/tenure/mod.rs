@@ -71,7 +71,7 @@ impl Tenure {
 
     /// Says with a call that had no answer in time if it could not have one.
     fn store_error(&self, error: Error, within: Duration) -> StoreError {
-        let far = |why: String| match self.client.excuses(within) {
+        let far = |why: String| match self.client.explain_timeout(within) {
             Some(far) => format!("{why}; {far}"),
             None => why,
         };
@@ -85,7 +85,11 @@ impl Tenure {
     async fn swap(&self, write: Write, within: Duration) -> Result<Written, StoreError> {
         refuse_oversized(&write)?;
         let (key, value, stamp) = (write.key.clone(), Arc::clone(&write.value), write.stamp);
-        let written = self.client.spread(within).compare_and_swap(write).await;
+        let written = self
+            .client
+            .on_next_connection(within)
+            .compare_and_swap(write)
+            .await;
         let written = written.map_err(|error| self.store_error(error, within))?;
         // What the stamp is after a write that leaves it, only a read tells.
         if stamp == Stamp::Now && written.now.is_some() {
@@ -108,7 +112,11 @@ impl Tenure {
         expected: &Version,
         within: Duration,
     ) -> Result<(), StoreError> {
-        Ok(self.client.spread(within).delete(key, expected).await?)
+        Ok(self
+            .client
+            .on_next_connection(within)
+            .delete(key, expected)
+            .await?)
     }
 
     async fn page(
@@ -118,7 +126,11 @@ impl Tenure {
         within: Duration,
     ) -> Result<Page, StoreError> {
         let most = u32::try_from(PAGE_MAX).unwrap_or(u32::MAX);
-        let listing = self.client.spread(within).list(prefix, after, most).await?;
+        let listing = self
+            .client
+            .on_next_connection(within)
+            .list(prefix, after, most)
+            .await?;
         let last = listing.registers.last().map(|(key, _)| key.clone());
         Ok(Page {
             registers: listing.registers,
@@ -148,7 +160,7 @@ impl Store for Tenure {
         within: Duration,
     ) -> BoxFuture<'a, Result<Reading, StoreError>> {
         Box::pin(async move {
-            let read = self.client.spread(within).read(key).await;
+            let read = self.client.on_next_connection(within).read(key).await;
             read.map_err(|error| self.store_error(error, within))
         })
     }

@@ -180,7 +180,7 @@ impl SessionPool {
                     // A note came in between: it is read again.
                     Err(Error::Conflict) => {}
                     Err(error) => {
-                        tracing::debug!(key = %slot.key, "vacating what nobody claims: {error}");
+                        tracing::debug!(key = %slot.key, "vacating what no candidate claims: {error}");
                         tokio::time::sleep(VACATE_PAUSE).await;
                     }
                 }
@@ -210,7 +210,7 @@ impl SessionPool {
             value: last,
             stamp: Stamp::Now,
         };
-        tracing::info!(key = %slot.key, "vacated: it was held for nobody");
+        tracing::info!(key = %slot.key, "vacated: it was held for no candidate");
         session.swap(write, None, VACATE_WITHIN).await.map(|_| ())
     }
 }
@@ -379,7 +379,7 @@ impl Hold for SessionHold {
             (Some(bind), _) => Box::pin(self.slot(bind.ttl).bind(write, bind.last, within)),
             (None, Some(slot)) => Box::pin(slot.unbind(write, within)),
             (None, None) => {
-                let client = self.pool.client.spread(within);
+                let client = self.pool.client.on_next_connection(within);
                 Box::pin(async move { client.compare_and_swap(write).await })
             }
         };

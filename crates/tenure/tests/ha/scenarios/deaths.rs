@@ -21,7 +21,7 @@ fn beat(write: &Write) -> Option<Heartbeat> {
     own.then(|| Heartbeat::decode(&write.value).expect("a heartbeat"))
 }
 
-pub(super) async fn partitioned_node_stops_its_work_before_the_heir_starts_it(town: Town) {
+pub(super) async fn partitioned_node_stops_its_work_before_the_chosen_node_starts_it(town: Town) {
     let line = Line::to(town.store().await, Scissors::default());
     let a = town.node_by(Arc::<Line<Scissors>>::clone(&line), "a").await;
     let b = town.node("b").await;
@@ -282,7 +282,7 @@ impl Censor for Overtaken {
     }
 }
 
-pub(super) async fn a_late_beat_cancels_a_verdict(town: Town) {
+pub(super) async fn a_late_heartbeat_cancels_a_verdict(town: Town) {
     let slow = Line::to(town.store().await, Slow::default());
     let a = town.node_by(Arc::<Line<Slow>>::clone(&slow), "a").await;
     deployed(&a, work("one")).await;

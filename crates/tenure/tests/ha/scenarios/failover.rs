@@ -127,7 +127,7 @@ async fn heir(events: &mut [Events; 3]) -> usize {
     }
 }
 
-pub(super) async fn heir_dies_in_mid_take_over(town: Town) {
+pub(super) async fn the_chosen_node_dies_in_mid_take_over(town: Town) {
     let a = town.node("a").await;
     let names = ["w0", "w1", "w2"];
     for name in names {

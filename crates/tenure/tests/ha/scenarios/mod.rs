@@ -60,11 +60,11 @@ on_each_store! {
     quorum_counted_per_group
     node_info_that_arrives_late_still_attains_quorum
     random_storm
-    heir_dies_in_mid_take_over
-    partitioned_node_stops_its_work_before_the_heir_starts_it
+    the_chosen_node_dies_in_mid_take_over
+    partitioned_node_stops_its_work_before_the_chosen_node_starts_it
     two_observers_write_the_same_death
     verdict_from_a_stale_watch_does_not_stand
-    a_late_beat_cancels_a_verdict
+    a_late_heartbeat_cancels_a_verdict
     drain_never_runs_a_workload_twice
     restarted_node_is_a_new_node
     restarted_agent_resumes_in_time

@@ -19,7 +19,7 @@ use super::host::{Hosted, Hosting};
 use super::run::{RunContext, Runs, StopLevel};
 use super::shared::Shared;
 use crate::clock;
-use crate::drive::{Flow, World};
+use crate::drive::{Environment, Flow};
 use crate::error::StoreError;
 use crate::store::caller::{Caller, MachineWatches, WatchUpdate};
 use crate::store::{Register, Selector, Store};
@@ -86,8 +86,8 @@ impl Works {
     }
 }
 
-/// The world of one node.
-pub(super) struct Environment {
+/// The environment of one node.
+pub(super) struct NodeEnvironment {
     store: Arc<dyn Store>,
     watches: MachineWatches,
     caller: Caller,
@@ -96,7 +96,7 @@ pub(super) struct Environment {
     shared: Arc<Shared>,
 }
 
-impl Environment {
+impl NodeEnvironment {
     /// `keys` are the register and the prefix to watch.
     pub(super) fn new(
         keys: (Key, String),
@@ -121,7 +121,7 @@ impl Environment {
     }
 }
 
-impl World<Published> for Environment {
+impl Environment<Published> for NodeEnvironment {
     fn carry_out(&mut self, output: Output) -> Flow {
         match output {
             Output::Event(event) => {

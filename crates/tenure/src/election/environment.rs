@@ -3,7 +3,7 @@
 //!
 //! Store calls are carried out in no particular order and with no retries;
 //! what came of them is handed back. There is no `if` about terms or leases
-//! here: a driver that decides is a second protocol that nobody has checked.
+//! here: a driver that decides is a second protocol that is not checked.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use tenure_election::{Command, Event, Failure, FailureClass, Input, Output};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::drive::{Flow, World};
+use crate::drive::{Environment, Flow};
 use crate::store::caller::{Caller, MachineWatches, WatchUpdate};
 use crate::store::{Hold, Selector, Store};
 
@@ -24,8 +24,8 @@ use crate::store::{Hold, Selector, Store};
 /// cannot grow.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
-    letters: Mutex<Pending>,
-    news: Notify,
+    pending: Mutex<Pending>,
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -38,29 +38,29 @@ struct Pending {
 impl Mailbox {
     /// Leaves a command.
     pub(super) fn command(&self, command: Command) {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        if letters.command != Some(Command::Stop) {
-            letters.command = Some(command);
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if pending.command != Some(Command::Stop) {
+            pending.command = Some(command);
         }
-        drop(letters);
-        self.news.notify_one();
+        drop(pending);
+        self.changed.notify_one();
     }
 
     /// Notes that the application's work goes by the grant of this start.
     pub(super) fn work_confirmed(&self, start: Instant) {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        letters.confirmed = letters.confirmed.max(Some(start));
-        drop(letters);
-        self.news.notify_one();
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.confirmed = pending.confirmed.max(Some(start));
+        drop(pending);
+        self.changed.notify_one();
     }
 
     /// Notes that the application's work has ended.
     pub(super) fn drained(&self) {
-        self.letters
+        self.pending
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .drained = true;
-        self.news.notify_one();
+        self.changed.notify_one();
     }
 
     async fn next(&self) -> Input {
@@ -74,26 +74,26 @@ impl Mailbox {
 
     /// Waits until something was left since the last call.
     pub(super) async fn changed(&self) {
-        self.news.notified().await;
+        self.changed.notified().await;
     }
 
     pub(super) fn take(&self) -> Option<Input> {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         // The command first: who stops and drops the work in one breath
         // should not be heard to resign and stand again.
-        if let Some(command) = letters.command.take() {
+        if let Some(command) = pending.command.take() {
             return Some(Input::Command(command));
         }
-        if let Some(start) = letters.confirmed.take() {
+        if let Some(start) = pending.confirmed.take() {
             return Some(Input::WorkConfirmed { start });
         }
-        std::mem::take(&mut letters.drained).then_some(Input::Drained)
+        std::mem::take(&mut pending.drained).then_some(Input::Drained)
     }
 }
 
-/// The world of one election machine: a store, its watches, and the
+/// The environment of one election machine: a store, its watches, and the
 /// application.
-pub(super) struct Environment<F> {
+pub(super) struct ElectionEnvironment<F> {
     store: Arc<dyn Store>,
     /// By which the election is held, if a session is to hold it.
     hold: Option<Arc<dyn Hold>>,
@@ -104,7 +104,7 @@ pub(super) struct Environment<F> {
     on_event: F,
 }
 
-impl<F> Environment<F>
+impl<F> ElectionEnvironment<F>
 where
     F: FnMut(Event) -> Flow,
 {
@@ -178,7 +178,7 @@ where
     }
 }
 
-impl<M, F> World<M> for Environment<F>
+impl<M, F> Environment<M> for ElectionEnvironment<F>
 where
     M: Machine<Input = Input, Output = Output>,
     F: FnMut(Event) -> Flow + Send,

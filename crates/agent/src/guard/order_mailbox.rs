@@ -1,0 +1,161 @@
+//! Orders on their way from a handle to the watchdog.
+//!
+//! The thread that orders also renews the lease, so no order may wait for the
+//! watchdog, which can be busy for seconds (it walks and kills what a hung
+//! guardian has left). A queue of a fixed length would fill and block. Here
+//! orders of one kind share a place, because the later one adds to the earlier:
+//! times only grow, the shortest grace counts, one KILL is enough. Of signals
+//! to pass on [`SIGNALS`] wait, and those that come then are dropped.
+//!
+//! Orders that wait together are taken in this order: the go-ahead, times,
+//! signals, the stop, the KILL.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure::core::time::Instant;
+
+use super::messages::{GuardianOrder, Start};
+
+/// Signals that may wait to be passed on.
+const SIGNALS: usize = 32;
+
+#[derive(Default)]
+struct Waiting {
+    start: Option<Start>,
+    times: Option<(Instant, Instant)>,
+    signals: VecDeque<i32>,
+    grace: Option<Duration>,
+    kill: bool,
+    closed: bool,
+}
+
+type Shared = Arc<Mutex<Waiting>>;
+
+/// The end of the handle. When it is dropped, everything is to be killed.
+pub(super) struct OrderSender(Shared);
+
+/// The end of the watchdog.
+pub(super) struct OrderReceiver(Shared);
+
+/// A mailbox without orders.
+pub(super) fn order_mailbox() -> (OrderSender, OrderReceiver) {
+    let shared = Shared::default();
+    (OrderSender(Arc::clone(&shared)), OrderReceiver(shared))
+}
+
+fn lock(shared: &Shared) -> MutexGuard<'_, Waiting> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl OrderSender {
+    /// Puts an order in. Never blocks: the lock is held for a few instructions.
+    pub(super) fn send(&self, order: GuardianOrder) {
+        let mut waiting = lock(&self.0);
+        match order {
+            // It opens the channel, before there is a handle.
+            GuardianOrder::Hello => {}
+            GuardianOrder::Start(start) => waiting.start = Some(start),
+            GuardianOrder::Extend { drain_at, kill_at } => {
+                let (drain, kill) = waiting.times.unwrap_or((drain_at, kill_at));
+                waiting.times = Some((drain.max(drain_at), kill.max(kill_at)));
+            }
+            GuardianOrder::Signal(number) => {
+                if waiting.signals.len() < SIGNALS {
+                    waiting.signals.push_back(number);
+                }
+            }
+            GuardianOrder::Stop { grace } => {
+                waiting.grace = Some(waiting.grace.map_or(grace, |it| it.min(grace)));
+            }
+            GuardianOrder::Kill => waiting.kill = true,
+        }
+    }
+}
+
+impl Drop for OrderSender {
+    fn drop(&mut self) {
+        let mut waiting = lock(&self.0);
+        waiting.kill = true;
+        waiting.closed = true;
+    }
+}
+
+impl OrderReceiver {
+    /// Whether the handle was dropped. The KILL of that can be taken then, and
+    /// no other order comes.
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.0).closed
+    }
+
+    /// The next order, if one waits.
+    pub(super) fn next(&self) -> Option<GuardianOrder> {
+        let mut waiting = lock(&self.0);
+        if let Some(start) = waiting.start.take() {
+            return Some(GuardianOrder::Start(start));
+        }
+        if let Some((drain_at, kill_at)) = waiting.times.take() {
+            return Some(GuardianOrder::Extend { drain_at, kill_at });
+        }
+        if let Some(number) = waiting.signals.pop_front() {
+            return Some(GuardianOrder::Signal(number));
+        }
+        if let Some(grace) = waiting.grace.take() {
+            return Some(GuardianOrder::Stop { grace });
+        }
+        std::mem::take(&mut waiting.kill).then_some(GuardianOrder::Kill)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO.after(Duration::from_secs(seconds))
+    }
+
+    fn all(receiver: &OrderReceiver) -> Vec<GuardianOrder> {
+        std::iter::from_fn(|| receiver.next()).collect()
+    }
+
+    #[test]
+    fn orders_that_nobody_takes_block_no_sender_and_lose_no_end() {
+        let (sender, receiver) = order_mailbox();
+        for number in 0..1_000 {
+            sender.send(GuardianOrder::Signal(number));
+            sender.send(GuardianOrder::Extend {
+                drain_at: at(1_000 - u64::from(number.unsigned_abs())),
+                kill_at: at(u64::from(number.unsigned_abs())),
+            });
+            sender.send(GuardianOrder::Stop {
+                grace: Duration::from_secs(5 + u64::from(number.unsigned_abs())),
+            });
+        }
+        sender.send(GuardianOrder::Kill);
+        let orders = all(&receiver);
+        let signals = 32;
+        assert_eq!(orders.len(), 1 + signals + 2);
+        let extend = GuardianOrder::Extend {
+            drain_at: at(1_000),
+            kill_at: at(999),
+        };
+        assert_eq!(orders[0], extend);
+        assert_eq!(orders[1], GuardianOrder::Signal(0));
+        assert_eq!(orders[signals], GuardianOrder::Signal(31));
+        let grace = Duration::from_secs(5);
+        assert_eq!(orders[signals + 1], GuardianOrder::Stop { grace });
+        assert_eq!(orders[signals + 2], GuardianOrder::Kill);
+    }
+
+    #[test]
+    fn a_handle_that_is_dropped_orders_the_kill() {
+        let (sender, receiver) = order_mailbox();
+        assert_eq!(receiver.next(), None);
+        assert!(!receiver.is_closed());
+        drop(sender);
+        assert!(receiver.is_closed());
+        assert_eq!(all(&receiver), [GuardianOrder::Kill]);
+    }
+}
