@@ -318,7 +318,7 @@ impl Runner {
                 tracing::info!("{election}: leaving term {term}: {why}");
             }
             ElectionEvent::Kill { term } => {
-                tracing::warn!("{election}: killing what is left of {term}")
+                tracing::warn!("{election}: killing what is left of {term}");
             }
             ElectionEvent::Ousted { term, why } => {
                 tracing::info!("{election}: term {term} is over for us: {why}");
@@ -328,14 +328,14 @@ impl Runner {
                 tracing::info!("{}", output::describe(election, seen));
             }
             ElectionEvent::TermFell(regression) => {
-                trouble::warn_of_regression(election, *regression)
+                trouble::warn_of_regression(election, *regression);
             }
             ElectionEvent::Trouble { failure, in_a_row } => {
                 self.trouble.report_failure(election, failure, *in_a_row);
             }
             ElectionEvent::Recovered => self.trouble.report_recovery(election),
             ElectionEvent::Renewed { term, .. } => {
-                tracing::debug!("{election}: renewed term {term}")
+                tracing::debug!("{election}: renewed term {term}");
             }
             _ => {}
         }
