@@ -69,7 +69,8 @@ else
 fi
 
 step 'tests, with every store'
-cargo test --workspace --features tenure/full,tenure-cli/full --locked
+tools/tests/run.sh --workspace --features tenure/full,tenure-cli/full --locked
+cargo test --doc --workspace --features tenure/full,tenure-cli/full --locked
 
 step 'what only the next release knows'
 cargo test -p tenure-alpo --features next-version --test trio --locked
