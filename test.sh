@@ -44,8 +44,16 @@ cargo clippy --workspace --all-targets --locked -- -D warnings
 cargo clippy -p tenure -p tenure-cli --no-default-features --locked -- -D warnings
 cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 
+# All stores: what the tests and the releases beside them are built with.
+full=tenure/full,tenure-cli/full
+
 step 'the release after this one, for the test of an upgrade'
-cargo build -p tenure-cli --features full,next-version --locked
+# Of the whole workspace and with one of its tests, so that the packages that
+# it depends on get the features that the tests give them, and are compiled
+# once. No server simulates: that part need not be fast.
+next=(--workspace --test trio --features "$full,tenure-cli/next-version" --locked)
+unsimulated=(--config 'profile.dev.package.tenure-sim.opt-level=0')
+cargo build --bin tenure "${next[@]}" "${unsimulated[@]}"
 cp "${CARGO_TARGET_DIR:-target}/debug/tenure" "${CARGO_TARGET_DIR:-target}/debug/tenure-next"
 TENURE_NEXT="$(cd "${CARGO_TARGET_DIR:-target}/debug" && pwd)/tenure-next"
 export TENURE_NEXT
@@ -61,7 +69,8 @@ if git cat-file -e "$before^{commit}" 2>/dev/null; then
     git archive "$before" | tar -x -C "$target/before"
     sed -i 's/^version = "0.1.0"$/version = "0.1.0+before"/' "$target/before/Cargo.toml"
     sed -i '/^name = "tenure/{n;s/"0.1.0"/"0.1.0+before"/}' "$target/before/Cargo.lock"
-    (cd "$target/before" && CARGO_TARGET_DIR="$target" cargo build -p tenure-cli --features full --locked)
+    (cd "$target/before" && CARGO_TARGET_DIR="$target" \
+        cargo build --workspace --bin tenure --test values --features "$full" --locked "${unsimulated[@]}")
     cp "$target/debug/tenure" "$target/debug/tenure-before"
     export TENURE_BEFORE="$target/debug/tenure-before"
 else
@@ -69,10 +78,11 @@ else
 fi
 
 step 'tests, with every store'
-cargo test --workspace --features tenure/full,tenure-cli/full --locked
+tools/tests/run.sh --workspace --features "$full" --locked
+cargo test --doc --workspace --features "$full" --locked
 
 step 'what only the next release knows'
-cargo test -p tenure-alpo --features next-version --test trio --locked
+cargo test "${next[@]}"
 
 step 'bugs planted in the protocol, which its scripts notice'
 cargo test -p tenure-core -p tenure-election -p tenure-group -p tenure-alpo --features planted-bugs --lib --test scripts --test founding --locked
@@ -85,7 +95,9 @@ dist/build.sh
 RELEASED="${CARGO_TARGET_DIR:-target}/$(rustc -vV | sed -n 's/^host: //p')/release/tenure"
 
 step 'the simulator, and the bugs planted to prove its checkers'
-cargo test --release -p tenure-sim --features planted-bugs --locked -- --nocapture
+# The other tests of the package plant none, and have run.
+cargo test --release -p tenure-sim --features planted-bugs --locked \
+    --test planted --test model --test cluster --test ha_planted -- --nocapture
 sim() {
     "$RELEASED" sim "$@"
 }

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Runs one test binary that later.sh wrote down. When it ends, prints all that
+# it said, and how long it took in true time and in that of processors.
+set -euo pipefail
+job="$TENURE_LATER/$1"
+# So that one that hangs is known.
+printf '%s\n' "begun: ${1%-*}"
+code=0
+TIMEFORMAT='%1R s, processors %1U s, system %1S s'
+took="$({ time bash "$job" >"$job.said" 2>&1; } 2>&1)" || code=$?
+[ "$code" = 0 ] || printf '%s\n' "${1%-*}" >>"$TENURE_LATER/failed"
+# One write, because others end at the same time.
+printf '\n--- %s: %s\n%s\n' "${1%-*}" "$took" "$(cat "$job.said")"

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Builds and runs the tests that `cargo test --lib --bins --tests` with these
+# arguments would run, several binaries at a time: most tests wait for leases,
+# elections and the ends of processes, and cargo runs one binary after the
+# other. Tests that need the machine for themselves run last, one by one.
+#
+#     tools/tests/run.sh -p tenure-cli --features full
+#
+# As many binaries run at the same time as there are processors, or as
+# TENURE_TESTS_TOGETHER says. Each runs as many of its tests at a time.
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+together="${TENURE_TESTS_TOGETHER:-$(nproc)}"
+
+# These take longest and begin first, or the others would end before them.
+first=(
+    cli:faults cli:agent server:cluster server:wal cli:lost cli:failover
+    tenure:ha tenure:postgres sim:ha alpo:slow_disks
+)
+# These attack a server until it is busy, or measure times that other tests
+# would lengthen.
+alone=(
+    cli:crowd cli:denial cli:distant cli:given_up cli:memory cli:quota
+    cli:stalled cli:watched
+)
+for name in "${first[@]}" "${alone[@]}"; do
+    tests="$here/../../crates/${name%:*}/tests/${name#*:}"
+    [ -e "$tests.rs" ] || [ -e "$tests/main.rs" ] ||
+        { echo "tools/tests/run.sh: expected tests in $tests.rs, found none" >&2; exit 1; }
+done
+
+TENURE_LATER="$(mktemp -d)"
+export TENURE_LATER
+trap 'rm -rf "$TENURE_LATER"' EXIT
+host="$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')"
+env "CARGO_TARGET_${host}_RUNNER=$here/later.sh" cargo test --lib --bins --tests "$@"
+
+# Those with these names that are to run.
+of() {
+    local name
+    for name in "$@"; do
+        (cd "$TENURE_LATER" && compgen -G "$name-*") || true
+    done
+}
+run() {
+    xargs -r -d '\n' -n 1 -P "$1" "$here/one.sh"
+}
+all="$(ls "$TENURE_LATER")"
+late="$(of "${alone[@]}")"
+early="$(of "${first[@]}")"
+others="$(grep -vxF -e "$early" -e "$late" <<<"$all" || true)"
+printf '%s\n' "$early" "$others" | sed '/^$/d' | run "$together"
+printf '%s\n' "$late" | sed '/^$/d' | run 1
+
+if [ -e "$TENURE_LATER/failed" ]; then
+    printf '\nfailed: %s\n' "$(sort "$TENURE_LATER/failed" | paste -sd ' ')" >&2
+    exit 1
+fi
