@@ -85,8 +85,7 @@ Example:
     Promote(MemberId),
     /// Take a member out. A leader hands over first.
     ///
-    /// Refused while those who would be left to vote do not answer in their
-    /// majority.
+    /// Refused if no majority of the remaining voters answers.
     Remove(MemberId),
     /// Hand the leadership of the cluster over.
     Transfer(TransferMember),

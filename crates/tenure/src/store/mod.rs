@@ -172,7 +172,8 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     }
 
     /// The names of all who stand in this election, by
-    /// [`register_candidate`](Self::stands); `None` where nobody can know.
+    /// [`register_candidate`](Self::register_candidate); `None` where that cannot
+    /// be known.
     fn candidates(&self, election: &Name) -> Option<BTreeSet<Name>> {
         let _ = election;
         None
