@@ -17,6 +17,7 @@
 //! | [`shared_queue`] | a queue of which a copy is cheap |
 //! | [`call`] | a call to a store: which one, and how it failed |
 //! | [`crc`] | CRC-32C |
+//! | [`fnv`] | a hash that is the same everywhere |
 //! | [`bug`] | what the lists of planted bugs have in common |
 #![no_std]
 
@@ -26,6 +27,7 @@ pub mod bug;
 pub mod call;
 pub mod cas;
 pub mod crc;
+pub mod fnv;
 pub mod ids;
 pub mod machine;
 pub mod rng;

@@ -299,7 +299,7 @@ impl FailureDetector {
             .map(|member| member.id)
             .collect();
         ring.sort();
-        let hash = super::placement::fnv1a(&id.to_u128().to_be_bytes());
+        let hash = tenure_core::fnv::fnv1a(id.to_u128().to_be_bytes());
         let first = hash.checked_rem(ring.len() as u64);
         let placement = first.and_then(|first| ring.get(first as usize));
         if placement == Some(&context.me) || self.former.contains(&id) {

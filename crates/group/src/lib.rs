@@ -63,7 +63,6 @@ pub use edit::{Draft, Refusal, Request};
 pub use heartbeat::{Heartbeat, STATUS_BYTES_MAX};
 pub use ids::{Digest, Keys, NodeId};
 pub use node::Node;
-pub use placement::fnv1a;
 pub use reconcile::{
     Action, BACKOFF, BACKOFF_MAX, Cooling, HEALTHY, HEALTHY_PAUSES, Job, Jobs, Phase, STARTS_MAX,
     Times, reconcile,

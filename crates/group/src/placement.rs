@@ -15,25 +15,21 @@
 
 use alloc::vec::Vec;
 
+use tenure_core::fnv::fnv1a;
 use tenure_core::ids::Name;
 
 use super::view::{Assignment, Member, View};
 use super::{Bug, NodeId, Plant};
 
-/// FNV-1a, 64 bits: small, and the same on every machine.
-pub fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
 /// How high a node bids for a workload. FNV alone differs too little between
 /// inputs that differ in their last bytes; a finaliser mixes that away.
 fn bid(workload: &Name, node: NodeId) -> u64 {
-    let mut bytes = Vec::with_capacity(workload.as_str().len() + 16);
-    bytes.extend_from_slice(workload.as_str().as_bytes());
-    bytes.extend_from_slice(&node.to_u128().to_be_bytes());
-    let mut x = fnv1a(&bytes);
+    let mut x = fnv1a(
+        workload
+            .as_str()
+            .bytes()
+            .chain(node.to_u128().to_be_bytes()),
+    );
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
@@ -88,7 +84,7 @@ impl Placement {
         if self.ring.is_empty() {
             return None;
         }
-        let hash = fnv1a(&former.to_u128().to_be_bytes());
+        let hash = fnv1a(former.to_u128().to_be_bytes());
         let first = (hash % self.ring.len() as u64) as usize;
         self.choose(first, workload, assignment)
     }

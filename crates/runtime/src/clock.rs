@@ -11,6 +11,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use tenure_core::fnv::fnv1a;
 use tenure_core::time::{ClockId, Instant, Now, StoreTime, WallTime};
 
 /// Now on the boot-time clock. Below 50 ns: no system call where the kernel
@@ -126,11 +127,9 @@ fn nanos(time: rustix::time::Timespec) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(rest)
 }
 
-/// FNV-1a, 64 bits: stable between builds, unlike the standard hasher.
+/// Stable between builds, unlike the standard hasher.
 fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    fnv1a(bytes.iter().copied())
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@
 //! behaviour leaves these three as they were.
 #![expect(clippy::print_stdout, reason = "it is for people to read")]
 
-use tenure_group::fnv1a;
+use tenure_core::fnv::fnv1a;
 use tenure_sim::{cluster, ha};
 
 /// Chained from line to line over the traces of the seeds from 1 on.
 fn digest(runs: u64, trace: impl Fn(u64) -> Vec<String>) -> u64 {
-    let chain = |sum: u64, line: String| fnv1a(&[&sum.to_be_bytes(), line.as_bytes()].concat());
+    let chain = |sum: u64, line: String| fnv1a(sum.to_be_bytes().into_iter().chain(line.bytes()));
     (1..=runs).flat_map(trace).fold(0, chain)
 }
 

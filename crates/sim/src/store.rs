@@ -10,6 +10,7 @@
 //! the past. Against those the election promises nothing without a fence.
 
 use tenure_core::cas::{Bytes, Expect, Reading, Register, Stamp, Write};
+use tenure_core::fnv::fnv1a;
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::{ClockId, StoreTime};
 use tenure_election::{Failure, FailureClass, Input, Record};
@@ -223,7 +224,7 @@ impl World {
         let registers = copy.unwrap_or(registers);
         let key = write.key.clone();
         let swapped = if self.swarm.hashed {
-            let version = Version::from_u64(hash(&write.value));
+            let version = Version::from_u64(fnv1a(write.value.iter().copied()));
             registers.swap_as(write, stamp, version)
         } else {
             registers.compare_and_swap(write, stamp)
@@ -429,11 +430,4 @@ impl World {
         }
         self.post(p, at, ProcessInput::Input(Input::Seen { key, register }));
     }
-}
-
-/// FNV-1a, which is as good a content hash as any here.
-fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -153,19 +153,6 @@ impl Node {
         self.server.members.now()
     }
 
-    /// Up to here the log is on the disks of all members, as far as the
-    /// leader knows; 0 on others.
-    pub fn all_accepted(&self) -> LogId {
-        match &self.role {
-            Role::Leader(leader) => {
-                let least = leader.peers.values().map(|peer| peer.matched).min();
-                let own = self.server.disk.durable_id();
-                least.map_or(own, |least| least.min(own))
-            }
-            Role::Follower(_) | Role::Candidate(_) => 0,
-        }
-    }
-
     /// Up to where a leader knows its log to be on the disk of each other
     /// member that has acknowledged something in this term: such a disk has the
     /// leader's term, too. Nothing on others.

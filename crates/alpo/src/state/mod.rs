@@ -148,13 +148,6 @@ impl State {
         Self { version, ..self }
     }
 
-    /// The same with other members: what a new cluster begins with that is
-    /// made from a copy of an old one.
-    #[must_use]
-    pub fn with_members(self, members: Membership) -> Self {
-        Self { members, ..self }
-    }
-
     /// The last entry that was applied.
     pub const fn applied(&self) -> Position {
         self.applied
@@ -188,11 +181,6 @@ impl State {
     /// The newest checksum that is kept.
     pub fn newest_state_checksum(&self) -> Option<StateChecksum> {
         self.state_checksums.newest()
-    }
-
-    /// The oldest checksum that is kept.
-    pub fn oldest_state_checksum(&self) -> Option<StateChecksum> {
-        self.state_checksums.oldest()
     }
 
     /// The members as of the last applied entry.

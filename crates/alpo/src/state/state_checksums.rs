@@ -123,10 +123,6 @@ impl StateChecksums {
     pub(super) fn newest(&self) -> Option<StateChecksum> {
         self.kept.back().copied()
     }
-
-    pub(super) fn oldest(&self) -> Option<StateChecksum> {
-        self.kept.front().copied()
-    }
 }
 
 /// The sum of these registers.

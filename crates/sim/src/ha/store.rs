@@ -3,9 +3,10 @@
 //! sender has given it up, and a watch tells old news or dies without a word.
 
 use tenure_core::cas::{Reading, Register, Write};
+use tenure_core::fnv::fnv1a;
 use tenure_core::ids::{Key, Version};
 use tenure_election::{Failure, FailureClass};
-use tenure_group::{Input, NodeId, fnv1a};
+use tenure_group::{Input, NodeId};
 
 use super::checkers::{Check, Writer};
 use super::events::GroupEvent;
@@ -201,7 +202,7 @@ impl World {
         let hashed = self.swarm.hashed && !again;
         let registers = self.registers_mut(question.p);
         let swapped = if hashed {
-            let version = Version::from_u64(fnv1a(&write.value));
+            let version = Version::from_u64(fnv1a(write.value.iter().copied()));
             registers.swap_as(write.clone(), None, version)
         } else {
             registers.compare_and_swap(write.clone(), None)

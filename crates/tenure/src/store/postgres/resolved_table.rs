@@ -1,5 +1,7 @@
 //! The table of the registers, and the channels on which its changes are told.
 
+use tenure_core::fnv::fnv1a;
+
 use crate::store::{Key, Selector};
 
 /// The table, once it has been found.
@@ -35,9 +37,7 @@ impl Table {
         // release they are. Two areas of one name hear of each other, which
         // costs a message and misleads nobody: notices have the whole key.
         let bytes = self.name.bytes().chain([0]).chain(area.bytes());
-        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash = fnv1a(bytes);
         format!("tenure_{hash:016x}")
     }
 }
