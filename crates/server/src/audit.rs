@@ -11,7 +11,9 @@
 //! Lines go by a queue to a thread of its own, since a disk may be full or
 //! hang, and nothing else may wait for it. What finds the queue full, and what
 //! cannot be written, is lost: it is counted, in `tenure_audit_lost_total` and
-//! in a line of the file (`lost`) as soon as one can be written again.
+//! in a line of the file (`lost`) as soon as one can be written again. Lines of
+//! the server itself and of operators have a room of their own in the queue:
+//! who may campaign can fill the other as fast as a connection carries it.
 //!
 //! What changed nothing (`conflict`, `refused`) can be asked for as fast as a
 //! connection carries it, and must not push out what others did. So each token
@@ -36,13 +38,14 @@ use tenure_runtime::error::plain_json;
 
 pub(super) use self::entry::{Entry, end};
 pub use self::sink::AuditTo;
-use self::sink::Sink;
+use self::sink::{Sink, is_operators};
 
 /// Characters of one text in a line, longer than any name, and values of one
 /// list.
 const TEXT_MAX: usize = 1_024;
 const VALUES_MAX: usize = 64;
-/// Lines that wait to be written, in bytes.
+/// Lines that wait to be written, in bytes: of operators, and as many of all
+/// others.
 const QUEUE_BYTES: usize = 1 << 20;
 /// How long a start waits until the file is open.
 const OPENED_WITHIN: Duration = Duration::from_secs(2);
@@ -86,12 +89,22 @@ struct QueuedLine {
     text: String,
     /// How many are lost with it: `repeated` stands for others.
     count: u64,
+    room: Room,
+}
+
+/// Where a line finds room to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Room {
+    /// With those of all callers.
+    Clients,
+    /// With those of the server itself, and of callers with the right admin.
+    Operators,
 }
 
 struct State {
     lines: VecDeque<QueuedLine>,
-    /// Of the lines above, and of the one that is being written.
-    bytes: usize,
+    /// Of the lines above, and of the one that is being written, by their room.
+    bytes: [usize; 2],
     writing: bool,
     /// Lines that are not in the file, since it was last said there.
     lost: u64,
@@ -160,7 +173,7 @@ impl Audit {
                     line.insert("message".into(), why.into());
                 }
             }
-            handle.0.put(line);
+            handle.0.put(line, Room::Operators);
         }
     }
 
@@ -211,7 +224,7 @@ impl Trail {
             server,
             state: Mutex::new(State {
                 lines: VecDeque::new(),
-                bytes: 0,
+                bytes: [0; 2],
                 writing: false,
                 lost: 0,
                 idle: BTreeMap::new(),
@@ -267,29 +280,35 @@ impl Trail {
                 let by = json!({ "token": (!token.is_empty()).then_some(token) });
                 let mut line = self.line("repeated", by, json!({ "lines": more }));
                 line.insert("result".into(), "done".into());
-                self.queue(state, written(line), more);
+                self.queue(state, (written(line), Room::Clients), more);
             }
         }
     }
 
-    fn put(&self, line: Map<String, Value>) {
+    fn put(&self, line: Map<String, Value>, room: Room) {
+        let room = if is_operators(&line) {
+            Room::Operators
+        } else {
+            room
+        };
         let text = written(line);
-        self.queue(&mut self.lock(), text, 1);
+        self.queue(&mut self.lock(), (text, room), 1);
         self.news.notify_one();
     }
 
-    fn queue(&self, state: &mut State, text: String, count: u64) {
+    fn queue(&self, state: &mut State, (text, room): (String, Room), count: u64) {
         if state.shut {
             return;
         }
         // One that is longer by itself goes alone.
-        if state.bytes > 0 && state.bytes + text.len() > QUEUE_BYTES {
+        let bytes = &mut state.bytes[room as usize];
+        if *bytes > 0 && *bytes + text.len() > QUEUE_BYTES {
             state.lost += count;
             self.lost.inc_by(count);
             return;
         }
-        state.bytes += text.len();
-        state.lines.push_back(QueuedLine { text, count });
+        *bytes += text.len();
+        state.lines.push_back(QueuedLine { text, count, room });
     }
 
     /// Waits for something to write, or until it is time to say what was
@@ -309,7 +328,7 @@ impl Trail {
     fn write_all_to(&self, sink: &mut Sink) {
         let mut state = self.lock();
         loop {
-            let Some(QueuedLine { text, count }) = state.lines.pop_front() else {
+            let Some(QueuedLine { text, count, room }) = state.lines.pop_front() else {
                 self.done.notify_all();
                 if state.shut {
                     return;
@@ -330,7 +349,7 @@ impl Trail {
             let written = sink.write(&format!("{missing}{text}"));
             state = self.lock();
             state.writing = false;
-            state.bytes -= text.len();
+            state.bytes[room as usize] -= text.len();
             match written {
                 Ok(()) => state.lost -= before,
                 Err(error) => {

@@ -9,7 +9,7 @@ use tenure_core::ids::Key;
 use tenure_election::{Occupancy, Record, Request};
 
 use super::super::tokens::Caller;
-use super::{Audit, Trail};
+use super::{Audit, Room, Trail};
 
 impl Audit {
     /// Begins to note what a caller asks for.
@@ -24,6 +24,11 @@ impl Audit {
         Some(Entry {
             line: Some(handle.0.line(event, by, about())),
             trail: Arc::clone(&handle.0),
+            room: if caller.is_admin() {
+                Room::Operators
+            } else {
+                Room::Clients
+            },
         })
     }
 
@@ -87,6 +92,7 @@ pub(crate) struct Entry {
     pub(super) trail: Arc<Trail>,
     /// `None` once it is written.
     pub(super) line: Option<Map<String, Value>>,
+    pub(super) room: Room,
 }
 
 impl std::fmt::Debug for Entry {
@@ -118,7 +124,7 @@ impl Entry {
         }
         let idle = matches!(word, "conflict" | "refused");
         if !idle || self.trail.is_told(&line) {
-            self.trail.put(line);
+            self.trail.put(line, self.room);
         }
     }
 }
@@ -127,7 +133,7 @@ impl Drop for Entry {
     fn drop(&mut self) {
         if let Some(mut line) = self.line.take() {
             line.insert("result".into(), "unknown".into());
-            self.trail.put(line);
+            self.trail.put(line, self.room);
         }
     }
 }

@@ -8,7 +8,9 @@
 //! and so on; of these there are [`OLDER_FILES`]. Who may campaign can fill all
 //! of them with elections in minutes. So before the oldest goes, what only the
 //! server and admins can have done ([`is_operators`]) is copied from it to
-//! `FILE.kept`, of which there is one older as well. Lines are not synced: the
+//! `FILE.kept`, of which there is one older as well. The oldest is `FILE.8`
+//! meanwhile, and each write copies from [`KEEP_BYTES`] of it: lines that wait
+//! must not find their room taken while a whole file is read. Lines are not synced: the
 //! last ones may be missing when the machine has lost its power.
 //!
 //! A file that is deleted or moved away stays open, and what is written
@@ -16,7 +18,7 @@
 //! once in [`LOOK_EVERY`], and the file is begun anew where it leads elsewhere.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -43,6 +45,8 @@ pub(super) const OLDER_FILES: u32 = 7;
 const BEGINNING_BYTES: u64 = 64 << 10;
 /// With what each line begins: its fields are sorted.
 const BEGINNING: &[u8] = br#"{"about":"#;
+/// From how much of the file that goes one write copies.
+const KEEP_BYTES: u64 = 64 << 10;
 /// How often it is looked whether the file has its name still, at most.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often it is said that lines are lost, at most.
@@ -57,6 +61,8 @@ pub(super) struct Sink {
     /// When the file's name was looked at last.
     pub(super) looked: Option<Instant>,
     pub(super) complained: Option<Instant>,
+    /// From where operators' lines are copied.
+    pub(super) keeping: Option<Keeping>,
 }
 
 impl Sink {
@@ -67,6 +73,7 @@ impl Sink {
             torn: false,
             looked: None,
             complained: None,
+            keeping: None,
         }
     }
 
@@ -110,9 +117,10 @@ impl Sink {
             && *bytes + more > FILE_BYTES
         {
             // Otherwise one that cannot be renamed would grow without a bound.
-            rotate(&path)?;
+            self.rotate(&path)?;
             self.open()?;
         }
+        self.keep(&path, KEEP_BYTES);
         let torn = if self.torn { "\n" } else { "" };
         let Some((file, bytes)) = &mut self.file else {
             return Ok(());
@@ -142,6 +150,50 @@ impl Sink {
                  other",
                 path.display()
             );
+        }
+    }
+
+    /// Makes room for a new file; the oldest goes.
+    fn rotate(&mut self, path: &Path) -> io::Result<()> {
+        let older = |age| beside(path, age);
+        // What an earlier start, or the file before, has left.
+        if self.keeping.is_none() {
+            self.begin_keeping(path);
+        }
+        self.keep(path, u64::MAX);
+        for age in (0..=OLDER_FILES).rev() {
+            rename(&older(age), &older(age + 1))?;
+        }
+        self.begin_keeping(path);
+        Ok(())
+    }
+
+    fn begin_keeping(&mut self, path: &Path) {
+        match Keeping::begin(path) {
+            Ok(keeping) => self.keeping = keeping,
+            Err(error) => not_kept(path, &error),
+        }
+    }
+
+    /// Copies from so many bytes more of the file that goes, which is deleted
+    /// at its end. The disk may be full, or refuse this one. The lines that
+    /// wait are written all the same.
+    fn keep(&mut self, path: &Path, most: u64) {
+        let Some(keeping) = &mut self.keeping else {
+            return;
+        };
+        let kept = keeping.step(most);
+        let is_over = match &kept {
+            Ok(is_over) => *is_over,
+            Err(error) => {
+                not_kept(path, error);
+                true
+            }
+        };
+        if is_over {
+            self.keeping = None;
+            // One that stays is copied from again, when the next file goes.
+            drop(fs::remove_file(beside(path, OLDER_FILES + 1)));
         }
     }
 
@@ -199,21 +251,11 @@ fn is_torn(file: &File, bytes: u64) -> io::Result<bool> {
     Ok(byte != *b"\n")
 }
 
-/// Makes room for a new file; the oldest goes.
-fn rotate(path: &Path) -> io::Result<()> {
-    let older = |age| beside(path, age);
-    // The disk may be full, or refuse this one. The new file is begun all the
-    // same: what is not renamed now would be renamed again, and push out more.
-    if let Err(error) = keep_operators(&older(OLDER_FILES), &with(path, ".kept")) {
-        tracing::warn!(
-            "--audit {}: what operators did is not kept from the oldest file, which goes: {error}",
-            path.display()
-        );
-    }
-    for age in (0..OLDER_FILES).rev() {
-        rename(&older(age), &older(age + 1))?;
-    }
-    Ok(())
+fn not_kept(path: &Path, error: &io::Error) {
+    tracing::warn!(
+        "--audit {}: what operators did is not kept from the oldest file, which goes: {error}",
+        path.display()
+    );
 }
 
 /// The file of this age; the one that is written has none.
@@ -238,34 +280,76 @@ fn rename(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies from a file that goes what operators have done.
-fn keep_operators(goes: &Path, kept: &Path) -> io::Result<()> {
-    let text = match fs::read(goes) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    let lines = text.split_inclusive(|byte| *byte == b'\n');
-    let operators: Vec<&[u8]> = lines.filter(|line| is_operators(line)).collect();
-    let operators = operators.concat();
+/// A file that goes, and from which what operators have done is copied.
+pub(super) struct Keeping {
+    goes: BufReader<File>,
+    kept: PathBuf,
+}
+
+impl Keeping {
+    /// Of the file of which this one is the path, if there is one.
+    fn begin(path: &Path) -> io::Result<Option<Self>> {
+        match File::open(beside(path, OLDER_FILES + 1)) {
+            Ok(goes) => Ok(Some(Self {
+                goes: BufReader::new(goes),
+                kept: with(path, ".kept"),
+            })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Copies from about so many bytes more; whether there are none.
+    fn step(&mut self, most: u64) -> io::Result<bool> {
+        let (mut read, mut operators, mut line) = (0, Vec::new(), Vec::new());
+        let mut is_over = false;
+        while read < most && !is_over {
+            line.clear();
+            // A file of another origin may have no ends of lines.
+            let mut more = (&mut self.goes).take(FILE_BYTES);
+            let bytes = more.read_until(b'\n', &mut line)?;
+            is_over = bytes == 0;
+            read += bytes as u64;
+            if is_operators_text(&line) {
+                operators.extend_from_slice(&line);
+            }
+        }
+        if !operators.is_empty() {
+            append(&self.kept, &operators)?;
+        }
+        Ok(is_over)
+    }
+}
+
+fn append(kept: &Path, operators: &[u8]) -> io::Result<()> {
     let full = fs::metadata(kept).is_ok_and(|it| it.len() + operators.len() as u64 > FILE_BYTES);
     if full {
         rename(kept, &with(kept, ".1"))?;
     }
     let mut options = OpenOptions::new();
     let mut file = options.create(true).append(true).mode(0o600).open(kept)?;
-    file.write_all(&operators)
+    file.write_all(operators)
+}
+
+/// Whether a line of a file is about what operators have done. Of those about
+/// elections it is seen without decoding them: a quote in what a caller has
+/// said has a backslash before it.
+fn is_operators_text(line: &[u8]) -> bool {
+    let of_elections = contains(line, br#""event":"election_"#);
+    !of_elections && serde_json::from_slice(line).is_ok_and(|it| is_operators(&it))
+}
+
+fn contains(line: &[u8], text: &[u8]) -> bool {
+    line.windows(text.len()).any(|it| it == text)
 }
 
 /// Whether a line is about something that was done, and that is not for
 /// candidates to do.
-fn is_operators(line: &[u8]) -> bool {
-    let Ok(line) = serde_json::from_slice::<Map<String, Value>>(line) else {
-        return false;
-    };
+pub(super) fn is_operators(line: &Map<String, Value>) -> bool {
     let says = |field: &str| line.get(field).and_then(Value::as_str).unwrap_or_default();
     let of_clients = says("event").starts_with("election_")
         || matches!(says("event"), "repeated" | "lost")
-        || matches!(says("result"), "refused" | "conflict") && !line["by"].is_null();
+        || matches!(says("result"), "refused" | "conflict")
+            && line.get("by").is_none_or(|by| !by.is_null());
     !of_clients
 }

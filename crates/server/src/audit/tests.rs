@@ -68,7 +68,10 @@ fn a_full_disk_is_counted_and_said_once_there_is_room_again() {
     ));
     let put = |n: u64| {
         trail.lock().shut = false;
-        trail.put(trail.line("leads", Value::Null, json!({ "term": n })));
+        trail.put(
+            trail.line("leads", Value::Null, json!({ "term": n })),
+            Room::Clients,
+        );
         trail.lock().shut = true;
     };
     put(1);
@@ -160,7 +163,7 @@ fn what_is_lost_counts_for_all_that_it_stands_for() {
     assert_eq!((trail.lost.get(), trail.lock().lost), (200, 200));
     // And where there is no room to wait.
     let mut state = trail.lock();
-    (state.shut, state.bytes) = (false, QUEUE_BYTES);
+    (state.shut, state.bytes) = (false, [QUEUE_BYTES; 2]);
     state.idle.insert("greedy".into(), IDLE_LINES + 50);
     trail.fold(&mut state);
     drop(state);
@@ -172,10 +175,13 @@ fn a_disk_that_hangs_keeps_nobody_and_holds_no_more_than_the_queue() {
     let trail = Trail::new(7);
     // Nobody writes.
     for n in 0..20_000_u64 {
-        trail.put(trail.line("leads", Value::Null, json!({ "term": n })));
+        trail.put(
+            trail.line("leads", Value::Null, json!({ "term": n })),
+            Room::Clients,
+        );
     }
     let state = trail.lock();
-    assert!(state.bytes <= QUEUE_BYTES, "{}", state.bytes);
+    assert!(state.bytes.iter().sum::<usize>() <= QUEUE_BYTES);
     assert_eq!(state.lines.len() as u64 + state.lost, 20_000);
     assert!(state.lost > 1_000);
     assert_eq!(trail.lost.get(), state.lost);
@@ -246,6 +252,7 @@ fn what_changed_nothing_pushes_nothing_out() {
         let entry = Entry {
             trail: Arc::clone(&trail),
             line: Some(trail.line("election_taken", json!({ "token": token }), json!({}))),
+            room: Room::Clients,
         };
         entry.ends(result);
     };
@@ -345,4 +352,71 @@ fn what_operators_did_is_kept_when_candidates_fill_all_files() {
     assert_eq!(older.len(), FILE_BYTES);
     let found = fs::read_to_string(dir.path().join("audit.kept")).expect("it is there");
     assert_eq!(found, kept[0]);
+}
+
+/// Who may campaign changes leaderships as fast as a connection carries it.
+#[test]
+fn what_candidates_do_takes_no_room_of_operators() {
+    let trail = Arc::new(Trail::new(7));
+    let audit = Audit(Some(Arc::new(Handle(Arc::clone(&trail)))));
+    let entry = |event: &str, room: Room| Entry {
+        trail: Arc::clone(&trail),
+        line: Some(trail.line(event, json!({ "token": "t" }), json!({}))),
+        room,
+    };
+    // Nobody writes.
+    while trail.lost.get() == 0 {
+        entry("election_taken", Room::Clients).ends(Ok(true));
+    }
+    let denied = v1::Error::default();
+    entry("session_ended", Room::Clients).ends(Err(&denied));
+    assert_eq!(trail.lost.get(), 2, "what was refused has room with others");
+    audit.note("leads", json!({ "term": 3 }), Ok(()));
+    entry("session_ended", Room::Clients).ends(Ok(true));
+    entry("election_taken", Room::Operators).ends(Ok(true));
+    entry("member_added", Room::Operators).ends(Err(&denied));
+    assert_eq!(trail.lost.get(), 2);
+    // Their room ends as well.
+    for _ in 0..20_000 {
+        entry("session_ended", Room::Operators).ends(Ok(true));
+    }
+    assert!(trail.lost.get() > 1_000);
+    assert!(trail.lock().bytes.iter().all(|it| *it <= QUEUE_BYTES));
+}
+
+#[test]
+fn no_line_waits_until_a_whole_file_is_copied() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("audit");
+    let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap_or_default();
+    let trail = Trail::new(7);
+    let line = written(trail.line("leads", Value::Null, json!({ "term": 1 })));
+    let mut all = String::new();
+    while all.len() < 1 << 20 {
+        all.push_str(&line);
+    }
+    let older = format!("audit.{OLDER_FILES}");
+    fs::write(dir.path().join(&older), &all).expect("written");
+    let mut sink = Sink::new(AuditTo::File(path.clone()));
+    sink.write(&line).expect("written");
+    sink.file.as_mut().expect("open").1 = FILE_BYTES;
+    sink.write(&line).expect("written");
+    let first = read("audit.kept").len();
+    assert!(first > 0 && first < all.len() / 4, "{first} bytes at once");
+    assert_eq!(read("audit"), line);
+    let mut writes = 0;
+    while sink.keeping.is_some() {
+        sink.write(&line).expect("written");
+        writes += 1;
+    }
+    assert!(writes > 4, "{writes} writes");
+    assert_eq!(read("audit.kept"), all);
+    assert_eq!(read(&format!("audit.{}", OLDER_FILES + 1)), "");
+    // A server that has ended meanwhile has left it: the next one copies it.
+    fs::write(dir.path().join("audit.8"), &line).expect("written");
+    let mut sink = Sink::new(AuditTo::File(path.clone()));
+    sink.write(&line).expect("written");
+    sink.file.as_mut().expect("open").1 = FILE_BYTES;
+    sink.write(&line).expect("written");
+    assert_eq!(read("audit.kept"), all + &line);
 }
