@@ -478,6 +478,8 @@ pub(super) fn is_in(address_book: &AddressBook, address: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot::error::TryRecvError;
+
     use super::*;
 
     const SLOW: HandshakeRate = HandshakeRate {
@@ -489,12 +491,15 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    /// A queue of which two handshakes begin at once, and no more in an hour.
+    /// A queue of which two handshakes begin at once, and one more in a tenth of
+    /// a second.
     fn queue() -> Arc<HandshakeQueue> {
+        let every = Duration::from_millis(100);
+        let rate = HandshakeRate { every, burst: 2 };
         let queue = HandshakeQueue::new(Port::Clients, Family::default());
         let mut inner = queue.lock();
-        inner.strangers.bucket = Bucket::new(SLOW);
-        inner.known.bucket = Bucket::new(SLOW);
+        inner.strangers.bucket = Bucket::new(rate);
+        inner.known.bucket = Bucket::new(rate);
         drop(inner);
         queue
     }
@@ -515,22 +520,37 @@ mod tests {
     #[test]
     fn addresses_have_turns_and_of_each_the_newest_is_first() {
         let mut queue = TurnQueue::new(SLOW);
-        let mut turns: Vec<_> = [1, 1, 1, 2, 3, 2]
-            .map(|it| queue.push(address(it)))
-            .into_iter()
-            .enumerate()
-            .collect();
-        let (gone, _) = turns[4].1;
+        let mut turns = [1, 1, 1, 2, 3, 2].map(|it| queue.push(address(it)));
+        let gone = turns[4].0;
         queue.remove(address(3), gone);
         let mut order = Vec::new();
         while let Some(next) = queue.pop() {
             if next.send(()).is_ok() {
-                let given = turns.iter_mut().find(|it| it.1.1.try_recv().is_ok());
-                order.push(given.expect("one of them").0);
+                let given = turns.iter_mut().position(|it| it.1.try_recv().is_ok());
+                order.push(given.expect("one of them"));
             }
         }
         assert_eq!(order, [2, 5, 1, 3, 0]);
         assert!(queue.addresses.is_empty() && queue.turns.is_empty());
+        assert_eq!(queue.waiting, 0);
+    }
+
+    #[test]
+    fn the_oldest_goes_of_the_address_that_has_most() {
+        let mut queue = TurnQueue::new(SLOW);
+        let mut turns = [1, 2, 1].map(|it| queue.push(address(it)));
+        assert!(queue.is_overfull(), "none has a turn within an hour");
+        queue.evict();
+        let gone = turns.each_mut().map(|(_, turn)| turn.try_recv());
+        let [
+            Err(TryRecvError::Closed),
+            Err(TryRecvError::Empty),
+            Err(TryRecvError::Empty),
+        ] = gone
+        else {
+            panic!("{gone:?}")
+        };
+        assert_eq!(queue.waiting, 2);
     }
 
     #[tokio::test]
