@@ -20,8 +20,8 @@ first=(
 # These attack a server until it is busy, or measure times that other tests
 # would lengthen.
 alone=(
-    cli:crowd cli:denial cli:distant cli:given_up cli:memory cli:quota
-    cli:stalled cli:watched
+    cli:crowd cli:denial cli:distant cli:given_up cli:handshakes cli:memory
+    cli:quota cli:stalled cli:watched
 )
 for name in "${first[@]}" "${alone[@]}"; do
     tests="$here/../../crates/${name%:*}/tests/${name#*:}"

@@ -85,13 +85,15 @@ pub(super) enum CallerId {
 
 impl CallerId {
     pub(super) fn address(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(it) => Self::Address(it.into()),
-            IpAddr::V6(it) => {
-                let network = it.to_bits() >> 64 << 64;
-                Self::Address(Ipv6Addr::from_bits(network).into())
-            }
-        }
+        Self::Address(network(address))
+    }
+}
+
+/// What is counted as one address: of IPv6 a network of 64 bits.
+pub(super) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(it) => it.into(),
+        IpAddr::V6(it) => Ipv6Addr::from_bits(it.to_bits() >> 64 << 64).into(),
     }
 }
 

@@ -303,6 +303,11 @@ impl ConnectionPermit {
         self.state.class.load(Ordering::Relaxed) > ConnectionClass::Newcomer as u8
     }
 
+    /// Whether it has proven that it belongs here.
+    pub(super) fn is_known(&self) -> bool {
+        self.state.class.load(Ordering::Relaxed) >= ConnectionClass::Known as u8
+    }
+
     /// A call begins by this connection, and ends when what is returned is
     /// dropped.
     pub(super) fn begin(self: &Arc<Self>) -> ActiveCall {

@@ -82,6 +82,7 @@ mod grpc;
 mod grpc_body;
 mod grpc_status;
 mod handle;
+mod handshakes;
 mod health;
 mod http;
 mod inbox;

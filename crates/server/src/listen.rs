@@ -39,18 +39,22 @@ use super::account::{Account, CallerId, Connection, RequestCharge, StreamKind};
 use super::body_limit::{self, MeteredBody};
 use super::calls::{CallExecutor, Calls, Waiting};
 use super::config::Config;
-use super::connection_limit::{ConnectionCapacity, ConnectionLimit, ConnectionPermit};
+use super::connection_limit::{
+    ConnectionCapacity, ConnectionClass, ConnectionLimit, ConnectionPermit,
+};
 use super::counted_body::CountedBody;
 use super::errors::error;
 use super::given_up::{GivenUp, UNSEEN_MAX};
 use super::grpc_body::{GrpcBody, MESSAGE_BYTES};
 use super::grpc_status::status;
 use super::handle::ServerHandle;
+use super::handshakes::is_in;
 use super::http;
 use super::log_rate_limit::LogRateLimit;
 use super::metrics::Closed;
 use super::pages::PROBES;
 use super::protocol_detection::{ConnectionInfoService, begin};
+use super::shared::Shared;
 use super::stream_rights::StreamRights;
 use super::tokens::Caller;
 use crate::transport::{Arrival, Demand, MaybeTlsStream, Tls};
@@ -115,7 +119,7 @@ impl ListenerLimits {
     }
 }
 
-/// How long a client may take to prove itself.
+/// How long a client may take to prove itself, from its turn on.
 const SECURE_WITHIN: Duration = Duration::from_secs(5);
 
 async fn secure(
@@ -138,6 +142,8 @@ pub(super) async fn serve(
     listener_limits: ListenerLimits,
 ) {
     let shared = Arc::clone(&handle.shared);
+    let handshakes = Arc::clone(&shared.client_handshakes);
+    tokio::spawn(async move { handshakes.give_turns().await });
     let account = Arc::clone(&handle.account);
     let service = TowerToHyperService::new(routes(handle));
     let served = Arc::new(ConnectionTask {
@@ -172,8 +178,14 @@ pub(super) async fn serve(
         let permit = Arc::new(connection_limit.enter(CallerId::address(address)));
         let (served, shared) = (Arc::clone(&served), Arc::clone(&shared));
         tokio::spawn(async move {
+            let connection = async {
+                if served.tls.is_some() && !has_turn(&shared, address).await {
+                    return Some(Closed::Full);
+                }
+                served.connection((stream, address), arrival, &permit).await
+            };
             let closed = tokio::select! {
-                closed = served.connection((stream, address), arrival, &permit) => closed,
+                closed = connection => closed,
                 () = permit.evicted() => Some(Closed::Full),
             };
             if let Some(reason) = closed {
@@ -181,6 +193,12 @@ pub(super) async fn serve(
             }
         });
     }
+}
+
+/// Waits until a handshake with a client from there may begin; whether it may.
+async fn has_turn(shared: &Shared, address: IpAddr) -> bool {
+    let is_member = || is_in(&shared.local_server().address_book, address);
+    shared.client_handshakes.turn(address, is_member).await
 }
 
 /// What a connection is served by, which leaves its calls there.
@@ -452,12 +470,19 @@ fn admit(
     let arrival = request.extensions_mut().remove::<Arrival>();
     let mut caller = handle.caller(request.headers(), connection.address(), arrival);
     connection.recognise(&mut caller);
+    let was_known = permit.is_none_or(ConnectionPermit::is_known);
     if !permit.is_none_or(|it| it.prove(caller.class(), || caller.caller_id())) {
         // It ends at once.
         return Err(error(
             Cause::Busy,
             "there are as many connections as there may be",
         ));
+    }
+    if !was_known && caller.class() >= ConnectionClass::Known {
+        handle
+            .shared
+            .client_handshakes
+            .remember(connection.address());
     }
     let path = request.uri().path();
     let ours = ["/tenure.v1.", "/v1/", "/metrics", "/grpc.reflection."];

@@ -65,6 +65,41 @@ pub(super) struct ClosedLabel {
     pub(super) reason: Closed,
 }
 
+/// One of the ports of a server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+pub(super) enum Port {
+    /// Where clients come.
+    Clients,
+    /// Where other servers come.
+    Servers,
+}
+
+impl Port {
+    /// Who comes there.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Clients => "clients",
+            Self::Servers => "servers",
+        }
+    }
+}
+
+/// What became of a handshake that did not begin at once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
+pub(super) enum HandshakeFate {
+    /// It had its turn.
+    Waited,
+    /// Its connection was closed before.
+    Closed,
+}
+
+/// One of these, on one port.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+pub(super) struct HandshakeLabel {
+    pub(super) port: Port,
+    pub(super) fate: HandshakeFate,
+}
+
 /// Why another server that was dialled is not connected.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, EncodeLabelValue)]
 pub(super) enum DialFailure {
@@ -126,6 +161,7 @@ pub(super) struct Metrics {
     registry: Mutex<Registry>,
     pub(super) requests: Family<Outcome, Counter>,
     pub(super) closed: Family<ClosedLabel, Counter>,
+    pub(super) handshakes: Family<HandshakeLabel, Counter>,
     undialled: Family<DialLabel, Counter>,
     barred: Family<DeniedLabel, Counter>,
     pub(super) full: Family<ScopeLabel, Counter>,
@@ -185,6 +221,7 @@ impl Metrics {
             registry: Mutex::new(Registry::with_prefix("tenure")),
             requests: Family::default(),
             closed: Family::default(),
+            handshakes: Family::default(),
             undialled: Family::default(),
             barred: Family::default(),
             full: Family::default(),
@@ -226,6 +263,11 @@ impl Metrics {
             "connections_closed",
             "Connections that this server closed, by why",
             self.closed.clone(),
+        );
+        registry.register(
+            "handshakes_delayed",
+            "Handshakes that did not begin at once, by what became of them",
+            self.handshakes.clone(),
         );
         registry.register(
             "dials_failed",

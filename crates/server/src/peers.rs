@@ -5,6 +5,7 @@
 //! to answer a leader that its own log does not tell it of yet.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use super::connection_limit::{
 };
 use super::copies;
 use super::dial_report::DialReporter;
+use super::handshakes::is_in;
 use super::inbox::{ClosedBy, Event, Inbox, PeerConnection};
 use super::incompatibility::judge;
 use super::log_rate_limit::{DialLogLimit, LogRateLimit};
@@ -36,7 +38,7 @@ use crate::transport::{
     explain_tls_error, introduced,
 };
 
-/// How long a newcomer may take to introduce itself.
+/// How long a newcomer may take to introduce itself, from its turn on.
 const GREET_WITHIN: Duration = Duration::from_secs(3);
 /// Connections of servers that have greeted, at most, and how many of these
 /// places are kept for members. And of those that have not greeted.
@@ -276,6 +278,8 @@ pub(super) async fn accept(
         proven: GREETED_MAX,
         kept: [KEPT, 0],
     });
+    let handshakes = Arc::clone(&shared.server_handshakes);
+    tasks.spawn(async move { handshakes.give_turns().await });
     let own = shared.local_server().hello.server;
     let log_rate_limit = Arc::new(LogRateLimit::default());
     loop {
@@ -294,16 +298,30 @@ pub(super) async fn accept(
         let log_rate_limit = Arc::clone(&log_rate_limit);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         tasks.spawn(async move {
+            let met = async {
+                if !has_turn(&shared, from.ip()).await {
+                    return Err(Closed::Full);
+                }
+                Ok(timeout(GREET_WITHIN, introduce(stream, tls.clone(), own)).await)
+            };
             let met = tokio::select! {
-                met = timeout(GREET_WITHIN, introduce(stream, tls.clone(), own)) => met,
-                () = permit.evicted() => return shared.metrics.close(Closed::Full),
+                met = met => met,
+                () = permit.evicted() => Err(Closed::Full),
+            };
+            let met = match met {
+                Ok(met) => met,
+                Err(reason) => return shared.metrics.close(reason),
             };
             let (why, reason) = match met {
                 Ok(Ok((line, introduced))) => {
                     let known = (&*shared, tls.as_deref(), &*log_rate_limit);
                     let proven = trust::doubt(known, (&line, from.ip()), &introduced);
-                    if !permit.prove(class(&shared, &introduced, &proven), || caller_id) {
+                    let class = class(&shared, &introduced, &proven);
+                    if !permit.prove(class, || caller_id) {
                         return shared.metrics.close(Closed::Full);
+                    }
+                    if class == ConnectionClass::Known {
+                        shared.server_handshakes.remember(from.ip());
                     }
                     let answer = answer(&shared, &introduced, &proven);
                     copies::tell(&log_rate_limit, from.ip(), &answer);
@@ -325,6 +343,12 @@ pub(super) async fn accept(
             tracing::debug!("a connection is closed: {why}");
         });
     }
+}
+
+/// Waits until a server from there may introduce itself; whether it may.
+async fn has_turn(shared: &Shared, address: IpAddr) -> bool {
+    let is_member = || is_in(&shared.local_server().address_book, address);
+    shared.server_handshakes.turn(address, is_member).await
 }
 
 /// Members have places kept.

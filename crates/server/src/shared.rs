@@ -5,7 +5,7 @@
 //! server is ready, and how far the plain log has come.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_alpo::{
@@ -18,8 +18,9 @@ use tenure_runtime::clock;
 use tokio::sync::watch;
 
 use super::audit::Audit;
+use super::handshakes::HandshakeQueue;
 use super::log_rate_limit::LogRateLimit;
-use super::metrics::Metrics;
+use super::metrics::{Metrics, Port};
 use super::unconfirmed_contacts::UnconfirmedContacts;
 use crate::transport::{
     AddressBook, CommittedMembers, Contact, Details, Greeting, PeerSecret, Prover, Settings,
@@ -136,6 +137,9 @@ pub(super) struct Shared {
     /// Whether the state has been up to date since the process started.
     pub(super) caught_up: watch::Sender<bool>,
     pub(super) metrics: Metrics,
+    /// Whose turn it is to be let in as a client, and as a server.
+    pub(super) client_handshakes: Arc<HandshakeQueue>,
+    pub(super) server_handshakes: Arc<HandshakeQueue>,
     /// Where changes are noted.
     pub(super) audit: Audit,
     /// The edition of the face.
@@ -170,7 +174,11 @@ impl Shared {
             waiting: "starting".into(),
             full: String::new(),
         };
+        let metrics = Metrics::new();
+        let handshakes = |port| HandshakeQueue::new(port, metrics.handshakes.clone());
         Self {
+            client_handshakes: handshakes(Port::Clients),
+            server_handshakes: handshakes(Port::Servers),
             edition: watch::Sender::new(local_server.edition),
             version: watch::Sender::new(local_server.details.version),
             local_server: Mutex::new(local_server),
@@ -185,7 +193,7 @@ impl Shared {
             health_status: watch::Sender::new(health_status),
             progress: watch::Sender::default(),
             caught_up: watch::Sender::default(),
-            metrics: Metrics::new(),
+            metrics,
             audit: Audit::default(),
         }
     }
