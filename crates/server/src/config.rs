@@ -80,8 +80,8 @@ pub struct Config {
     pub quota_bytes: u64,
     /// How many registers there may be; the same.
     pub quota_registers: u64,
-    /// Connections of clients, of which an eighth is kept for tokens that are
-    /// known, and a 64th for those with the right admin. One more takes the
+    /// Connections of clients, of which three quarters are kept for tokens that
+    /// are known, a 64th of all for those with the right admin among them. One more takes the
     /// place of another, or is closed.
     pub connections: usize,
     /// A connection of a client without a call for so long is closed, within
@@ -135,7 +135,7 @@ impl Config {
             sessions_each: 4_096,
             quota_bytes: 2 * 1024 * 1024 * 1024,
             quota_registers: 1_048_576,
-            connections: 4_096,
+            connections: 1_536,
             idle: Duration::from_secs(300),
             watches: 65_536,
             message_within: Duration::from_secs(30),

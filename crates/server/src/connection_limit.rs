@@ -62,7 +62,24 @@ pub(super) struct ConnectionCapacity {
     pub(super) kept: [usize; 2],
 }
 
+/// One of so many places of clients may be taken without a token that is
+/// known, where there are tokens: what each connection holds beside its calls
+/// is counted nowhere else.
+const STRANGERS_OF: usize = 4;
+/// One of so many is kept for tokens with the right admin.
+const ADMINS_OF: usize = 64;
+
 impl ConnectionCapacity {
+    /// That of a port of clients, with so many places.
+    pub(super) fn of_clients(newcomers: usize, places: usize) -> Self {
+        let admins = places / ADMINS_OF;
+        Self {
+            newcomers: newcomers.min(places),
+            proven: places,
+            kept: [places - places / STRANGERS_OF - admins, admins],
+        }
+    }
+
     /// How many of this class and of those below it there may be, without
     /// newcomers.
     const fn upto(&self, class: ConnectionClass) -> usize {
@@ -483,5 +500,22 @@ mod tests {
         assert!(!idle(20).await, "a call is under way");
         drop(call);
         assert!(idle(10_000).await);
+    }
+
+    #[tokio::test]
+    async fn strangers_share_a_quarter_of_the_places() {
+        let connection_limit = ConnectionLimit::new(ConnectionCapacity::of_clients(8, 64));
+        let enter = |class| proven(&connection_limit, 1, class).expect("a place");
+        let mut strangers: Vec<_> = (0..16).map(|_| enter(ConnectionClass::Stranger)).collect();
+        strangers[0].touch();
+        assert_eq!(gone(&strangers).await, [0; 0]);
+        strangers.push(enter(ConnectionClass::Stranger));
+        assert_eq!(gone(&strangers).await, [1], "idle for longest");
+        // Who shows a known token leaves the quarter, and goes on.
+        assert!(strangers[0].prove(ConnectionClass::Known, || from(1)));
+        strangers.push(enter(ConnectionClass::Stranger));
+        let known: Vec<_> = (0..46).map(|_| enter(ConnectionClass::Known)).collect();
+        assert_eq!(gone(&strangers).await, [0; 0]);
+        assert_eq!(gone(&known).await, [0; 0]);
     }
 }

@@ -76,11 +76,7 @@ const UNSENT_BYTES: u32 = 32 * 1024;
 /// connection, and a client that goes on makes another.
 const REFUSED_MAX: usize = 8_192;
 /// Connections by which no request has come yet, at most.
-const NEWCOMERS_MAX: usize = 1_024;
-/// One of so many places is kept for those whose tokens are known, and one for
-/// those with the right admin.
-const KEPT_OF: [usize; 2] = [8, 64];
-
+const NEWCOMERS_MAX: usize = 512;
 /// What gRPC's health service knows: the server as a whole, and each service,
 /// since some who ask do so by name. All of them stand as the server does.
 const HEALTH_OF: [&str; 6] = [
@@ -153,11 +149,8 @@ pub(super) async fn serve(
         waiting: Waiting::default(),
         log_rate_limit: LogRateLimit::default(),
     });
-    let connection_limit = ConnectionLimit::new(ConnectionCapacity {
-        newcomers: NEWCOMERS_MAX.min(listener_limits.connections),
-        proven: listener_limits.connections,
-        kept: KEPT_OF.map(|it| listener_limits.connections / it),
-    });
+    let capacity = ConnectionCapacity::of_clients(NEWCOMERS_MAX, listener_limits.connections);
+    let connection_limit = ConnectionLimit::new(capacity);
     loop {
         let (stream, address) = match listener.accept().await {
             Ok((stream, from)) => (stream, from.ip()),

@@ -4,8 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::ServerCertVerifier as _;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
@@ -23,7 +22,7 @@ use super::tls_error::explain_for_client;
 #[derive(Debug)]
 pub struct ClientTls {
     files: Arc<ClientTlsFiles>,
-    made: Reloaded<(Arc<ClientConfig>, Arc<WebPkiServerVerifier>)>,
+    made: Reloaded<(Arc<ClientConfig>, Arc<dyn ServerCertVerifier>)>,
     judging: Judging,
 }
 
@@ -69,7 +68,7 @@ impl ClientTls {
             Ok((stream, host)) => {
                 let is = |one: &(_, Arc<_>), other: &(_, Arc<_>)| Arc::ptr_eq(&one.1, &other.1);
                 let judge = move |made: &(_, Arc<_>), shown: &_, as_of| {
-                    verify_server_certificate(&made.1, shown, &host, as_of)
+                    verify_server_certificate(&*made.1, shown, &host, as_of)
                 };
                 let ask = again((&self.made, &self.judging), made, is, judge);
                 let line = MaybeTlsStream::secured(stream, ask);
@@ -90,7 +89,7 @@ impl ClientTls {
 /// # Errors
 /// Why it is not believed.
 pub fn verify_server_certificate(
-    verifier: &WebPkiServerVerifier,
+    verifier: &dyn ServerCertVerifier,
     shown: &[CertificateDer<'static>],
     host: &ServerName<'static>,
     as_of: UnixTime,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -59,13 +59,14 @@ pub fn roots(authority: &Path) -> Result<RootCertStore, String> {
 /// # Errors
 /// If its certificate and its key do not fit.
 pub fn client(
-    verifier: &Arc<WebPkiServerVerifier>,
+    verifier: &Arc<dyn ServerCertVerifier>,
     own: Option<&CertificateAndKey<'_>>,
 ) -> Result<ClientConfig, String> {
     let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
-        .with_webpki_verifier(Arc::clone(verifier));
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::clone(verifier));
     match own {
         None => Ok(config.with_no_client_auth()),
         Some(own) => config

@@ -12,6 +12,7 @@
 //! | `reloaded.rs` | what is made of files, and made again when they change |
 //! | `revocation.rs` | lists of revoked certificates |
 //! | `issued.rs` | what a certificate says of itself, and of whom it is |
+//! | `short_chain.rs` | chains that are too long are refused |
 //! | `secured.rs` | a connection, whose other side is judged again while it is up |
 //! | `connect.rs`, `client_files.rs` | the side that connects, and where its certificates are |
 //! | `maybe_tls_stream.rs`, `client_stream.rs` | a connection with TLS or without, and that of a client |
@@ -28,6 +29,7 @@ mod maybe_tls_stream;
 mod reloaded;
 pub mod revocation;
 mod secured;
+mod short_chain;
 mod tls_error;
 
 pub use client_files::{ClientTlsFiles, OwnFiles};

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
@@ -21,6 +22,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{CertificateError, Error, RootCertStore};
 
+use super::short_chain::{LongChain, ShortChains};
 use crate::small;
 
 /// The lists of a file.
@@ -79,22 +81,25 @@ impl RevocationLists {
         if strictly {
             verifier = verifier.enforce_revocation_expiration();
         }
-        verifier.build().map_err(|error| self.wrong(&error))
+        let built = verifier.build().map_err(|error| self.wrong(&error))?;
+        Ok(Arc::new(ShortChains(built)))
     }
 
     /// Judges to whom this side connects.
     pub fn server_verifier(
         &self,
         roots: &Arc<RootCertStore>,
-    ) -> Result<Arc<WebPkiServerVerifier>, String> {
+    ) -> Result<Arc<dyn ServerCertVerifier>, String> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider)
             .with_crls(self.lists.iter().cloned());
-        verifier.build().map_err(|error| self.wrong(&error))
+        let built = verifier.build().map_err(|error| self.wrong(&error))?;
+        Ok(Arc::new(ShortChains(built)))
     }
 
     /// Refuses lists by which nobody could tell whether this side's own
-    /// certificate is good: all others would be refused with it.
+    /// certificate is good: all others would be refused with it. And a chain
+    /// that other sides refuse, since it is too long.
     pub fn check_own_certificate(
         &self,
         verifier: &dyn ClientCertVerifier,
@@ -111,6 +116,16 @@ impl RevocationLists {
                 self.file.display(),
                 file.display()
             )),
+            Err(Error::InvalidCertificate(CertificateError::Other(why))) => {
+                match why.0.downcast_ref::<LongChain>() {
+                    Some(why) => Err(format!(
+                        "{}: expected the certificate of this side and those between it and its \
+                         authority, found {why}",
+                        file.display()
+                    )),
+                    None => Ok(()),
+                }
+            }
             _ => Ok(()),
         }
     }
@@ -211,5 +226,49 @@ pub(super) mod tests {
         let (_, fits) = judged(&list(&namesake, 2099, &[]), false);
         let fits = fits.expect_err("its signature is another's");
         assert!(fits.contains("BadSignature"), "{fits}");
+    }
+
+    /// What is shown beside a certificate is kept as long as the connection.
+    #[test]
+    fn a_chain_that_is_too_long_is_refused_on_both_sides() {
+        let [ours, other] = ["ours", "other"].map(authority);
+        let mut roots = RootCertStore::empty();
+        roots.add(ours.der().clone()).expect("a root");
+        let roots = Arc::new(roots);
+        let lists = RevocationLists::read(None).expect("none");
+        let clients = lists.client_verifier(&roots, (false, false));
+        let clients = clients.expect("a verifier");
+        let servers = lists.server_verifier(&roots).expect("a verifier");
+        let certificate = |names: usize| {
+            let name = |number| format!("host-{number}.example");
+            let names = (0..names).map(name).collect::<Vec<_>>();
+            let params = CertificateParams::new(names).expect("parameters");
+            let key = KeyPair::generate().expect("a key");
+            let signed = params.signed_by(&key, &ours).expect("signed");
+            signed.der().clone()
+        };
+        let host = rustls::pki_types::ServerName::try_from("host-0.example").expect("a name");
+        let judged = |own: usize, between: usize| {
+            let mut shown = vec![certificate(own)];
+            shown.resize(1 + between, other.der().clone());
+            let now = UnixTime::now();
+            let client = judge(&*clients, &shown, now);
+            let server = servers.verify_server_cert(&shown[0], &shown[1..], &host, &[], now);
+            let fits = lists.check_own_certificate(&*clients, &shown, Path::new("own.pem"));
+            assert_eq!(fits.is_ok(), client.is_ok(), "{fits:?}");
+            assert_eq!(client, server.map(drop));
+            client
+        };
+        assert_eq!(judged(1, 0), Ok(()));
+        assert_eq!(judged(1, 7), Ok(()));
+        for (own, between, found) in [(1, 8, "9 certificates in "), (1_000, 0, "1 certificates")] {
+            let Err(Error::InvalidCertificate(why)) = judged(own, between) else {
+                panic!("it is too long: {own} names, {between} more");
+            };
+            let (text, advice) = crate::tls::describe_certificate_error(&why);
+            assert!(text.contains(found), "{text}");
+            assert!(text.contains("at most 8 in 16384 bytes"), "{text}");
+            assert!(advice.contains("between it and its authority"), "{advice}");
+        }
     }
 }

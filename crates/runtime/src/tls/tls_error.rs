@@ -17,6 +17,7 @@ use std::path::Path;
 use rustls::{AlertDescription, CertRevocationListError, CertificateError, Error};
 
 use super::client_files::ClientTlsFiles;
+use super::short_chain::LongChain;
 
 /// The other side speaks TLS and this one does not, or the other way round.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +78,10 @@ fn unusable_revocation_list(authority: &dyn fmt::Display, why: &CertRevocationLi
     )
 }
 
+/// What the alert for all other reasons says; that of a chain that is too long.
+const UNUSABLE: &str = "cannot be used; its file may hold only what stands between it and its \
+                        authority, 8 certificates in 16 KiB at most";
+
 /// What an alert says of the certificate that this side has shown.
 fn explain_alert(alert: AlertDescription) -> Option<String> {
     let what = match alert {
@@ -99,6 +104,7 @@ fn explain_alert(alert: AlertDescription) -> Option<String> {
             "is for another purpose; servers need one for both sides (serverAuth and clientAuth)"
         }
         AlertDescription::CertificateRevoked => "was revoked; replace it",
+        AlertDescription::CertificateUnknown => UNUSABLE,
         AlertDescription::CertificateRequired => {
             "is missing; name one and its key, of the same authority"
         }
@@ -171,6 +177,7 @@ fn refused(alert: AlertDescription, files: &ClientTlsFiles) -> Option<String> {
             "is for another purpose; clients need one for theirs (clientAuth)"
         }
         AlertDescription::CertificateRevoked => "was revoked; replace it",
+        AlertDescription::CertificateUnknown => UNUSABLE,
         _ => return None,
     };
     let own = files.own.as_ref();
@@ -222,6 +229,10 @@ pub fn describe_certificate_error(error: &CertificateError) -> (String, &'static
                 "put the newest list into the file of --tls-crl; the old one stays in use",
             )
         }
+        CertificateError::Other(other) if other.0.is::<LongChain>() => (
+            other.0.to_string(),
+            "leave only those in its file that stand between it and its authority",
+        ),
         other => (format!("one that cannot be used ({other})"), "replace it"),
     }
 }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;
 use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::ClientCertVerifier;
@@ -62,7 +62,7 @@ struct Verifiers {
     clients: Arc<dyn ClientCertVerifier>,
     peers: Arc<dyn ClientCertVerifier>,
     /// To whom this side connects.
-    servers: Arc<WebPkiServerVerifier>,
+    servers: Arc<dyn ServerCertVerifier>,
 }
 
 /// What is expected of the certificates of other servers.
@@ -228,7 +228,7 @@ impl Tls {
             }
         })?;
         let judge = move |made: &TlsConfigs, shown: &_, as_of| {
-            verify_server_certificate(&made.verifiers.servers, shown, &host, as_of)
+            verify_server_certificate(&*made.verifiers.servers, shown, &host, as_of)
         };
         Ok(MaybeTlsStream::secured(stream, self.again(made, judge)))
     }
