@@ -123,16 +123,32 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
         let entries = Arc::make_mut(&mut self.chunks[chunk]);
         let (_, value) = entries.remove(at);
         let left = entries.len();
-        // Two that are not full together become one, so that what was deleted
-        // leaves no trail of small chunks.
-        let next = self.chunks.get(chunk + 1).map_or(CHUNK, |next| next.len());
         if left == 0 {
             self.chunks.remove(chunk);
-        } else if left + next <= CHUNK / 2 {
+        } else if left <= CHUNK / 4 {
+            // Two that are small together become one, so that what was deleted
+            // leaves no trail of small chunks, in whichever order it was.
+            self.join(chunk);
+            if let Some(before) = chunk.checked_sub(1) {
+                self.join(before);
+            }
+        }
+        Some(value)
+    }
+
+    /// Joins a chunk with the next if they are small together, and gives back
+    /// what it has kept room for and does not use.
+    fn join(&mut self, chunk: usize) {
+        let small = |len: usize| len <= CHUNK / 2;
+        let next = self.chunks.get(chunk + 1).map(|next| next.len());
+        if next.is_some_and(|next| small(self.chunks[chunk].len() + next)) {
             let next = self.chunks.remove(chunk + 1);
             Arc::make_mut(&mut self.chunks[chunk]).extend(next.iter().cloned());
         }
-        Some(value)
+        let entries = Arc::make_mut(&mut self.chunks[chunk]);
+        if entries.capacity() > 4 * entries.len() {
+            entries.shrink_to(2 * entries.len());
+        }
     }
 
     /// All entries, sorted.
@@ -267,6 +283,23 @@ mod tests {
             assert_eq!(map.remove(&key), model.remove(&key));
         }
         assert!(map.is_empty() && map.chunks.is_empty());
+    }
+
+    /// Every 256th entry stays, in whichever order the others go.
+    #[test]
+    fn what_was_deleted_leaves_no_room_behind() {
+        let all: Vec<u32> = (0..100_000).collect();
+        let down: Vec<u32> = all.iter().rev().copied().collect();
+        for keys in [all, down] {
+            let mut map: SharedMap<u32, u32> = (0..100_000).map(|key| (key, key)).collect();
+            keys.iter().filter(|key| *key % 256 != 7).for_each(|key| {
+                map.remove(key);
+            });
+            let room: usize = map.chunks.iter().map(|chunk| chunk.capacity()).sum();
+            assert_eq!(map.len(), 391);
+            assert!(room <= 4 * map.len() + CHUNK, "room for {room}");
+            assert!(map.chunks.len() <= 8, "{} chunks", map.chunks.len());
+        }
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl Config {
             sessions_each: 4_096,
             quota_bytes: 2 * 1024 * 1024 * 1024,
             quota_registers: 1_048_576,
-            connections: 2_048,
+            connections: 1_536,
             idle: Duration::from_secs(300),
             watches: 65_536,
             message_within: Duration::from_secs(30),

@@ -68,8 +68,14 @@ impl AdmissionWindow {
             return;
         }
         let (bytes, queue) = (self.bytes(config), delay - least);
+        let floor = config.append_bytes.div_ceil(8);
+        if queue > nanos(LONG) && bytes <= floor {
+            // So little makes no queue: the way itself has become longer.
+            self.least = Some(delay);
+            return;
+        }
         if queue > nanos(LONG) {
-            self.bytes = (bytes / 2).max(config.append_bytes.div_ceil(8));
+            self.bytes = (bytes / 2).max(floor);
         } else if queue < nanos(SHORT) && self.is_used_up {
             self.bytes = bytes.saturating_add(bytes.div_ceil(4));
         } else {
@@ -106,9 +112,10 @@ mod tests {
             window.committed(20 + id, 300 * MILLI, 20 + id, &config);
         }
         assert_eq!(window.bytes(&config), config.append_bytes / 8);
+        // A disk or a link that has become slower for good is no queue.
         for id in 1..100 {
             window.is_full();
-            window.committed(200 + id, 100 * MILLI, 200 + id, &config);
+            window.committed(200 + id, 310 * MILLI, 200 + id, &config);
         }
         assert_eq!(window.bytes(&config), config.uncommitted_bytes);
     }

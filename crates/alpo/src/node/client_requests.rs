@@ -83,8 +83,10 @@ impl Leader {
 
     fn flow(server: &Server, command: &Command) -> Flow {
         let session = server.state.sessions().get(command.session);
-        let opener = session.map_or(SessionOpener::Server, |it| it.owner().opener);
-        Flow::new(opener, command.session)
+        match session {
+            Some(session) => Flow::new(session.owner().opener, command.session),
+            None => Flow::unknown(command.session),
+        }
     }
 
     /// Takes in what has waited, as far as the log has room for it.

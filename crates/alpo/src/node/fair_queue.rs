@@ -12,8 +12,8 @@
 //! one of another. It cannot begin anew at once: a flow that has become empty
 //! keeps its place until all others have had a turn (as in *FQ-CoDel*, RFC 8290).
 //!
-//! Sessions of the servers themselves, and those that are not known, have no
-//! opener in common: each is a flow of its own.
+//! Sessions of the servers themselves have no opener in common: each is a flow
+//! of its own. Those that are not known are one flow together.
 //!
 //! The queue and the uncommitted entries share
 //! [`Config::uncommitted_bytes`](super::super::config::Config::uncommitted_bytes).
@@ -48,11 +48,22 @@ pub(super) struct Flow {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Opener {
     Client(SessionOpener),
-    /// Nobody who is known to have others: this session alone.
+    /// A session of the servers themselves: this one alone.
     Session(SessionId),
+    /// Sessions that this state does not have, all together: their numbers may
+    /// be made up, and one caller can make up many.
+    Unknown,
 }
 
 impl Flow {
+    /// A request of a session that there is not (any more, or yet).
+    pub(super) const fn unknown(session: SessionId) -> Self {
+        Self {
+            opener: Opener::Unknown,
+            session,
+        }
+    }
+
     /// A request of `session`, which `opener` has opened.
     pub(super) const fn new(opener: SessionOpener, session: SessionId) -> Self {
         let opener = match opener {
@@ -257,6 +268,11 @@ mod tests {
         queue.push(flow, waiting);
     }
 
+    fn all_of(queue: &mut FairQueue, most: usize) -> Vec<u64> {
+        let tokens = core::iter::from_fn(|| queue.pop().map(|it| it.token));
+        tokens.take(most).collect()
+    }
+
     fn all(queue: &mut FairQueue) -> Vec<u64> {
         core::iter::from_fn(|| queue.pop().map(|it| it.token)).collect()
     }
@@ -334,5 +350,22 @@ mod tests {
         let flow = |session| Flow::new(SessionOpener::Server, session);
         assert_ne!(flow(1).opener, flow(2).opener);
         assert_eq!(Flow::new(CLIENT, 1).opener, Flow::new(CLIENT, 2).opener);
+    }
+
+    /// However many numbers of sessions somebody makes up, their requests have
+    /// one share of the turns and of the room.
+    #[test]
+    fn sessions_that_are_made_up_share_one_turn() {
+        let mut queue = FairQueue::default();
+        push(&mut queue, Flow::new(OTHER, 1), 7, 100);
+        let all = 64 << 20;
+        let mut made_up = 1_000;
+        while queue.has_room(Flow::unknown(made_up), QUANTUM, all - queue.bytes()) {
+            push(&mut queue, Flow::unknown(made_up), 1, QUANTUM);
+            made_up += 1;
+        }
+        assert!(queue.bytes() <= 43 << 20, "{}", queue.bytes());
+        let first: Vec<u64> = all_of(&mut queue, 3);
+        assert!(first.contains(&7), "{first:?}");
     }
 }
