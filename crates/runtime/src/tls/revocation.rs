@@ -256,7 +256,8 @@ pub(super) mod tests {
             let server = servers.verify_server_cert(&shown[0], &shown[1..], &host, &[], now);
             let fits = lists.check_own_certificate(&*clients, &shown, Path::new("own.pem"));
             assert_eq!(fits.is_ok(), client.is_ok(), "{fits:?}");
-            assert_eq!(client, server.map(drop));
+            // Errors of this kind are equal to no other.
+            assert_eq!(format!("{client:?}"), format!("{:?}", server.map(drop)));
             client
         };
         assert_eq!(judged(1, 0), Ok(()));
