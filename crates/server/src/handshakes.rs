@@ -26,9 +26,10 @@ use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use tenure_core::time::Instant;
 use tenure_runtime::clock;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::account::network;
 use super::log_rate_limit::LogRateLimit;
@@ -99,23 +100,22 @@ impl Bucket {
     fn new(rate: HandshakeRate) -> Self {
         Self {
             rate,
-            full_at: Instant::now(),
+            full_at: clock::boot(),
         }
     }
 
-    /// When the next may begin; it may be over.
-    fn next_at(&self, now: Instant) -> Instant {
+    /// How long it takes until the next may begin.
+    fn next_in(&self, now: Instant) -> Duration {
         // One that begins needs room for itself alone.
         let ahead = self.rate.every * (self.rate.burst - 1);
-        let full_at = self.full_at.max(now);
-        full_at.checked_sub(ahead).unwrap_or(now)
+        self.full_at.since(now).saturating_sub(ahead)
     }
 
     /// Whether one begins now.
     fn take(&mut self, now: Instant) -> bool {
-        let may = self.next_at(now) <= now;
+        let may = self.next_in(now).is_zero();
         if may {
-            self.full_at = self.full_at.max(now) + self.rate.every;
+            self.full_at = self.full_at.max(now).after(self.rate.every);
         }
         may
     }
@@ -218,12 +218,13 @@ impl TurnQueue {
         Some(next)
     }
 
-    /// Gives as many turns as may be now. Says when the next may be, if any
+    /// Gives as many turns as may be now. Says how long the next takes, if any
     /// waits.
-    fn give(&mut self, now: Instant) -> Option<Instant> {
+    fn give(&mut self, now: Instant) -> Option<Duration> {
         while !self.turns.is_empty() {
-            if self.bucket.next_at(now) > now {
-                return Some(self.bucket.next_at(now));
+            let next = self.bucket.next_in(now);
+            if !next.is_zero() {
+                return Some(next);
             }
             // One that has gone meanwhile begins nothing.
             if self.pop().is_some_and(|next| next.send(()).is_ok()) {
@@ -340,7 +341,7 @@ impl HandshakeQueue {
         let mut inner = self.lock();
         let queue = inner.queue(is_known);
         let is_empty = queue.turns.is_empty();
-        if is_empty && queue.bucket.take(Instant::now()) {
+        if is_empty && queue.bucket.take(clock::boot()) {
             return None;
         }
         let (number, turn) = queue.push(address);
@@ -361,10 +362,10 @@ impl HandshakeQueue {
         Some((waiting, turn))
     }
 
-    /// Gives the turns that may be now. Says when the next may be, if any
+    /// Gives the turns that may be now. Says how long the next takes, if any
     /// waits.
-    fn give(&self) -> Option<Instant> {
-        let now = Instant::now();
+    fn give(&self) -> Option<Duration> {
+        let now = clock::boot();
         let mut inner = self.lock();
         let next = [inner.known.give(now), inner.strangers.give(now)];
         next.into_iter().flatten().min()
@@ -377,7 +378,7 @@ impl HandshakeQueue {
             let waits = self.waits.notified();
             match next {
                 Some(next) => tokio::select! {
-                    () = sleep_until(next) => {}
+                    () = sleep(next) => {}
                     () = waits => {}
                 },
                 None => waits.await,
@@ -396,8 +397,8 @@ impl HandshakeQueue {
     /// Which address has most that wait, how many, and how many wait in all;
     /// not more often than it may be said.
     fn most(&self, inner: &mut Inner) -> Option<(IpAddr, usize, usize)> {
-        let now = Instant::now();
-        if inner.looked.is_some_and(|it| now - it < LOOK_EVERY) {
+        let now = clock::boot();
+        if inner.looked.is_some_and(|it| now.since(it) < LOOK_EVERY) {
             return None;
         }
         inner.looked = Some(now);
@@ -511,10 +512,10 @@ mod tests {
         let begun = bucket.full_at;
         let count = |bucket: &mut Bucket, at| (0..100).filter(|_| bucket.take(at)).count();
         assert_eq!(count(&mut bucket, begun), 10);
-        assert_eq!(bucket.next_at(begun), begun + every);
-        assert_eq!(count(&mut bucket, begun + every * 3), 3);
-        assert_eq!(count(&mut bucket, begun + every * 3), 0);
-        assert_eq!(count(&mut bucket, begun + every * 1_000), 10);
+        assert_eq!(bucket.next_in(begun), every);
+        assert_eq!(count(&mut bucket, begun.after(every * 3)), 3);
+        assert_eq!(count(&mut bucket, begun.after(every * 3)), 0);
+        assert_eq!(count(&mut bucket, begun.after(every * 1_000)), 10);
     }
 
     #[test]

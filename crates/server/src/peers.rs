@@ -299,18 +299,19 @@ pub(super) async fn accept(
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         tasks.spawn(async move {
             let met = async {
-                if !has_turn(&shared, from.ip()).await {
-                    return Err(Closed::Full);
-                }
-                Ok(timeout(GREET_WITHIN, introduce(stream, tls.clone(), own)).await)
+                let has_turn = has_turn(&shared, from.ip()).await;
+                let introduce = introduce(stream, tls.clone(), own);
+                has_turn
+                    .then_some(timeout(GREET_WITHIN, introduce))?
+                    .await
+                    .into()
             };
             let met = tokio::select! {
                 met = met => met,
-                () = permit.evicted() => Err(Closed::Full),
+                () = permit.evicted() => None,
             };
-            let met = match met {
-                Ok(met) => met,
-                Err(reason) => return shared.metrics.close(reason),
+            let Some(met) = met else {
+                return shared.metrics.close(Closed::Full);
             };
             let (why, reason) = match met {
                 Ok(Ok((line, introduced))) => {
@@ -328,15 +329,7 @@ pub(super) async fn accept(
                     let (peer_connection, answer) = ((number, &permit), (answer, proven));
                     return serve(line, introduced, peer_connection, answer, &shared, &inbox).await;
                 }
-                Ok(Err(error)) => match suspicion(&error, tls.as_deref()) {
-                    Some(why) => {
-                        if log_rate_limit.should_log(from.ip(), &why, clock::boot()) {
-                            tracing::warn!(from = %from.ip(), "not let in as a server: {why}");
-                        }
-                        (why, Closed::Untrusted)
-                    }
-                    None => (error.to_string(), Closed::Garbage),
-                },
+                Ok(Err(error)) => refused(&error, from.ip(), tls.as_deref(), &log_rate_limit),
                 Err(_) => ("it did not introduce itself".into(), Closed::Slow),
             };
             shared.metrics.close(reason);
@@ -364,6 +357,22 @@ fn class(
     } else {
         ConnectionClass::Stranger
     }
+}
+
+/// Why a connection is closed over which no server introduced itself.
+fn refused(
+    error: &GreetingError,
+    from: IpAddr,
+    tls: Option<&Tls>,
+    log_rate_limit: &LogRateLimit,
+) -> (String, Closed) {
+    let Some(why) = suspicion(error, tls) else {
+        return (error.to_string(), Closed::Garbage);
+    };
+    if log_rate_limit.should_log(from, &why, clock::boot()) {
+        tracing::warn!(%from, "not let in as a server: {why}");
+    }
+    (why, Closed::Untrusted)
 }
 
 /// Why one side does not believe the other, if that is what went wrong.
