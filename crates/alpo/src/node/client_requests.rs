@@ -8,7 +8,7 @@ use tenure_core::ids::Term;
 
 use super::super::bug::Bug;
 use super::super::entry::{Command, Entry, Payload};
-use super::super::session_owner::{OpenSession, OwnershipProof, SessionOpener, SessionOwner};
+use super::super::session_owner::{OpenSession, OwnershipProof, SessionOwner};
 use super::fair_queue::{Flow, Waiting};
 use super::leader::Leader;
 use super::pending_proposals::Admission;
