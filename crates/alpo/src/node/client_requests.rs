@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use tenure_core::ids::Term;
 
 use super::super::bug::Bug;
-use super::super::entry::{Command, Entry, Payload};
+use super::super::entry::{Command, Entry, Operation, Payload};
 use super::super::session_owner::{OpenSession, OwnershipProof, SessionOwner};
 use super::fair_queue::{Flow, Waiting};
 use super::leader::Leader;
@@ -61,8 +61,12 @@ impl Leader {
             }
             ClientRequest::Command(command, proof) => {
                 let weight = entry(Payload::NoOp).weight() + command.operation.weight();
+                // What keeps a session alive is small, and late it is in vain: it
+                // waits for what its own session has asked for, and for nothing
+                // else.
                 let waits = pending.queues(command.session)
                     || pending.is_crowded(&server.config, weight)
+                        && command.operation != Operation::KeepAlive
                         && matches!(pending.judge(server, command, proof), Admission::Append);
                 waits.then(|| (Self::flow(server, command), weight))
             }
