@@ -72,9 +72,6 @@ bugs! {
     /// A snapshot that was encoded while a newer one came from the leader
     /// takes that one's place.
     SnapshotOvertaken,
-    /// When a snapshot is encoded, the log loses also what was applied since
-    /// it was begun.
-    SnapshotBehindLog,
     /// Half is taken for a majority.
     HalfIsMajority,
     /// The lease is counted from the end of the round.

@@ -61,7 +61,7 @@ fn scripts() -> Vec<(String, String)> {
 /// Mistakes that no running server can make, so that no script can tell of
 /// them: each is caught by the test named beside it.
 #[cfg(feature = "planted-bugs")]
-const MADE_ELSEWHERE: [(tenure_alpo::Bug, &str); 8] = {
+const MADE_ELSEWHERE: [(tenure_alpo::Bug, &str); 7] = {
     use tenure_alpo::Bug;
     [
         // A disk that is opened.
@@ -74,7 +74,6 @@ const MADE_ELSEWHERE: [(tenure_alpo::Bug, &str); 8] = {
         (Bug::CloneCounted, "starts.rs"),
         // What is encoded while a server goes on; scripts encode at once.
         (Bug::SnapshotOvertaken, "the simulator of clusters"),
-        (Bug::SnapshotBehindLog, "snapshots.rs"),
         // A backup that is restored.
         (Bug::RestoredInPlace, "state/restore.rs"),
     ]

@@ -447,13 +447,8 @@ impl Server {
             let end = self.log.last().id;
             self.disk.stage_snapshot(snapshot, false, end, self.now);
             self.emit(Event::Compacted { upto: last });
-            let upto = if self.planted(Bug::SnapshotBehindLog) {
-                self.state.applied().id
-            } else {
-                last.id
-            };
             self.log
-                .compact_behind(upto, self.config.kept_entries, enough / 2);
+                .compact_behind(last.id, self.config.kept_entries, enough / 2);
         }
         if encoding.again {
             self.compact_now();
