@@ -175,6 +175,22 @@ pub(super) fn of_changing(status: &tonic::Status) -> Error {
     }
 }
 
+/// What a failed call means that ends a session: that there is none to end is
+/// final. Elsewhere the session is the client's own, and it opens another.
+pub(super) fn of_ending(status: &tonic::Status) -> Error {
+    match (of_changing(status), carried(status)) {
+        (Error::Unavailable(message), Some(error))
+            if error.cause() == v1::Cause::SessionExpired =>
+        {
+            Error::Refused {
+                cause: v1::Cause::SessionExpired,
+                message,
+            }
+        }
+        (other, _) => other,
+    }
+}
+
 /// The text of a status and of what lies behind it, in one line: it was written
 /// by the program that answers at the address of a server.
 pub(super) fn sentence(status: &tonic::Status) -> String {
@@ -241,6 +257,26 @@ mod tests {
         for told in [of_reading(&bare), of_changing(&bare)] {
             assert!(told.to_string().ends_with(shown), "{told}");
         }
+    }
+
+    #[test]
+    fn a_session_that_is_not_there_to_be_ended_is_no_cluster_that_is_away() {
+        let status = |cause: v1::Cause| {
+            carrying(&v1::Error {
+                cause: cause.into(),
+                ..v1::Error::default()
+            })
+        };
+        let expired = v1::Cause::SessionExpired;
+        let told = of_ending(&status(expired));
+        assert!(
+            matches!(told, Error::Refused { cause, .. } if cause == expired),
+            "{told}"
+        );
+        let told = of_ending(&status(v1::Cause::Busy));
+        assert!(matches!(told, Error::Unavailable(_)), "{told}");
+        let told = of_ending(&status(v1::Cause::Interrupted));
+        assert!(matches!(told, Error::Unknown(_)), "{told}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The sessions of a cluster, for its operators.
 
-use super::error::{of_changing, of_reading};
+use super::error::{of_ending, of_reading};
 use super::{Client, Error};
 use tenure_api::v1::{self, sessions_client::SessionsClient};
 
@@ -37,11 +37,12 @@ impl Client {
     /// be stopped or cut off, and would believe in them beside the next one.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `HELD` if it holds registers;
-    /// [`Error::Unavailable`] if there is no such session, or nobody leads in
+    /// [`Error::Refused`] with `HELD` if it holds registers, and with
+    /// `SESSION_EXPIRED` if there is no such session (any more);
+    /// [`Error::Unavailable`] if nobody leads in
     /// time; [`Error::Unknown`] if it may have ended.
     pub async fn end_session(&self, session: u64, holder_is_gone: bool) -> Result<(), Error> {
-        let ended = self.to_leader(of_changing, move |channel| {
+        let ended = self.to_leader(of_ending, move |channel| {
             let request = v1::EndSessionRequest {
                 session,
                 holder_is_gone,
