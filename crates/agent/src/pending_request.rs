@@ -1,4 +1,5 @@
-//! A request that an agent has taken: what its command is told while it waits.
+//! A request that an agent has accepted, and the progress that the agent reports
+//! to the waiting command.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! What happens to CMD and to its guardian, as the supervisor is told.
+//! Events of CMD and of its guardian, which the watchdog sends to the supervisor.
 
 use super::exit_status::{ExitStatus, StartError};
 

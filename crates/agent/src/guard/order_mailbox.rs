@@ -4,11 +4,12 @@
 //! watchdog, which can be busy for seconds (it walks and kills what a hung
 //! guardian has left). A queue of a fixed length would fill and block. Here
 //! orders of one kind share a place, because the later one adds to the earlier:
-//! times only grow, the shortest grace counts, one KILL is enough. Of signals
-//! to pass on [`SIGNALS`] wait, and those that come then are dropped.
+//! times only grow, the shortest grace counts, one KILL is enough. Signals keep
+//! their order among themselves; [`SIGNALS`] of them wait, and those that come
+//! then are dropped.
 //!
 //! Orders that wait together are taken in this order: the go-ahead, times,
-//! signals, the stop, the KILL.
+//! signals, the stop, the KILL. A KILL takes a go-ahead that still waits away.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +30,14 @@ struct Waiting {
     grace: Option<Duration>,
     kill: bool,
     closed: bool,
+}
+
+impl Waiting {
+    /// Everything is to be killed, and nothing is to begin before that.
+    fn end(&mut self) {
+        self.start = None;
+        self.kill = true;
+    }
 }
 
 type Shared = Arc<Mutex<Waiting>>;
@@ -69,7 +78,7 @@ impl OrderSender {
             GuardianOrder::Stop { grace } => {
                 waiting.grace = Some(waiting.grace.map_or(grace, |it| it.min(grace)));
             }
-            GuardianOrder::Kill => waiting.kill = true,
+            GuardianOrder::Kill => waiting.end(),
         }
     }
 }
@@ -77,7 +86,7 @@ impl OrderSender {
 impl Drop for OrderSender {
     fn drop(&mut self) {
         let mut waiting = lock(&self.0);
-        waiting.kill = true;
+        waiting.end();
         waiting.closed = true;
     }
 }
@@ -150,10 +159,16 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_that_is_dropped_orders_the_kill() {
+    fn a_handle_that_is_dropped_orders_the_kill_and_takes_its_go_ahead_back() {
         let (sender, receiver) = order_mailbox();
         assert_eq!(receiver.next(), None);
         assert!(!receiver.is_closed());
+        sender.send(GuardianOrder::Start(Start {
+            argv: vec!["true".into()],
+            env: Vec::new(),
+            drain_at: at(1),
+            kill_at: at(2),
+        }));
         drop(sender);
         assert!(receiver.is_closed());
         assert_eq!(all(&receiver), [GuardianOrder::Kill]);
