@@ -467,17 +467,16 @@ impl Identity {
     ///
     /// What the other says is judged by its cluster, its term and its log, and
     /// never by whether this server's own members have it, with that disk or at
-    /// all: those members may be out of date, and if the only server that has
-    /// everything were refused by one that lags, a majority could be up and
-    /// nobody be elected for ever. That is safe.
+    /// all: those members may be out of date. If one that lags refused the
+    /// only server that has everything, a majority could be up and yet never
+    /// elect a leader. To let it talk is safe.
     ///
-    /// A vote for a server that is no member any more elects nobody: such a
-    /// server counts the votes of *its* members, and a majority of these shares
-    /// a disk with every majority of the members that follow, whose log is
-    /// better; and it asks first whether it would win, so that nobody is
-    /// disturbed who hears a leader. What
-    /// *adds* to a majority is counted by number and disk, where it is counted
-    /// (`node/candidate.rs`, `node/leader.rs`).
+    /// A vote does not elect a server that was removed. Such a server counts
+    /// the votes of *its* members. A majority of these shares a disk with each
+    /// majority of later members, and that disk's log is better, so it refuses.
+    /// Pre-vote keeps the removed server from disturbing those that hear a
+    /// leader. What *adds* to a majority is counted by number and disk, where it
+    /// is counted (`node/candidate.rs`, `node/leader.rs`).
     ///
     /// # Errors
     /// If it is a stranger: of another cluster, or under this server's own

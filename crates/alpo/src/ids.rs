@@ -15,7 +15,7 @@ use core::fmt;
 use tenure_core::ids::Term;
 
 /// The log's own time, in nanoseconds since the log began. It runs only
-/// while somebody leads.
+/// while a leader appends entries.
 pub type LogTime = u64;
 
 /// A server's configured number, unique in its cluster; from 1.

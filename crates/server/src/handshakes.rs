@@ -9,8 +9,8 @@
 //!
 //! Addresses have turns one after the other, however many connections wait of
 //! each (an address is an IPv4 address, or a network of IPv6 of 64 bits, as in
-//! [`network`]). Of one address the newest is first: whoever sent one that has
-//! waited for long has most likely given it up. Addresses that belong here, of
+//! [`network`]). Of one address the newest is first: the client of one that
+//! has waited for long has most likely given it up. Addresses that belong here, of
 //! members and of callers that were let in before, have a rate of their own, so
 //! that they do not wait behind strangers.
 //!

@@ -3,7 +3,7 @@
 //! An entry waits for all before it: for their bytes on the slowest way to a
 //! majority, a link or a disk. So the leader appends no more than commits
 //! within a part of a second, and keeps the rest where it can still choose
-//! ([`super::fair_queue`]). How much that is nobody knows beforehand.
+//! ([`super::fair_queue`]). The leader does not know beforehand how much that is.
 //!
 //! The delay from appending an entry to committing it says how long the queue
 //! before it was; the least delay of this leadership is that of an empty one.
@@ -55,7 +55,7 @@ impl AdmissionWindow {
     }
 
     /// A proposal waits.
-    pub(super) const fn is_full(&mut self) {
+    pub(super) const fn note_wait(&mut self) {
         self.is_used_up = true;
     }
 
@@ -100,10 +100,10 @@ mod tests {
         let first = window.bytes(&config);
         window.committed(1, 5 * MILLI, 1, &config);
         assert_eq!(window.bytes(&config), first, "nothing has waited");
-        window.is_full();
+        window.note_wait();
         window.committed(2, 5 * MILLI, 10, &config);
         assert_eq!(window.bytes(&config), first + first / 4);
-        window.is_full();
+        window.note_wait();
         window.committed(10, 5 * MILLI, 20, &config);
         assert_eq!(window.bytes(&config), first + first / 4, "of before");
         window.committed(11, 300 * MILLI, 20, &config);
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(window.bytes(&config), config.append_bytes / 8);
         // A disk or a link that has become slower for good is no queue.
         for id in 1..100 {
-            window.is_full();
+            window.note_wait();
             window.committed(200 + id, 310 * MILLI, 200 + id, &config);
         }
         assert_eq!(window.bytes(&config), config.uncommitted_bytes);
@@ -125,7 +125,7 @@ mod tests {
         let config = Config::default();
         let mut window = AdmissionWindow::default();
         for id in 1..20 {
-            window.is_full();
+            window.note_wait();
             window.committed(id, 2_000 * MILLI, id, &config);
         }
         assert!(window.bytes(&config) > 16 << 20);

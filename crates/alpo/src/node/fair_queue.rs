@@ -2,7 +2,7 @@
 //!
 //! The log is one queue: what is appended is sent and synced in its order. So
 //! a leader appends no more than drains soon ([`super::admission_window`]), and
-//! what is beyond waits here, where it stands in nobody's way. Every opener of
+//! what is beyond waits here, where it delays no other caller. Every opener of
 //! sessions (a token, or an address) has its turn, and among its sessions each
 //! has; requests of one session keep their order, which their serials need. A
 //! turn is worth [`QUANTUM`] bytes, and a request that is larger saves up for
@@ -75,7 +75,7 @@ impl Flow {
 }
 
 /// Something whose turn may come.
-trait Line: Default {
+trait RequestQueue: Default {
     /// How heavy is what comes next; `None` if nothing waits. It stays the
     /// same until it is taken, or something is added.
     fn next(&mut self) -> Option<usize>;
@@ -87,7 +87,7 @@ trait Line: Default {
 /// The requests of one session.
 type Session = VecDeque<Waiting>;
 
-impl Line for Session {
+impl RequestQueue for Session {
     fn next(&mut self) -> Option<usize> {
         self.front().map(|it| it.weight)
     }
@@ -97,37 +97,37 @@ impl Line for Session {
     }
 }
 
-/// Lines that take turns.
+/// Queues that take turns.
 #[derive(Clone, Debug)]
-struct Turns<K, L> {
-    lines: BTreeMap<K, Share<L>>,
+struct Turns<K, Q> {
+    queues: BTreeMap<K, Share<Q>>,
     /// Whose turn it is, first.
     order: VecDeque<K>,
 }
 
 #[derive(Clone, Default, Debug)]
-struct Share<L> {
-    line: L,
+struct Share<Q> {
+    queue: Q,
     /// Bytes that it may still take.
     credit: usize,
     /// It was found empty at its turn, and the others have theirs since.
     passed: bool,
 }
 
-impl<K, L> Default for Turns<K, L> {
+impl<K, Q> Default for Turns<K, Q> {
     fn default() -> Self {
         Self {
-            lines: BTreeMap::new(),
+            queues: BTreeMap::new(),
             order: VecDeque::new(),
         }
     }
 }
 
-impl<K: Ord + Copy, L: Line> Turns<K, L> {
-    /// The line of `key`, which is about to get something.
-    fn line(&mut self, key: K) -> &mut L {
+impl<K: Ord + Copy, Q: RequestQueue> Turns<K, Q> {
+    /// The queue of `key`, which is about to get something.
+    fn queue_of(&mut self, key: K) -> &mut Q {
         let order = &mut self.order;
-        let share = self.lines.entry(key).or_insert_with(|| {
+        let share = self.queues.entry(key).or_insert_with(|| {
             order.push_front(key);
             Share {
                 credit: QUANTUM,
@@ -135,21 +135,21 @@ impl<K: Ord + Copy, L: Line> Turns<K, L> {
             }
         });
         share.passed = false;
-        &mut share.line
+        &mut share.queue
     }
 }
 
-impl<K: Ord + Copy, L: Line> Line for Turns<K, L> {
+impl<K: Ord + Copy, Q: RequestQueue> RequestQueue for Turns<K, Q> {
     fn next(&mut self) -> Option<usize> {
         loop {
-            let share = self.lines.get_mut(self.order.front()?)?;
-            match share.line.next() {
+            let share = self.queues.get_mut(self.order.front()?)?;
+            match share.queue.next() {
                 Some(weight) if weight <= share.credit => return Some(weight),
                 Some(_) => share.credit = share.credit.saturating_add(QUANTUM),
                 None if !share.passed => share.passed = true,
                 None => {
                     let gone = self.order.pop_front()?;
-                    self.lines.remove(&gone);
+                    self.queues.remove(&gone);
                     continue;
                 }
             }
@@ -159,9 +159,9 @@ impl<K: Ord + Copy, L: Line> Line for Turns<K, L> {
 
     fn pop(&mut self) -> Option<Waiting> {
         let weight = self.next()?;
-        let share = self.lines.get_mut(self.order.front()?)?;
+        let share = self.queues.get_mut(self.order.front()?)?;
         share.credit -= weight;
-        share.line.pop()
+        share.queue.pop()
     }
 }
 
@@ -209,8 +209,8 @@ impl FairQueue {
         self.bytes += waiting.weight;
         *self.held.entry(flow.opener).or_default() += waiting.weight;
         *self.sessions.entry(flow.session).or_default() += 1;
-        let sessions = self.openers.line(flow.opener);
-        sessions.line(flow.session).push_back(waiting);
+        let sessions = self.openers.queue_of(flow.opener);
+        sessions.queue_of(flow.session).push_back(waiting);
     }
 
     /// How heavy the next one is.
@@ -222,7 +222,7 @@ impl FairQueue {
     pub(super) fn pop(&mut self) -> Option<Waiting> {
         self.openers.next()?;
         let opener = *self.openers.order.front()?;
-        let sessions = &mut self.openers.lines.get_mut(&opener)?.line;
+        let sessions = &mut self.openers.queues.get_mut(&opener)?.queue;
         sessions.next()?;
         let session = *sessions.order.front()?;
         let taken = self.openers.pop()?;
@@ -235,9 +235,9 @@ impl FairQueue {
 
     /// The tokens of all that wait.
     pub(super) fn into_tokens(self) -> impl Iterator<Item = u64> {
-        let openers = self.openers.lines.into_values();
-        let sessions = openers.flat_map(|it| it.line.lines.into_values());
-        let waiting = sessions.flat_map(|it| it.line);
+        let openers = self.openers.queues.into_values();
+        let sessions = openers.flat_map(|it| it.queue.queues.into_values());
+        let waiting = sessions.flat_map(|it| it.queue);
         waiting.map(|it| it.token)
     }
 }

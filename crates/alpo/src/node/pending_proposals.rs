@@ -99,7 +99,7 @@ impl PendingProposals {
         if !self.queue.has_room(flow, waiting.weight, free) {
             return false;
         }
-        self.window.is_full();
+        self.window.note_wait();
         self.queue.push(flow, waiting);
         true
     }
@@ -108,7 +108,7 @@ impl PendingProposals {
     pub(super) fn next_turn(&mut self, config: &Config) -> Option<Waiting> {
         let weight = self.queue.next()?;
         if !self.fits_window(config, weight) {
-            self.window.is_full();
+            self.window.note_wait();
             return None;
         }
         self.queue.pop()
