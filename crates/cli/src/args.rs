@@ -232,7 +232,7 @@ pub(crate) enum Command {
     /// The token is for the client; servers are given its SHA-256 only. Read
     /// and write are of registers by the beginnings of their keys, campaign of
     /// elections by the beginnings of their names, operate of groups by their
-    /// names. Write never includes operate.
+    /// names. The write of a token that this command makes never includes operate.
     #[cfg(feature = "tenure")]
     Token(Token),
     /// Look into the data directory of a server; nothing in it is changed.
