@@ -37,8 +37,9 @@ pub struct Config {
     pub append_bytes: usize,
     /// Bytes of a snapshot in one request.
     pub chunk_bytes: usize,
-    /// Bytes of entries that may be uncommitted; proposals beyond are
-    /// refused with [`Refusal::Busy`](super::Refusal::Busy).
+    /// Bytes of entries that are uncommitted and of proposals that wait for
+    /// their turn, together; what is beyond is refused with
+    /// [`Refusal::Busy`](super::Refusal::Busy).
     pub uncommitted_bytes: usize,
     /// How long a batch may wait for a leader's own disk, while those of the
     /// others are enough, before it hands over to one of them. At least 5 s.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tenure_alpo::{
     Answer, Body, ClientRequest, ClusterId, ClusterVersion, Command, Config, Entry, Envelope,
     Identity, Input, Limits, Membership, Node, OpenSession, Operation, Outcome, Output,
-    OwnershipProof, Position, Recovered, Request, ServerId, SessionOpener, SessionOwner, Snapshot,
-    State, StorageId,
+    OwnershipProof, Position, Recovered, Refusal, Request, ServerId, SessionOpener, SessionOwner,
+    Snapshot, State, StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::rng::Rng;
@@ -157,7 +157,11 @@ impl Cluster {
     }
 
     fn open(&mut self, opener: SessionOpener) -> u64 {
-        let mut opening = OpenSession::unowned(u64::try_from(HOUR.as_nanos()).expect("short"));
+        self.open_for(HOUR, opener)
+    }
+
+    fn open_for(&mut self, ttl: Duration, opener: SessionOpener) -> u64 {
+        let mut opening = OpenSession::unowned(u64::try_from(ttl.as_nanos()).expect("short"));
         opening.owner = SessionOwner {
             secret: PROOF.secret,
             opener,
@@ -286,4 +290,81 @@ fn small_writes_of_others_wait_for_a_part_of_a_second_beside_a_flood() {
             assert!(share > 80, "{bytes}: {share} of 100 bytes were used");
         }
     }
+}
+
+/// 40 sessions of one caller, each with a request of a megabyte: all of them
+/// have their turn within seven seconds, and live for two without one.
+#[test]
+fn a_session_does_not_expire_while_its_request_waits_for_its_turn() {
+    let mut cluster = Cluster::start();
+    let opener = SessionOpener::Token([1; 16]);
+    let live = Duration::from_secs(2);
+    let sessions: Vec<u64> = (0..40).map(|_| cluster.open_for(live, opener)).collect();
+    let ask = |cluster: &mut Cluster, session| cluster.append(session, 1, 1_000_000);
+    let mut waits: Vec<u64> = sessions.iter().map(|it| ask(&mut cluster, *it)).collect();
+    let begun = cluster.now;
+    while !waits.is_empty() {
+        cluster.step();
+        assert!(cluster.now < begun + 20_000, "{} wait", waits.len());
+        for (token, took, answer) in &cluster.answered {
+            assert!(
+                matches!(answer, Answer::Done(Outcome::Appended(_))),
+                "{answer:?} after {took} ms"
+            );
+            waits.retain(|it| it != token);
+        }
+    }
+    assert!(
+        cluster.now > begun + 5_000,
+        "they waited for longer than they live"
+    );
+    // Nothing of them waits any more: they end.
+    let ends = cluster.now + 3_000;
+    while cluster.now < ends {
+        cluster.step();
+    }
+    let token = cluster.append(sessions[0], 2, 10);
+    while !cluster.answered.iter().any(|(it, ..)| *it == token) {
+        cluster.step();
+    }
+    let (.., answer) = &cluster.answered[0];
+    assert_eq!(*answer, Answer::Done(Outcome::SessionExpired));
+}
+
+/// What is known already is told at once, even behind what its session has
+/// asked for; and nobody's requests wait in a session that is not theirs.
+#[test]
+fn what_needs_no_entry_waits_for_no_turn() {
+    let mut cluster = Cluster::start();
+    let session = cluster.open(SessionOpener::Token([1; 16]));
+    let first = cluster.append(session, 1, 100);
+    while !cluster.answered.iter().any(|(it, ..)| *it == first) {
+        cluster.step();
+    }
+    for serial in 2..40 {
+        cluster.append(session, serial, 1_000_000);
+    }
+    let again = cluster.append(session, 1, 100);
+    let foreign = Command {
+        session,
+        serial: 40,
+        outstanding: 1,
+        operation: Operation::KeepAlive,
+    };
+    let proof = OwnershipProof::of_secret([8; 16]);
+    let foreign = cluster.ask(ClientRequest::Command(foreign, proof));
+    cluster.step();
+    let told: BTreeMap<_, _> = cluster
+        .answered
+        .iter()
+        .map(|(it, _, answer)| (*it, answer))
+        .collect();
+    assert!(
+        matches!(told.get(&again), Some(Answer::Done(Outcome::Appended(_)))),
+        "{told:?}"
+    );
+    assert_eq!(
+        told.get(&foreign),
+        Some(&&Answer::Refused(Refusal::NotOwner))
+    );
 }

@@ -12,6 +12,9 @@
 //! is not read thus fills its own part, and a caller with many connections
 //! the caller's. Health probes and the calls of operators have room of their
 //! own above the bounds of all others.
+//!
+//! Of requests over exchanges their number is counted too ([`Pipelined`]): a
+//! server has places for so many at a time.
 
 mod bounds;
 mod connection;
@@ -28,7 +31,7 @@ use tenure_api::v1::{self, Cause};
 
 use bounds::{
     ANSWERS, ANSWERS_KEPT, ANSWERS_STRANGERS, ANSWERS_STRANGERS_KEPT, BODIES, BULK, Bounds, CALLS,
-    CALLS_KEPT, MIB, NEWS, SCARCE, STRANGERS, STRANGERS_KEPT,
+    CALLS_KEPT, MIB, NEWS, PIPELINED, SCARCE, STRANGERS, STRANGERS_KEPT,
 };
 
 pub(super) use connection::Connection;
@@ -72,6 +75,8 @@ struct Usage {
     answers: ByteGauge,
     /// Of answers, what streams have made.
     streamed: ByteGauge,
+    /// How many requests over exchanges are under way.
+    pipelined: AtomicUsize,
 }
 
 /// Who is counted as one.
@@ -354,6 +359,55 @@ pub(super) struct Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         self.place.asked(self.bytes);
+    }
+}
+
+/// The requests of one exchange that are under way: asked for, and not answered
+/// or, if nobody takes the answers any more, not done.
+#[derive(Debug)]
+pub(super) struct Pipelined {
+    place: Arc<CallerAccount>,
+    count: AtomicUsize,
+}
+
+impl Pipelined {
+    pub(super) const fn new(place: Arc<CallerAccount>) -> Self {
+        let count = AtomicUsize::new(0);
+        Self { place, count }
+    }
+
+    fn counts(&self) -> [&AtomicUsize; 3] {
+        let CallerAccount {
+            caller, account, ..
+        } = &*self.place;
+        [&self.count, &caller.pipelined, &account.all.pipelined]
+    }
+
+    /// How many more there may be: then as many are of this caller as are free
+    /// for all once more (see [`CallerAccount::within`]).
+    pub(super) fn left(&self) -> usize {
+        let [_, caller, all] = self.counts().map(|it| it.load(Ordering::Relaxed));
+        PIPELINED.saturating_sub(all).saturating_sub(caller) / 2
+    }
+
+    /// So many more are under way.
+    pub(super) fn begin(&self, requests: usize) {
+        for count in self.counts() {
+            count.fetch_add(requests, Ordering::Relaxed);
+        }
+    }
+
+    /// So many are no more.
+    pub(super) fn end(&self, requests: usize) {
+        for count in self.counts() {
+            count.fetch_sub(requests, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Pipelined {
+    fn drop(&mut self) {
+        self.end(self.count.load(Ordering::Relaxed));
     }
 }
 

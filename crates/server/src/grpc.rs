@@ -18,7 +18,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::account::{CallerAccount, Charge, FlowControl, Reserved, StreamKind};
+use super::account::{CallerAccount, Charge, FlowControl, Pipelined, Reserved, StreamKind};
 use super::audit::Entry;
 use super::caller_proof::CallerProof;
 use super::errors::{busy, invalid};
@@ -290,6 +290,7 @@ impl Pipeline for ServerHandle {
         caller.granted().map_err(status)?;
         let (sender, messages) = mpsc::channel(ANSWERS_MAX);
         let place = Self::place(&caller).map_err(status)?;
+        let requests_under_way = Pipelined::new(Arc::clone(place));
         let exchange = Exchange {
             handle: self.clone(),
             room: FlowControl::new(place, StreamKind::Answers),
@@ -297,7 +298,7 @@ impl Pipeline for ServerHandle {
             caller,
             pages: Vec::new(),
             sender,
-            sink: Arc::default(),
+            sink: Arc::new(AnswerQueue::new(requests_under_way)),
             under_way: 0,
             proven: ProvenSessions::default(),
         };
@@ -332,6 +333,7 @@ impl Exchange {
             tokio::select! {
                 answers = self.sink.take() => {
                     self.under_way -= answers.len();
+                    self.sink.requests.end(answers.len());
                     let mut answers = answers.into_iter();
                     while answers.len() > 0 {
                         let sent = async {
@@ -348,7 +350,7 @@ impl Exchange {
                         place.send(Ok((message, self.place.charge(bytes, None))));
                     }
                 }
-                message = requests.message::<v1::Requests>(), if open && self.under_way < STREAM_MAX => {
+                message = requests.message::<v1::Requests>(), if open && self.may_read() => {
                     match message {
                         Ok(Some(message)) => {
                             if self.ask(message).await.is_err() {
@@ -373,20 +375,30 @@ impl Exchange {
         }
     }
 
+    /// Whether another message may be read. If none of this stream is under
+    /// way, no answer would be the occasion to ask again.
+    fn may_read(&self) -> bool {
+        self.under_way == 0 || self.under_way < STREAM_MAX && self.sink.requests.left() > 0
+    }
+
+    /// How many more requests of a message are handed on.
+    fn left(&self) -> usize {
+        (STREAM_MAX + OVER_MAX - self.under_way).min(self.sink.requests.left())
+    }
+
     /// Hands the requests of a message on, and answers those that are refused.
     /// Others have their turn after each [`IN_A_ROW`] of work. Fails once
     /// nobody waits for answers any more.
     async fn ask(&mut self, message: v1::Requests) -> Result<(), Closed> {
-        let most = STREAM_MAX + OVER_MAX - self.under_way;
         let granted = self.caller.granted();
-        let (mut taken, mut work) = (0, 0);
+        let (mut left, mut work) = (self.left(), 0);
         let (mut events, mut refused) = (Vec::new(), Vec::new());
         for request in message.requests {
             let number = request.number;
             // Whatever becomes of the request itself.
             let proof = self.proven.by(&request, self.handle.proof(&self.caller));
             let may_be = match (asks_as(&request, &granted), &proof) {
-                _ if taken >= most => Err(self.busy()),
+                _ if left == 0 => Err(self.busy()),
                 (Some((granted, session)), Ok(proof)) => {
                     self.handle.may_hold(granted, session, proof.claim).await
                 }
@@ -396,7 +408,7 @@ impl Exchange {
             match self.judge(request, &granted, proof) {
                 Ok(event) => {
                     events.push(event);
-                    (taken, work) = (taken + 1, work + 1);
+                    (left, work) = (left - 1, work + 1);
                 }
                 Err(error) => {
                     let what = Some(v1::answer::What::Error(error));
@@ -412,6 +424,7 @@ impl Exchange {
                 work = 0;
                 self.hand_on(&mut events, &mut refused).await?;
                 yield_now().await;
+                left = self.left();
             }
         }
         self.hand_on(&mut events, &mut refused).await
@@ -423,6 +436,7 @@ impl Exchange {
         refused: &mut Vec<v1::Answer>,
     ) -> Result<(), Closed> {
         self.under_way += events.len();
+        self.sink.requests.begin(events.len());
         self.handle.inbox.put_all(events.drain(..));
         if refused.is_empty() {
             return Ok(());

@@ -15,6 +15,7 @@ use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tokio::sync::{Notify, oneshot};
 
+use super::account::Pipelined;
 use super::audit::Entry;
 use super::quota_usage::Quota;
 use crate::transport::Greeting;
@@ -171,13 +172,24 @@ impl ReplyTo {
 }
 
 /// Answers that wait to be sent over one stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct AnswerQueue {
+    /// What they are answers to. It is counted here, where each request that
+    /// is under way holds it: they are under way also if the stream has ended.
+    pub(super) requests: Pipelined,
     answers: Mutex<Vec<(StreamRequest, TimedAnswer)>>,
     more: Notify,
 }
 
 impl AnswerQueue {
+    pub(super) fn new(requests: Pipelined) -> Self {
+        Self {
+            requests,
+            answers: Mutex::default(),
+            more: Notify::default(),
+        }
+    }
+
     fn put(&self, ticket: StreamRequest, told: TimedAnswer) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.push((ticket, told));

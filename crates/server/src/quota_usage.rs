@@ -27,12 +27,16 @@
 //! one after the other do not pass a quota together. What a leader does not
 //! know of is what one before it had under way, and what was asked of it
 //! before it was ready: a quota is passed by that, at most by the uncommitted
-//! entries of a leader (64 MiB) for each of the two.
+//! entries of a leader (64 MiB) for each of the two. By as much it is passed
+//! where a register is deleted, or made smaller, and written again before that
+//! was done: its room counts as taken until then, and is taken by others after.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use tenure_alpo::{
-    ClientRequest, Fingerprint, Node, Operation, QuotaExceeded, Refusal, SessionOpener, State,
+    ClientRequest, Fingerprint, Node, Operation, QuotaExceeded, Refusal, SessionId, SessionOpener,
+    State,
 };
 use tenure_api::v1::{self, Cause};
 use tenure_core::cas::{Change, Stamp, Write};
@@ -243,12 +247,27 @@ impl PrefixUsage {
     }
 }
 
+/// The session of a command, and its serial.
+type CommandId = (SessionId, u64);
+
+/// A command that was proposed, and not answered yet.
+#[derive(Debug)]
+struct UnderWay {
+    /// How many times it was sent.
+    sent: usize,
+    key: Key,
+    size: Size,
+}
+
 /// What registers take, and what commands under way may add.
 #[derive(Debug)]
 pub(super) struct QuotaUsage {
     /// What all together may take.
     most: Size,
-    under_way: HashMap<u64, (Key, Size)>,
+    /// By session and serial: one that is sent again is done once.
+    under_way: HashMap<CommandId, UnderWay>,
+    /// By the token under which they were proposed.
+    tokens: HashMap<u64, CommandId>,
     growing: Size,
     below: BTreeMap<String, PrefixUsage>,
     /// The last change that is counted below them.
@@ -260,6 +279,7 @@ impl QuotaUsage {
         Self {
             most,
             under_way: HashMap::new(),
+            tokens: HashMap::new(),
             growing: Size::default(),
             below: BTreeMap::new(),
             revision: 0,
@@ -289,19 +309,39 @@ impl QuotaUsage {
         {
             return ClientRequest::Repeat(Box::new((command, claim, refusal)));
         }
-        self.growing.add(wanted.size);
-        for below in self.around(&wanted.key) {
-            below.growing.add(wanted.size);
-        }
-        self.under_way.insert(token, (wanted.key, wanted.size));
+        let id = (command.session, command.serial);
+        self.begin(token, id, (wanted.key, wanted.size));
         ClientRequest::Command(command, claim)
+    }
+
+    /// The command is under way, once more perhaps.
+    fn begin(&mut self, token: u64, id: CommandId, (key, size): (Key, Size)) {
+        self.tokens.insert(token, id);
+        if let Some(under_way) = self.under_way.get_mut(&id) {
+            under_way.sent += 1;
+            return;
+        }
+        self.growing.add(size);
+        for below in self.around(&key) {
+            below.growing.add(size);
+        }
+        let sent = 1;
+        self.under_way.insert(id, UnderWay { sent, key, size });
     }
 
     /// The command was answered.
     pub(super) fn over(&mut self, token: u64) {
-        let Some((key, size)) = self.under_way.remove(&token) else {
+        let Some(id) = self.tokens.remove(&token) else {
             return;
         };
+        let Entry::Occupied(mut found) = self.under_way.entry(id) else {
+            return;
+        };
+        found.get_mut().sent -= 1;
+        if found.get().sent > 0 {
+            return;
+        }
+        let UnderWay { key, size, .. } = found.remove();
         self.growing.take(size);
         for below in self.around(&key) {
             below.growing.take(size);
@@ -397,7 +437,7 @@ impl QuotaUsage {
         let mut begun = false;
         for prefix in new {
             let mut below = PrefixUsage::default();
-            for (key, size) in self.under_way.values() {
+            for UnderWay { key, size, .. } in self.under_way.values() {
                 if key.as_str().starts_with(&*prefix) {
                     below.growing.add(*size);
                 }
@@ -513,5 +553,33 @@ pub(super) fn no_room(why: &QuotaExceeded) -> v1::Error {
     v1::Error {
         quota: true,
         ..error(Cause::TooLarge, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_is_sent_again_counts_once() {
+        let size = |bytes| Size {
+            bytes,
+            registers: 1,
+        };
+        let key = |name| Key::new(name).expect("a key");
+        let mut usage = QuotaUsage::new(size(1_000));
+        usage.begin(1, (7, 1), (key("a"), size(100)));
+        // What the second time finds there does not matter.
+        usage.begin(2, (7, 1), (key("a"), size(60)));
+        usage.begin(3, (7, 2), (key("b"), size(10)));
+        assert_eq!((usage.growing.bytes, usage.growing.registers), (110, 2));
+        usage.over(1);
+        assert_eq!((usage.growing.bytes, usage.growing.registers), (110, 2));
+        usage.over(2);
+        assert_eq!((usage.growing.bytes, usage.growing.registers), (10, 1));
+        usage.over(3);
+        usage.over(3);
+        assert_eq!(usage.growing, Size::default());
+        assert!(usage.under_way.is_empty() && usage.tokens.is_empty());
     }
 }

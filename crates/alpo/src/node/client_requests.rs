@@ -46,7 +46,6 @@ impl Leader {
     ///
     /// What an operator asks for is small, and does not wait.
     fn waits_its_turn(&self, server: &Server, ask: &ClientRequest) -> Option<(Flow, usize)> {
-        let pending = &self.pending_proposals;
         let entry = |payload| Entry {
             id: 0,
             term: Term::ZERO,
@@ -56,25 +55,18 @@ impl Leader {
         match ask {
             ClientRequest::Open(OpenSession { ttl, owner, .. }) => {
                 let weight = entry(Payload::Open { ttl: *ttl }).weight();
-                let waits = pending.is_crowded(&server.config, weight);
+                let waits = self.pending_proposals.is_crowded(&server.config, weight);
                 waits.then(|| (Flow::new(owner.opener, 0), weight))
             }
             ClientRequest::Command(command, proof) => {
                 let weight = entry(Payload::NoOp).weight() + command.operation.weight();
-                // What keeps a session alive is small, and late it is in vain: it
-                // waits for what its own session has asked for, and for nothing
-                // else.
-                let waits = pending.queues(command.session)
-                    || pending.is_crowded(&server.config, weight)
-                        && command.operation != Operation::KeepAlive
-                        && matches!(pending.judge(server, command, proof), Admission::Append);
+                let waits = self.command_waits(server, (command, proof), weight, false);
                 waits.then(|| (Self::flow(server, command), weight))
             }
-            // Whether it is new is known when those before it are in the log.
             ClientRequest::Repeat(it) => {
-                let command = &it.0;
+                let (command, proof, _) = &**it;
                 let weight = entry(Payload::NoOp).weight() + command.operation.weight();
-                let waits = pending.queues(command.session);
+                let waits = self.command_waits(server, (command, proof), weight, true);
                 waits.then(|| (Self::flow(server, command), weight))
             }
             ClientRequest::End { .. }
@@ -82,6 +74,33 @@ impl Leader {
             | ClientRequest::Change(_)
             | ClientRequest::ChangeOf { .. }
             | ClientRequest::Transfer(_) => None,
+        }
+    }
+
+    /// Whether a command has to wait for its turn; `refused`, if it is not
+    /// appended when that has come.
+    fn command_waits(
+        &self,
+        server: &Server,
+        (command, proof): (&Command, &OwnershipProof),
+        weight: usize,
+        refused: bool,
+    ) -> bool {
+        let pending = &self.pending_proposals;
+        let behind = pending.queues(command.session);
+        if !behind && (refused || !pending.is_crowded(&server.config, weight)) {
+            return false;
+        }
+        match pending.judge(server, command, proof) {
+            // What keeps a session alive is small, and late it is in vain: it
+            // waits for what its own session has asked for, and for nothing
+            // else.
+            Admission::Append => behind || command.operation != Operation::KeepAlive,
+            // This is known when those before it are in the log.
+            Admission::Answer(Answer::Refused(Refusal::OutOfOrder { .. } | Refusal::Window)) => {
+                behind
+            }
+            Admission::Attach(_) | Admission::Answer(_) => false,
         }
     }
 
@@ -205,6 +224,11 @@ impl Leader {
     /// Proposes the end of sessions that were not heard of for too long, those
     /// that are over for longest first; as many as have room
     /// ([`super::session_ends`]). The others' turn comes when these are applied.
+    ///
+    /// A session whose requests wait for their turn was heard of. They renew it
+    /// when they are in the log. Only its owner's wait, and all of them have
+    /// their turn, so nobody else keeps it alive, and they do so no longer than
+    /// the queue takes.
     pub(super) fn expire(&mut self, server: &mut Server) {
         // While it hands over, the transferee must not be given ever more.
         let Some(ready_at) = self.ready_at.filter(|_| self.transfer.is_none()) else {
@@ -219,7 +243,7 @@ impl Leader {
             .filter(|(_, session)| session.expires() <= now)
             .filter(|(_, session)| session.ttl() <= since_ready || hasty)
             .map(|(id, session)| (session.expires(), id))
-            .filter(|(_, id)| !self.expiring.contains(id))
+            .filter(|(_, id)| !self.expiring.contains(id) && !self.pending_proposals.queues(*id))
             .collect();
         over.sort_unstable();
         self.pending_proposals.session_ends.held_back = false;

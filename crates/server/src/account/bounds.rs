@@ -82,3 +82,8 @@ pub(super) const ANSWERS_STRANGERS_KEPT: Bounds = Bounds {
 };
 /// Above this for all, only connections with nothing unread go on.
 pub(super) const SCARCE: usize = 24 * MIB;
+/// Requests over exchanges that may be under way, of all callers: as many of
+/// the 65,536 of a server
+/// ([`ServerConfig::requests`](super::super::config::ServerConfig)) as leave
+/// places for all calls that there may be beside them.
+pub(super) const PIPELINED: usize = 40_960;

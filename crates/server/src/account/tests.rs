@@ -181,3 +181,29 @@ fn callers_that_have_gone_are_forgotten() {
     let callers = account.callers.lock().expect("whole");
     assert!(callers.known.len() <= CALLERS_MIN);
 }
+
+/// Over however many streams somebody asks: there are places for others, and
+/// for calls beside exchanges.
+#[test]
+fn a_caller_leaves_as_many_places_for_requests_as_it_takes() {
+    let account = account();
+    let stream = |from| Pipelined::new(place(&account, from));
+    let greedy: Vec<_> = (0..8).map(|_| stream(1)).collect();
+    for exchange in &greedy {
+        exchange.begin(exchange.left().min(8_192));
+    }
+    assert_eq!(greedy[7].left(), 0);
+    let other = stream(2);
+    assert_eq!(other.left(), PIPELINED / 4);
+    other.begin(other.left());
+    let third = stream(3);
+    assert_eq!(third.left(), PIPELINED / 8);
+    // What is answered makes room, and so does a stream that is over.
+    greedy[0].end(800);
+    assert_eq!(third.left(), PIPELINED / 8 + 400);
+    drop(greedy);
+    assert_eq!(third.left(), PIPELINED * 3 / 8);
+    drop(other);
+    let all = account.all.pipelined.load(Ordering::Relaxed);
+    assert_eq!((all, third.left()), (0, PIPELINED / 2));
+}
