@@ -1,11 +1,7 @@
-//! What can happen in a world, and the queue of what will.
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+//! What can happen in a world.
 
 use tenure_core::ids::Term;
 
-use crate::clock::TrueTime;
 use crate::simulated_process::{GuardianMessage, ProcessInput};
 use crate::simulated_store::StoreCall;
 use crate::swarm::FaultRates;
@@ -91,51 +87,6 @@ pub(crate) enum SimEvent {
     Settled,
     Stable,
     Examined,
-}
-
-/// Everything that will happen.
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
-    heap: BinaryHeap<Reverse<(TrueTime, u64, Slot)>>,
-    sequence: u64,
-}
-
-/// A happening, which has no order of its own: the sequence before it is
-/// never equal.
-#[derive(Debug)]
-struct Slot(SimEvent);
-
-impl PartialEq for Slot {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Slot {}
-
-impl PartialOrd for Slot {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Slot {
-    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
-        std::cmp::Ordering::Equal
-    }
-}
-
-impl Queue {
-    pub(crate) fn push(&mut self, at: TrueTime, happening: SimEvent) {
-        self.sequence += 1;
-        self.heap
-            .push(Reverse((at, self.sequence, Slot(happening))));
-    }
-
-    pub(crate) fn pop(&mut self) -> Option<(TrueTime, SimEvent)> {
-        let Reverse((at, _, Slot(happening))) = self.heap.pop()?;
-        Some((at, happening))
-    }
 }
 
 /// A kind of mishap.

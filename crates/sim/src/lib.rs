@@ -10,7 +10,8 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `world`, `events` | true time, the queue of what will happen, everybody in it |
+//! | `kernel` | what the simulators share |
+//! | `world`, `events` | true time, everybody in it, and what can happen |
 //! | `swarm` | what kind of world, drawn from the seed |
 //! | `simulated_process`, `process`, `leadership`, `application`, `guarded`, `confirming` | drivers, applications and guardians of their work |
 //! | `simulated_store`, `store`, `sessions`, `clock` | the store behind its network; clocks |
@@ -32,6 +33,7 @@ mod events;
 mod faults;
 mod guarded;
 pub mod ha;
+mod kernel;
 mod leadership;
 pub mod linearize;
 mod lossy_store;

@@ -24,7 +24,8 @@ use crate::checkers::{
     Causes, Check, Exclusivity, Finding, Floors, Refusals, Requests, Terms, Works, claim,
 };
 use crate::clock::{DriftModel, MILLI, Node, SECOND, TrueTime, WallClockModel};
-use crate::events::{Queue, SimEvent};
+use crate::events::SimEvent;
+use crate::kernel::Queue;
 use crate::simulated_process::{Actor, Guardian, ProcessInput, RequestSender, SimProcess};
 use crate::simulated_store::{Store, StoreWatch};
 use crate::stats::Stats;
@@ -48,7 +49,7 @@ pub(crate) struct RecoveryExam {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) now: TrueTime,
-    pub(crate) queue: Queue,
+    pub(crate) queue: Queue<SimEvent>,
     pub(crate) rng: Rng,
     /// For what befalls words of work that confirms.
     pub(crate) words: Rng,

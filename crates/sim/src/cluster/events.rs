@@ -1,4 +1,4 @@
-//! What will happen in a world, in which order, and what a row of faults waits for.
+//! What will happen in a world, and what a row of faults waits for.
 
 use tenure_alpo::{Answer, ClientRequest, Hello, ServerId, Snapshot, StorageId};
 
@@ -119,33 +119,6 @@ pub(super) enum Event {
     /// What is committed now must be everywhere at the end.
     Settle,
     End,
-}
-
-/// What is in the queue: ordered by time, then by when it was put there.
-pub(super) struct Queued {
-    pub(super) at: u64,
-    pub(super) order: u64,
-    pub(super) event: Event,
-}
-
-impl PartialEq for Queued {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.order) == (other.at, other.order)
-    }
-}
-
-impl Eq for Queued {}
-
-impl PartialOrd for Queued {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Queued {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
 }
 
 /// What comes next in a row of faults.

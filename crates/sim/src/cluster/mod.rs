@@ -7,7 +7,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `world`, `events` | true time, the queue of what will happen, everybody in it |
+//! | `world`, `events` | true time, everybody in it, and what can happen |
 //! | `swarm` | what kind of world, drawn from the seed |
 //! | `host`, `process`, `network` | machines and what joins them |
 //! | `disk`, `files` | a server's log, and the files that lose it |

@@ -1,7 +1,6 @@
-//! True time, the queue of what will happen, and everybody in it.
+//! True time, and everybody in it.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use tenure_alpo::{
     Body, ClusterId, Input, LogId, Membership, Node, ServerId, State, Status, invariants,
 };
@@ -20,7 +19,7 @@ use super::checkers::session_leases::Holders;
 use super::checkers::{Check, Verdict, broken};
 use super::client::Client;
 use super::copied_disks::{ClonedProcesses, SetBackDisks};
-use super::events::{Event, Queued, Waiting};
+use super::events::{Event, Waiting};
 use super::former_settings::SettingsRollout;
 use super::given_out::ClusterLoss;
 use super::host::Host;
@@ -30,6 +29,7 @@ use super::network::{InFlightMessage, Network};
 use super::reader_state::Readers;
 use super::stats::Stats;
 use super::swarm::{SECOND, Swarm};
+use crate::kernel::Queue;
 use crate::trace::Trace;
 
 /// How the cluster began.
@@ -57,8 +57,7 @@ pub(super) struct PartitionCheck {
 /// Everything.
 pub(super) struct World {
     pub(super) now: u64,
-    queue: BinaryHeap<Reverse<Queued>>,
-    order: u64,
+    queue: Queue<Event>,
     pub(super) rng: Rng,
     pub(super) swarm: Swarm,
     pub(super) settings_rollout: SettingsRollout,
@@ -130,8 +129,7 @@ impl World {
         let (least, most, strictly) = settings_rollout.timeouts(&swarm.config);
         Self {
             now: 0,
-            queue: BinaryHeap::new(),
-            order: 0,
+            queue: Queue::default(),
             hosts,
             network: Network::new(swarm.servers),
             delayed_messages: DelayedMessages::default(),
@@ -170,12 +168,7 @@ impl World {
     }
 
     pub(super) fn after(&mut self, delay: u64, event: Event) {
-        self.order += 1;
-        self.queue.push(Reverse(Queued {
-            at: self.now.saturating_add(delay),
-            order: self.order,
-            event,
-        }));
+        self.queue.push(self.now.saturating_add(delay), event);
     }
 
     /// Runs to the end, or to the first broken rule.
@@ -201,7 +194,7 @@ impl World {
         self.plan_loss();
         self.after(self.swarm.storm, Event::Heal);
         self.plot_the_end();
-        while let Some(Reverse(Queued { at, event, .. })) = self.queue.pop() {
+        while let Some((at, event)) = self.queue.pop() {
             self.now = at;
             self.stats.events += 1;
             if let Event::End = event {

@@ -1,13 +1,9 @@
-//! What can happen in a world, and the queue of what will.
-
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+//! What can happen in a world.
 
 use tenure_group::{Input, Run};
 
 use super::simulated_store::GroupStoreCall;
 use super::swarm::GroupFaultRates;
-use crate::clock::TrueTime;
 
 /// What can happen.
 #[derive(Debug)]
@@ -64,31 +60,6 @@ pub(super) enum GroupEvent {
     Settled,
     Examined,
     Collected,
-}
-
-/// Everything that will happen, in order.
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    pub(super) heap: BinaryHeap<Reverse<(TrueTime, u64)>>,
-    pub(super) slots: BTreeMap<u64, GroupEvent>,
-    pub(super) sequence: u64,
-}
-
-impl Queue {
-    pub(super) fn push(&mut self, at: TrueTime, happening: GroupEvent) {
-        self.sequence += 1;
-        self.heap.push(Reverse((at, self.sequence)));
-        self.slots.insert(self.sequence, happening);
-    }
-
-    pub(super) fn pop(&mut self) -> Option<(TrueTime, GroupEvent)> {
-        let Reverse((at, number)) = self.heap.pop()?;
-        Some((at, self.slots.remove(&number)?))
-    }
-
-    pub(super) fn next_at(&self) -> Option<TrueTime> {
-        self.heap.peek().map(|Reverse((at, _))| *at)
-    }
 }
 
 /// A kind of mishap.

@@ -10,7 +10,7 @@ use tenure_core::rng::Rng;
 use tenure_group::NodeId;
 
 use super::checkers::{Check, CheckerState, Finding, Once, Writer};
-use super::events::{GroupEvent, Queue};
+use super::events::GroupEvent;
 use super::options::Options;
 use super::simulated_agent::Agent;
 use super::simulated_store::{GroupStoreDamage, GroupStoreWatch, Store};
@@ -18,6 +18,7 @@ use super::stats::Stats;
 use super::swarm::Swarm;
 use super::tickets::Users;
 use crate::clock::{DriftModel, Node as Machine, SECOND, TrueTime, WallClockModel};
+use crate::kernel::Queue;
 use crate::trace::Trace;
 
 /// What a healed world is examined in.
@@ -40,7 +41,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) now: TrueTime,
-    pub(super) queue: Queue,
+    pub(super) queue: Queue<GroupEvent>,
     pub(super) rng: Rng,
     pub(super) swarm: Swarm,
     pub(super) machines: Vec<Machine>,
