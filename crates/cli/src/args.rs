@@ -255,6 +255,7 @@ pub(crate) enum Command {
 Examples:
   tenure run payroll --store postgres://db/app --lease 10s -- ./pay-everyone --all
   tenure run backup --once -- sh -c 'pg_dump app > /backup/$TENURE_TERM.sql'
+    (once for each process that stands: on two machines it makes two backups, one after the other)
   tenure run web --advertise 10.0.0.7:8443 --restart on-failure -- ./server")]
 pub(crate) struct Run {
     /// What is being led, e.g. payroll.

@@ -1,4 +1,5 @@
-//! Proposals that wait until the log has room for them, and whose turn it is.
+//! Proposals that wait until the log has room for them, and whose turn it is: the
+//! backpressure on writes, and fair queueing among those who write.
 //!
 //! The log is one queue: what is appended is sent and synced in its order. So
 //! a leader appends no more than drains soon ([`super::admission_window`]), and

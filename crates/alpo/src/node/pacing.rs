@@ -1,4 +1,5 @@
-//! How much of the log may be on its way to one peer.
+//! Flow control of entries (etcd: `Inflights`): how much of the log may be on its
+//! way to one peer.
 //!
 //! Heartbeats share a connection with entries, and what is sent before them
 //! arrives before them. So entries on their way must be fewer than the link
@@ -15,9 +16,9 @@
 //! If that is more than a quarter of the timeout, half as much may be on its
 //! way from now on; if the queue is short and the window was used up, a quarter
 //! more, or twice as much as long as there never was a queue (slow start). It
-//! begins with the least. So an empty link is filled within some heartbeats, and its queue stays
-//! below about half of a timeout. This is how Vegas and LEDBAT pace a
-//! connection; a loss says nothing here, since a connection loses nothing while
+//! begins with the least. So an empty link is filled within some heartbeats, and
+//! its queue stays below about half of a timeout. This is how Vegas and LEDBAT pace
+//! a connection; a loss says nothing here, since a connection loses nothing while
 //! it is up.
 //!
 //! Answers to entries tell only what has arrived: they wait for a disk.

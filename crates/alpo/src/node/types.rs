@@ -1,4 +1,4 @@
-//! What the world tells a node and what a node asks of the world.
+//! What the environment tells a node and what a node asks of it.
 
 use core::fmt;
 
