@@ -110,6 +110,10 @@ impl Server {
                 Output::EncodeSnapshot(copy) => {
                     self.node.handle(NOW, Input::SnapshotEncoded(copy.encode()));
                 }
+                Output::DecodeSnapshot(received) => {
+                    let decoded = Box::new(received.decode());
+                    self.node.handle(NOW, Input::SnapshotDecoded(decoded));
+                }
                 Output::Send {
                     envelope:
                         Envelope {

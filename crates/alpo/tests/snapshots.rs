@@ -217,6 +217,10 @@ impl Far {
                 Output::EncodeSnapshot(copy) => {
                     node.handle(now, Input::SnapshotEncoded(copy.encode()));
                 }
+                Output::DecodeSnapshot(received) => {
+                    let decoded = Box::new(received.decode());
+                    node.handle(now, Input::SnapshotDecoded(decoded));
+                }
                 Output::Send { envelope, .. } => {
                     if let Body::Request {
                         request: Request::Install { .. },

@@ -8,8 +8,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_alpo::{
-    Answer, ClientRequest, Envelope, LogId, LogTime, Node, QueryResult, ServerId, Snapshot,
-    StorageId,
+    Answer, ClientRequest, DecodedSnapshot, Envelope, LogId, LogTime, Node, QueryResult, ServerId,
+    Snapshot, StorageId,
 };
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
@@ -17,6 +17,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::audit::Entry;
 use super::quota_usage::Quota;
+use super::snapshots::Work;
 use crate::transport::Greeting;
 use crate::wal::WalError;
 
@@ -61,6 +62,10 @@ pub(super) enum Event {
     Snapshot(oneshot::Sender<LogId>),
     /// A snapshot that the machine asked for is encoded.
     SnapshotEncoded(Snapshot),
+    /// The state of a snapshot of the leader is there, or why there is none.
+    SnapshotDecoded(Box<DecodedSnapshot>),
+    /// The thread that did this panicked.
+    SnapshotPanicked(Work),
     /// Hand over what can be handed over, and end.
     Stop,
 }

@@ -32,6 +32,7 @@ mod digest;
 mod disk;
 mod fair_queue;
 mod follower;
+mod installing;
 mod leader;
 mod members;
 mod membership_change;
@@ -61,11 +62,11 @@ use tenure_core::rng::Rng;
 use tenure_core::time::{Instant, Now};
 
 pub use bounds::MessageError;
-pub use follower::MAX_SNAPSHOT_BYTES;
+pub use installing::MAX_SNAPSHOT_BYTES;
 pub use session_ends::MAX_SESSION_ENDS;
 pub use status::Status;
 pub use types::{
-    Answer, ClientRequest, Event, Fault, Input, Output, Query, QueryResult, QuotaExceeded, Refusal,
+    Answer, ClientRequest, Discarded, Event, Fault, Input, Output, Query, QueryResult, QuotaExceeded, Refusal,
     ServerList, StepDownReason,
 };
 
@@ -75,7 +76,7 @@ use super::durable::{Identity, Recovered};
 use super::ids::{ServerId, StorageId};
 use super::log::Log;
 use super::message::{Body, Envelope, Reply, Request, SenderRole};
-use super::state::{SnapshotError, State};
+use super::state::{DecodedSnapshot, SnapshotError, State};
 use candidate::{CandidacyOutcome, Candidate, CandidatePhase};
 use disk::Disk;
 use follower::Follower;
@@ -149,6 +150,7 @@ impl Node {
             state,
             snapshot,
             encoding: None,
+            decoding: None,
             unsaved: 0,
             leader: None,
             leads_with: None,
@@ -388,6 +390,11 @@ impl Node {
         }
     }
 
+    fn snapshot_decoded(&mut self, decoded: DecodedSnapshot) {
+        let follows = matches!(self.role, Role::Follower(_));
+        self.server.snapshot_decoded(decoded, follows);
+    }
+
     fn persisted(&mut self, number: u64) {
         let (term, now) = (self.server.term(), self.server.now);
         for message in self.server.disk.persisted(number, term, now) {
@@ -515,6 +522,7 @@ impl Machine for Node {
             Input::Closed(peer, storage) => self.closed(peer, storage),
             Input::Compact => self.server.compact_now(),
             Input::SnapshotEncoded(snapshot) => self.server.snapshot_encoded(snapshot),
+            Input::SnapshotDecoded(decoded) => self.snapshot_decoded(*decoded),
         }
         self.watch_itself(before);
     }

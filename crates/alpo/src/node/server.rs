@@ -18,8 +18,9 @@ use super::super::log::Log;
 use super::super::message::{Body, Envelope, Reply, Request};
 use super::super::state::{State, StateChecksum, StateCopy};
 use super::disk::Disk;
+use super::installing::Decoding;
 use super::members::Members;
-use super::types::{Answer, Event, Fault, Output};
+use super::types::{Answer, Discarded, Event, Fault, Output};
 
 /// A disk whose sync takes longer than so many timeouts is not waited for.
 const LONGEST_SYNC: u32 = 16;
@@ -49,6 +50,8 @@ pub(super) struct Server {
     pub(super) snapshot: Option<Snapshot>,
     /// The one that is being made.
     pub(super) encoding: Option<Encoding>,
+    /// The one of another server whose state is being made.
+    pub(super) decoding: Option<Decoding>,
     /// Bytes of entries that were applied since the last was begun.
     pub(super) unsaved: usize,
     /// Who leads in this term, if that is known.
@@ -437,18 +440,20 @@ impl Server {
     /// has overtaken it, it is of no use any more.
     pub(super) fn snapshot_encoded(&mut self, snapshot: Snapshot) {
         let Some(encoding) = self.encoding.take_if(|it| it.last == snapshot.last) else {
-            return;
+            return self.discard(Discarded::Snapshot(snapshot));
         };
         let last = snapshot.last;
         let overtaken = self.snapshot.as_ref().is_some_and(|it| it.last >= last);
         if !overtaken || self.planted(Bug::SnapshotOvertaken) {
             let enough = self.enough();
-            self.snapshot = Some(snapshot.clone());
+            self.replace_snapshot(snapshot.clone());
             let end = self.log.last().id;
             self.disk.stage_snapshot(snapshot, false, end, self.now);
             self.emit(Event::Compacted { upto: last });
             self.log
                 .compact_behind(last.id, self.config.kept_entries, enough / 2);
+        } else {
+            self.discard(Discarded::Snapshot(snapshot));
         }
         if encoding.again {
             self.compact_now();
