@@ -196,7 +196,7 @@ impl Server {
         let state = core::mem::replace(&mut self.state, state);
         self.discard(Discarded::State(Box::new((state, log))));
         self.replace_snapshot(snapshot.clone());
-        self.unsaved = self.stagger();
+        self.schedule.begun();
         self.disk.stage_snapshot(snapshot, reset, end, self.now);
         self.emit(Event::Installed { upto: last });
     }

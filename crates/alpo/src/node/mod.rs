@@ -44,6 +44,7 @@ mod quorum_rounds;
 mod reads;
 mod server;
 mod session_ends;
+mod snapshot_schedule;
 mod stall;
 mod status;
 mod transfer;
@@ -66,8 +67,8 @@ pub use installing::MAX_SNAPSHOT_BYTES;
 pub use session_ends::MAX_SESSION_ENDS;
 pub use status::Status;
 pub use types::{
-    Answer, ClientRequest, Discarded, Event, Fault, Input, Output, Query, QueryResult, QuotaExceeded, Refusal,
-    ServerList, StepDownReason,
+    Answer, ClientRequest, Discarded, Event, Fault, Input, Output, Query, QueryResult,
+    QuotaExceeded, Refusal, ServerList, StepDownReason,
 };
 
 use super::bug::Bug;
@@ -83,6 +84,7 @@ use follower::Follower;
 use leader::Leader;
 use members::Members;
 use server::{RequestContext, Server};
+use snapshot_schedule::SnapshotSchedule;
 
 /// One server.
 #[derive(Clone, Debug)]
@@ -151,7 +153,8 @@ impl Node {
             snapshot,
             encoding: None,
             decoding: None,
-            unsaved: 0,
+            snapshot_wanted: false,
+            schedule: SnapshotSchedule::default(),
             leader: None,
             leads_with: None,
             refuse_votes_until: Instant::ZERO,
@@ -168,9 +171,6 @@ impl Node {
             fault: None,
             awaited_checksum: None,
         };
-        if server.commit == 0 {
-            server.unsaved = server.stagger();
-        }
         server.commit_to(committed.min(server.log.last().id), |_, _| ());
         server.refuse_to_be_too_old();
         server.begin_silence(silence);
@@ -407,6 +407,8 @@ impl Node {
             follower.guess_again(&mut self.server);
         }
         self.settle();
+        // One that is wanted may have waited for this.
+        self.server.compact();
     }
 
     /// Followers only answer; candidates ask for votes, leaders for the rest.
