@@ -35,7 +35,7 @@ pub struct Config {
     pub window: usize,
     /// Bytes of entries in one request, about.
     pub append_bytes: usize,
-    /// Bytes of a snapshot in one request.
+    /// Bytes of a snapshot in one request, at most.
     pub chunk_bytes: usize,
     /// Bytes of entries that may be uncommitted; proposals beyond are
     /// refused with [`Refusal::Busy`](super::Refusal::Busy).

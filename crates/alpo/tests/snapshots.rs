@@ -1,6 +1,7 @@
 //! When snapshots are taken, and what is kept behind them.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tenure_alpo::codec::crc32c_append;
 use tenure_alpo::{
@@ -175,6 +176,12 @@ struct Far {
     /// Nothing reaches this server.
     cut: Option<usize>,
     chunks: usize,
+    /// What a link carries in a millisecond, and until when the links to each
+    /// server are busy, in microseconds.
+    carries: u64,
+    busy: [u64; 3],
+    /// The longest that a heartbeat was on its way, in milliseconds.
+    slowest: u64,
 }
 
 impl Far {
@@ -201,6 +208,9 @@ impl Far {
             under_way: VecDeque::new(),
             cut: None,
             chunks: 0,
+            carries: u64::MAX,
+            busy: [0; 3],
+            slowest: 0,
         }
     }
 
@@ -211,6 +221,7 @@ impl Far {
         };
         let node = &mut self.nodes[index];
         act(node, now);
+        let mut sent = Vec::new();
         while let Some(output) = node.poll() {
             match output {
                 Output::Persist(batch) => node.handle(now, Input::Persisted(batch.number)),
@@ -229,16 +240,49 @@ impl Far {
                     {
                         self.chunks += 1;
                     }
-                    self.under_way.push_back((self.now + self.delay, envelope));
+                    sent.push(envelope);
                 }
                 _ => {}
             }
         }
+        for envelope in sent {
+            let arrives = self.now + self.delay + self.waits(&envelope);
+            self.under_way.push_back((arrives, envelope));
+        }
+    }
+
+    /// How long a message waits for what was sent before it over its link.
+    fn waits(&mut self, envelope: &Envelope) -> u64 {
+        let bytes = match &envelope.body {
+            Body::Request {
+                request: Request::Install { bytes, .. },
+                ..
+            } => bytes.len() as u64,
+            Body::Request {
+                request: Request::Append { entries, .. },
+                ..
+            } => entries.iter().map(|entry| entry.weight() as u64).sum(),
+            _ => 0,
+        };
+        let busy = &mut self.busy[envelope.to.get() as usize - 1];
+        *busy = (*busy).max(self.now * 1_000) + bytes * 1_000 / self.carries;
+        let waits = (*busy / 1_000).saturating_sub(self.now);
+        if let Body::Request {
+            request: Request::Heartbeat { .. },
+            ..
+        } = envelope.body
+        {
+            self.slowest = self.slowest.max(waits);
+        }
+        waits
     }
 
     fn run(&mut self, ms: u64) {
         for _ in 0..ms {
             self.now += 1;
+            // Links are in order, each by itself.
+            let under_way = self.under_way.make_contiguous();
+            under_way.sort_by_key(|(at, _)| *at);
             while self
                 .under_way
                 .front()
@@ -484,6 +528,61 @@ fn a_snapshot_that_is_asked_for_while_another_waits_for_the_disk_is_taken_later(
     node.handle(at(21), Input::SnapshotEncoded(copies[0].encode()));
     assert!(!node.encodes_snapshot());
     assert_eq!(node.snapshot().map(|it| it.last.id), Some(2));
+}
+
+/// A chunk of 512 KiB takes 210 ms over 20 Mbit/s, and heartbeats wait behind
+/// it.
+#[test]
+fn heartbeats_are_in_time_beside_a_snapshot_on_a_slow_link() {
+    let mut far = Far::new(&Config {
+        timeout: Duration::from_millis(250),
+        heartbeat: Duration::from_millis(50),
+        log_bytes: 500_000,
+        kept_entries: 0,
+        ..Config::default()
+    });
+    far.run(5_000);
+    let leader = far.nodes.iter().position(Node::is_ready).expect("a leader");
+    let late = (leader + 1) % 3;
+    far.cut = Some(late);
+    let ask = |far: &mut Far, token, ask| {
+        let input = Input::ClientRequest { token, ask };
+        far.step(leader, |node, now| node.handle(now, input));
+        far.run(5);
+    };
+    let open = ClientRequest::Open(OpenSession::unowned(u64::MAX));
+    ask(&mut far, 1, open);
+    let session = far.nodes[leader].state().applied().id;
+    for serial in 1..=100 {
+        let operation = Operation::Append(vec![7; 50_000].into());
+        let command = Command {
+            session,
+            serial,
+            outstanding: serial,
+            operation,
+        };
+        let command = ClientRequest::Command(command, OwnershipProof::NONE);
+        ask(&mut far, 1 + serial, command);
+    }
+    let snapshot = far.nodes[leader].snapshot().expect("one").bytes.len();
+    assert!(snapshot > 3_000_000, "{snapshot}");
+    far.carries = 2_500;
+    far.run(500);
+    (far.cut, far.slowest) = (None, 0);
+    let began = far.now;
+    // The leadership finds out what the link carries.
+    far.run(1_000);
+    let at_first = std::mem::take(&mut far.slowest);
+    while far.nodes[late].state().applied() != far.nodes[leader].state().applied() {
+        far.run(10);
+        assert!(far.now < began + 10_000, "most of the link is not used");
+    }
+    assert!(far.nodes[leader].is_ready(), "it leads as before");
+    let slowest = far.slowest;
+    assert!(
+        at_first < 200 && slowest < 150,
+        "{at_first} ms, {slowest} ms"
+    );
 }
 
 /// Servers apply the same entries, and would all be busy at the same time; with
