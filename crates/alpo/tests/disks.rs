@@ -302,7 +302,7 @@ fn a_snapshot_that_gives_its_number_away_is_not_taken_over() {
     let mut new = Server::start(93, ClusterVersion::SECOND, HardState::default());
     let replies = new.told((1, 11), 1, install);
     assert!(
-        matches!(replies[..], [Reply::Installed { done: true, .. }]),
+        matches!(replies[..], [.., Reply::Installed { done: true, .. }]),
         "{replies:?}"
     );
     assert_eq!(new.node.fault(), None);
