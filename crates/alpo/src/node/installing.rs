@@ -41,7 +41,7 @@ use super::super::ids::Position;
 use super::super::log::Log;
 use super::super::message::Reply;
 use super::super::state::{DecodedSnapshot, ReceivedSnapshot, State};
-use super::server::{RequestContext, Server};
+use super::server::{Decoding, RequestContext, Server};
 use super::types::{Discarded, Event, Output};
 
 /// The largest snapshot that is taken over, in bytes. A larger one is not
@@ -63,14 +63,6 @@ impl Incoming {
             bytes: Arc::new(self.bytes),
         }
     }
-}
-
-/// A snapshot whose state is being made.
-#[derive(Clone, Debug)]
-pub(super) struct Decoding {
-    last: Position,
-    /// The request that brought the last byte of it, and its round.
-    request: (RequestContext, u64),
 }
 
 /// A part of a snapshot.

@@ -18,7 +18,6 @@ use super::super::log::Log;
 use super::super::message::{Body, Envelope, Reply, Request};
 use super::super::state::{State, StateChecksum, StateCopy};
 use super::disk::Disk;
-use super::installing::Decoding;
 use super::members::Members;
 use super::snapshot_schedule::{SnapshotSchedule, place};
 use super::types::{Answer, Discarded, Event, Fault, Output};
@@ -31,6 +30,15 @@ const LONGEST_SYNC: u32 = 16;
 pub(super) struct Encoding {
     /// Its last entry.
     last: Position,
+}
+
+/// A snapshot of another server whose state is not there yet.
+#[derive(Clone, Debug)]
+pub(super) struct Decoding {
+    /// Its last entry.
+    pub(super) last: Position,
+    /// The request that brought the last byte of it, and its round.
+    pub(super) request: (RequestContext, u64),
 }
 
 #[derive(Clone, Debug)]
