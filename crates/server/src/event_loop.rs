@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use super::config::Config;
 use super::data;
 use super::ended::Ended;
-use super::inbox::{ClosedBy, Event, Inbox, PeerConnection, ReplyTo, TimedAnswer};
+use super::inbox::{ClosedBy, Event, Inbox, PeerConnection, ReplyTo, SnapshotWork, TimedAnswer};
 use super::keep_alive_batch::KeepAliveBatch;
 use super::metrics;
 use super::peers::Peers;
@@ -33,7 +33,7 @@ use super::refusals::Refusals;
 use super::removal::Removal;
 use super::shared::{Progress, Shared};
 use super::silence::Silence;
-use super::snapshots::{Snapshots, Work};
+use super::snapshots::Snapshots;
 use super::watchers::Watchers;
 use crate::transport::{CommittedMembers, Greeting};
 use crate::wal::{Ended as LogEnded, InlineWrite, Writer};
@@ -259,7 +259,7 @@ impl EventLoop {
             Event::Inspection(inspect) => inspect(Some(&self.node)),
             Event::Snapshot(reply_to) => return self.snapshot(reply_to),
             Event::SnapshotEncoded(snapshot) => {
-                self.snapshots.done(Work::Encode);
+                self.snapshots.done(SnapshotWork::Encode);
                 self.node.handle(now, Input::SnapshotEncoded(snapshot));
             }
             Event::SnapshotDecoded(decoded) => self.snapshot_decoded(decoded),
@@ -285,7 +285,7 @@ impl EventLoop {
 
     /// A snapshot of the leader has become a state, or has not.
     fn snapshot_decoded(&mut self, decoded: Box<DecodedSnapshot>) {
-        self.snapshots.done(Work::Decode);
+        self.snapshots.done(SnapshotWork::Decode);
         if let Some(error) = decoded.error() {
             tracing::warn!(
                 upto = decoded.last().id,

@@ -5,6 +5,7 @@
 //! piece, so that under load many requests share one write, one sync and one
 //! message to each peer.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_alpo::{
@@ -17,7 +18,6 @@ use tokio::sync::{Notify, oneshot};
 
 use super::audit::Entry;
 use super::quota_usage::Quota;
-use super::snapshots::Work;
 use crate::transport::Greeting;
 use crate::wal::WalError;
 
@@ -65,7 +65,7 @@ pub(super) enum Event {
     /// The state of a snapshot of the leader is there, or why there is none.
     SnapshotDecoded(Box<DecodedSnapshot>),
     /// The thread that did this panicked.
-    SnapshotPanicked(Work),
+    SnapshotPanicked(SnapshotWork),
     /// Hand over what can be handed over, and end.
     Stop,
 }
@@ -74,6 +74,24 @@ impl Event {
     /// What becomes of the batch of this number.
     pub(super) fn written(result: Result<u64, WalError>) -> Self {
         result.map_or_else(Self::DiskFailed, Self::Persisted)
+    }
+}
+
+/// What a thread does for a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SnapshotWork {
+    /// It encodes this server's state.
+    Encode,
+    /// It makes a state of what the leader has sent.
+    Decode,
+}
+
+impl fmt::Display for SnapshotWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Encode => "encodes a snapshot",
+            Self::Decode => "decodes a snapshot of the leader",
+        })
     }
 }
 

@@ -11,7 +11,6 @@
 //! threads does. One that takes unusually long is told of.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use tenure_core::time::Instant;
 use tenure_runtime::clock;
 use tokio::sync::oneshot;
 
-use super::inbox::{Event, Inbox};
+use super::inbox::{Event, Inbox, SnapshotWork as Work};
 
 /// Bytes that are given back at once; more are left to a thread.
 const FREED_AT_ONCE: usize = 1024 * 1024;
@@ -30,31 +29,11 @@ const FREED_AT_ONCE: usize = 1024 * 1024;
 /// slow processor needs.
 const UNUSUALLY_LONG: Duration = Duration::from_secs(60);
 
-/// What a thread does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Work {
-    /// It encodes this server's state.
-    Encode,
-    /// It makes a state of what the leader has sent.
-    Decode,
-}
-
-impl fmt::Display for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Encode => "encodes a snapshot",
-            Self::Decode => "decodes a snapshot of the leader",
-        })
-    }
-}
-
-impl Work {
-    /// What lasts until it is done.
-    const fn meanwhile(self) -> &'static str {
-        match self {
-            Self::Encode => "until it is done the log grows, in memory and on the disk",
-            Self::Decode => "until it is done this server's state stays behind",
-        }
+/// What lasts until it is done.
+const fn meanwhile(work: Work) -> &'static str {
+    match work {
+        Work::Encode => "until it is done the log grows, in memory and on the disk",
+        Work::Decode => "until it is done this server's state stays behind",
     }
 }
 
@@ -125,7 +104,7 @@ impl Snapshots {
     /// Tells which threads take unusually long.
     pub(super) fn warn(&mut self, now: Instant) {
         for (work, took) in self.late(now) {
-            let meanwhile = work.meanwhile();
+            let meanwhile = meanwhile(work);
             tracing::warn!(
                 "the thread that {work} has not come back for {} s: {meanwhile}",
                 took.as_secs()
