@@ -35,7 +35,7 @@ pub struct Config {
     pub window: usize,
     /// Bytes of entries in one request, about.
     pub append_bytes: usize,
-    /// Bytes of a snapshot in one request.
+    /// Bytes of a snapshot in one request, at most.
     pub chunk_bytes: usize,
     /// Bytes of entries that are uncommitted and of proposals that wait for
     /// their turn, together; what is beyond is refused with
@@ -50,8 +50,9 @@ pub struct Config {
     /// Proposals and reads that may wait for a new leader to become ready, or
     /// for a hand-over to end; of proposals at most `uncommitted_bytes`.
     pub waiting: usize,
-    /// Bytes of applied entries after which the next snapshot is taken, or
-    /// the size of the last snapshot if that is more.
+    /// About so many bytes of applied entries make the next snapshot due, or as
+    /// many as the last snapshot had if that is more: more than half of it, and
+    /// at most half as much again.
     pub log_bytes: usize,
     /// Entries kept behind a snapshot for servers that are a little late; of
     /// these at most half of what makes a snapshot due.

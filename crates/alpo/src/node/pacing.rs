@@ -1,5 +1,5 @@
-//! Flow control of entries (etcd: `Inflights`): how much of the log may be on its
-//! way to one peer.
+//! Flow control (etcd: `Inflights`): how much of the log, or of a snapshot, may
+//! be on its way to one peer.
 //!
 //! Heartbeats share a connection with entries, and what is sent before them
 //! arrives before them. So entries on their way must be fewer than the link
@@ -21,7 +21,9 @@
 //! a connection; a loss says nothing here, since a connection loses nothing while
 //! it is up.
 //!
-//! Answers to entries tell only what has arrived: they wait for a disk.
+//! Answers to entries tell only what has arrived: they wait for a disk. So do
+//! those to chunks of snapshots, which are paced as entries are: one is on its
+//! way at a time, and is no larger than the window.
 //!
 //! A link that becomes slower by itself in one leadership (another route, by
 //! more than a quarter of the timeout) looks like a queue. Then entries go in
@@ -93,7 +95,8 @@ impl Pacing {
         is_open.then_some(self.window.min(config.append_bytes))
     }
 
-    /// Request `number` was sent, with so many bytes of entries.
+    /// Request `number` was sent, with so many bytes of entries or of a
+    /// snapshot.
     pub(super) fn sends(&mut self, number: u64, bytes: usize, at: Instant) {
         self.sent += bytes as u64;
         if self.marks.len() < MARKS {

@@ -9,10 +9,11 @@ use tenure_core::time::StoreTime;
 use super::super::durable::{Batch, Snapshot};
 use super::super::entry::{ClusterVersion, Command, Outcome, Serial, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
+use super::super::log::Log;
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
 use super::super::session_owner::{Fingerprint, OpenSession, OwnershipProof, SessionOpener};
-use super::super::state::{Bound, StateCopy};
+use super::super::state::{Bound, DecodedSnapshot, ReceivedSnapshot, State, StateCopy};
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -47,6 +48,10 @@ pub enum Input {
     /// What [`Output::EncodeSnapshot`] asked for. It is in the next batch that
     /// goes to the disk.
     SnapshotEncoded(Snapshot),
+    /// What [`Output::DecodeSnapshot`] asked for. If it is still of use it
+    /// takes the place of the state, and is in the next batch that goes to the
+    /// disk.
+    SnapshotDecoded(Box<DecodedSnapshot>),
 }
 
 /// What clients and operators want.
@@ -345,6 +350,12 @@ pub enum Output {
     /// Encode this, on a thread that nothing waits for, then give the
     /// snapshot. One at a time; if the process ends before, it is not missed.
     EncodeSnapshot(Box<StateCopy>),
+    /// Decode this, on a thread that nothing waits for, then give the result.
+    /// One at a time; if the process ends before, it is not missed.
+    DecodeSnapshot(ReceivedSnapshot),
+    /// Drop this, on a thread that nothing waits for: to give the memory of a
+    /// million registers back takes longer than an election timeout may be.
+    Discard(Discarded),
     /// Send this.
     Send {
         /// What is said.
@@ -373,6 +384,24 @@ pub enum Output {
     /// A rule is broken: stop the process. The node does nothing any more.
     Halt(Fault),
 }
+
+/// What a server does not need any more.
+#[derive(Clone, Debug)]
+pub enum Discarded {
+    /// A state, and the log that goes with it.
+    State(Box<(State, Log)>),
+    /// A snapshot.
+    Snapshot(Snapshot),
+}
+
+/// Nothing depends on what is in it.
+impl PartialEq for Discarded {
+    fn eq(&self, other: &Self) -> bool {
+        core::mem::discriminant(self) == core::mem::discriminant(other)
+    }
+}
+
+impl Eq for Discarded {}
 
 /// What people want to know.
 #[derive(Clone, PartialEq, Eq, Debug)]
