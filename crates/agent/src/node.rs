@@ -232,7 +232,7 @@ async fn resume_or_end(
     }
     found.ensure_same_clock(directory).await?;
     let builder = match former {
-        Some(former) => builder.former(former),
+        Some(former) => builder.replaces_node(former),
         None => builder,
     };
     Ok((builder, completed))
