@@ -48,7 +48,7 @@ pub struct Config {
     pub disk_bytes: usize,
     /// Proposals and reads that may wait for a new leader to become ready, or
     /// for a hand-over to end; of proposals at most `uncommitted_bytes`.
-    pub waiting: usize,
+    pub backlog_requests: usize,
     /// Bytes of applied entries after which the next snapshot is taken, or
     /// the size of the last snapshot if that is more.
     pub log_bytes: usize,
@@ -80,7 +80,7 @@ impl Default for Config {
             uncommitted_bytes: 64 * 1024 * 1024,
             disk_lag: Duration::from_secs(10),
             disk_bytes: 256 * 1024 * 1024,
-            waiting: 4_096,
+            backlog_requests: 4_096,
             log_bytes: 64 * 1024 * 1024,
             kept_entries: 1_024,
             version: ClusterVersion::NEWEST,
@@ -161,7 +161,7 @@ impl Config {
             ("uncommitted_bytes", self.uncommitted_bytes > 0),
             ("disk_lag", self.disk_lag >= Duration::from_secs(5)),
             ("disk_bytes", self.disk_bytes > 0),
-            ("waiting", self.waiting > 0),
+            ("backlog_requests", self.backlog_requests > 0),
             ("log_bytes", self.log_bytes > 0),
             ("version", self.version <= ClusterVersion::NEWEST),
         ] {

@@ -71,7 +71,7 @@ impl Leader {
                 waits.then(|| (Self::flow(server, command), weight))
             }
             // Whether it is new is known when those before it are in the log.
-            ClientRequest::Repeat(it) => {
+            ClientRequest::RefuseIfNew(it) => {
                 let command = &it.0;
                 let weight = entry(Payload::NoOp).weight() + command.operation.weight();
                 let waits = pending.queues(command.session);
@@ -117,7 +117,7 @@ impl Leader {
             ClientRequest::Command(command, proof) => {
                 self.command(server, token, (command, proof), None);
             }
-            ClientRequest::Repeat(it) => {
+            ClientRequest::RefuseIfNew(it) => {
                 let (command, proof, refusal) = *it;
                 self.command(server, token, (command, proof), Some(refusal));
             }
@@ -158,7 +158,7 @@ impl Leader {
             let has_owner = owner != SessionOwner::default();
             if has_owner && self.may_rise(server, since) {
                 self.raise(server);
-                server.answer(token, Answer::Refused(Refusal::Rising));
+                server.answer(token, Answer::Refused(Refusal::UpgradeUnderWay));
             } else {
                 // Not all servers could read whose it is.
                 self.propose(server, token, Payload::Open { ttl });
