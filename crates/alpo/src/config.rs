@@ -49,7 +49,7 @@ pub struct Config {
     pub disk_bytes: usize,
     /// Proposals and reads that may wait for a new leader to become ready, or
     /// for a hand-over to end; of proposals at most `uncommitted_bytes`.
-    pub waiting: usize,
+    pub backlog_requests: usize,
     /// About so many bytes of applied entries make the next snapshot due, or as
     /// many as the last snapshot had if that is more: more than half of it, and
     /// at most half as much again.
@@ -82,7 +82,7 @@ impl Default for Config {
             uncommitted_bytes: 64 * 1024 * 1024,
             disk_lag: Duration::from_secs(10),
             disk_bytes: 256 * 1024 * 1024,
-            waiting: 4_096,
+            backlog_requests: 4_096,
             log_bytes: 64 * 1024 * 1024,
             kept_entries: 1_024,
             version: ClusterVersion::NEWEST,
@@ -163,7 +163,7 @@ impl Config {
             ("uncommitted_bytes", self.uncommitted_bytes > 0),
             ("disk_lag", self.disk_lag >= Duration::from_secs(5)),
             ("disk_bytes", self.disk_bytes > 0),
-            ("waiting", self.waiting > 0),
+            ("backlog_requests", self.backlog_requests > 0),
             ("log_bytes", self.log_bytes > 0),
             ("version", self.version <= ClusterVersion::NEWEST),
         ] {

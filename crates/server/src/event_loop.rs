@@ -311,7 +311,7 @@ impl EventLoop {
         let token = self.next_token;
         self.next_token += 1;
         let ask = match (self.quota_usage.admit(&self.node, token, ask, quota), reply) {
-            (ClientRequest::Repeat(it), ReplyTo::InternalSession(sender)) => {
+            (ClientRequest::RefuseIfNew(it), ReplyTo::InternalSession(sender)) => {
                 let (command, claim, refusal) = *it;
                 self.shared.metrics.refused();
                 self.count_refusal(refusal);
@@ -433,7 +433,7 @@ impl EventLoop {
             self.transfer_pending = answer == Answer::Refused(Refusal::NotHandedOver);
             return;
         }
-        self.quota_usage.over(token);
+        self.quota_usage.answered(token);
         let Some(reply) = self.waiting.remove(&token) else {
             return;
         };
@@ -447,9 +447,10 @@ impl EventLoop {
         }
         if matches!(
             answer,
-            Answer::Done(Outcome::TooManySessions) | Answer::Refused(Refusal::Scarce { .. })
+            Answer::Done(Outcome::TooManySessions)
+                | Answer::Refused(Refusal::FewSessionsLeft { .. })
         ) {
-            self.shared.is_full(self.node.state().sessions());
+            self.shared.warn_sessions_full(self.node.state().sessions());
         }
         let requests = &self.shared.metrics.requests;
         requests.get_or_create(&metrics::Outcome { result }).inc();

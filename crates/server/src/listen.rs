@@ -37,8 +37,8 @@ use tonic::service::Routes;
 
 use super::account::{Account, CallerId, Connection, RequestCharge, StreamKind};
 use super::body_limit::{self, MeteredBody};
-use super::calls::{CallExecutor, Calls, Waiting};
 use super::config::Config;
+use super::connection_calls::{CallExecutor, Calls, Waiting};
 use super::connection_limit::{
     ConnectionCapacity, ConnectionClass, ConnectionLimit, ConnectionPermit,
 };

@@ -64,7 +64,7 @@ pub enum ClientRequest {
     /// The same if it was asked before, and is in the log or done; refuse it
     /// with this if it is new. So a command that there is no room for is not
     /// refused as one that was not done, while an earlier sending is.
-    Repeat(Box<(Command, OwnershipProof, Refusal)>),
+    RefuseIfNew(Box<(Command, OwnershipProof, Refusal)>),
     /// End this session, no matter who owns it: for operators.
     End {
         /// Which.
@@ -102,7 +102,7 @@ impl ClientRequest {
         match self {
             Self::Open(_)
             | Self::Command(..)
-            | Self::Repeat(..)
+            | Self::RefuseIfNew(..)
             | Self::End { .. }
             | Self::Change(_)
             | Self::ChangeOf { .. } => true,
@@ -114,7 +114,7 @@ impl ClientRequest {
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Command(command, _) => command.operation.weight(),
-            Self::Repeat(it) => it.0.operation.weight(),
+            Self::RefuseIfNew(it) => it.0.operation.weight(),
             Self::Open(_)
             | Self::End { .. }
             | Self::Read(_)
@@ -224,7 +224,7 @@ pub enum Refusal {
     Busy,
     /// The cluster's version may be about to rise, and a session that is opened
     /// before would have no owner for its whole life; try again soon.
-    Rising,
+    UpgradeUnderWay,
     /// It is larger than one entry may be.
     TooLarge,
     /// A request before it is missing.
@@ -255,7 +255,7 @@ pub enum Refusal {
         most: u64,
     },
     /// Its opener has as many sessions as there are places left for sessions.
-    Scarce {
+    FewSessionsLeft {
         /// Who.
         opener: SessionOpener,
         /// How many it has.
@@ -266,7 +266,7 @@ pub enum Refusal {
     /// Registers would take more room than they may.
     QuotaExceeded(QuotaExceeded),
     /// The client has too many requests under way.
-    Window,
+    SessionWindowFull,
     /// The change of members makes no sense.
     Change(ChangeError),
     /// A change of members is under way.
@@ -277,7 +277,7 @@ pub enum Refusal {
         found: StorageId,
     },
     /// The learner is too far behind to be promoted, or does not answer.
-    Behind,
+    LearnerBehind,
     /// Of the voters there would be, no majority has answered since, within a
     /// timeout.
     TooFewHeard {
