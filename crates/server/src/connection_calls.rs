@@ -11,21 +11,14 @@
 //! neither refused nor charged to its caller. A caller that resets each call
 //! right away may begin any number of them. So a connection is not read as
 //! long as [`Waiting`] says that too many of its calls wait for their first
-//! turn. They get it as soon as what was written before has gone, so reading
-//! goes on.
-//!
-//! A client that reads nothing would have answers queued in the HTTP library,
-//! which bounds them by nothing: an answer without a body, as refusals are,
-//! needs no window, and its call is over when it is queued. So only
-//! [`UNREAD_CALLS`] begin while the connection takes nothing more. Those that
-//! have begun go on: they are counted, and their bodies wait for the client.
+//! turn. They get it in any case, so reading goes on.
 //!
 //! A call that is a stream is dropped where it does not end by itself though
 //! its caller is not known any more ([`CallWatch`]): over HTTP/2 it is reset.
 //! Over HTTP/1 the call is one with its connection, which ends then.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -54,27 +47,7 @@ const WAITING_MAX_OF_ALL: u32 = 4_096;
 pub(super) struct Waiting {
     own: Arc<AtomicU32>,
     all: Arc<AtomicU32>,
-    /// Those of all that are held back until their client reads.
-    held_back: Arc<AtomicU32>,
-    unread: Arc<Unread>,
 }
-
-/// Whether a client reads what is written to it.
-#[derive(Debug, Default)]
-struct Unread {
-    /// The connection takes nothing more.
-    is_blocked: AtomicBool,
-    /// Calls that have begun since it took [`UNREAD_BYTES`], and what it took.
-    calls: AtomicU32,
-    bytes: AtomicU32,
-}
-
-/// How many calls begin on a connection that takes nothing more, and again each
-/// time when it has taken so many bytes: more than their refusals are.
-const UNREAD_CALLS: u32 = 16;
-const UNREAD_BYTES: u32 = 16 * 1024;
-/// How many calls of all connections are held back. Others are reset.
-const HELD_BACK_MAX: u32 = 4_096;
 
 impl Waiting {
     /// Those of another connection of the same server.
@@ -82,34 +55,7 @@ impl Waiting {
         Self {
             own: Arc::default(),
             all: Arc::clone(&self.all),
-            held_back: Arc::clone(&self.held_back),
-            unread: Arc::default(),
         }
-    }
-
-    /// The connection took so many bytes, or none and has to wait for its client.
-    pub(super) fn wrote(&self, bytes: Option<usize>) {
-        let unread = &self.unread;
-        unread.is_blocked.store(bytes.is_none(), Ordering::Relaxed);
-        let bytes = u32::try_from(bytes.unwrap_or(0)).unwrap_or(UNREAD_BYTES);
-        let before = unread.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if before.saturating_add(bytes) >= UNREAD_BYTES {
-            unread.bytes.store(0, Ordering::Relaxed);
-            unread.calls.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// How many calls may begin now.
-    pub(super) fn may_begin(&self) -> usize {
-        if !self.unread.is_blocked.load(Ordering::Relaxed) {
-            return usize::MAX;
-        }
-        UNREAD_CALLS.saturating_sub(self.unread.calls.load(Ordering::Relaxed)) as usize
-    }
-
-    fn begins(&self, calls: usize) {
-        let calls = u32::try_from(calls).unwrap_or(UNREAD_CALLS);
-        self.unread.calls.fetch_add(calls, Ordering::Relaxed);
     }
 
     /// Whether the connection is to be read no further for now.
@@ -126,48 +72,17 @@ impl Waiting {
     fn begin(&self) -> FirstTurn {
         self.own.fetch_add(1, Ordering::Relaxed);
         self.all.fetch_add(1, Ordering::Relaxed);
-        FirstTurn {
-            waiting: self.clone(),
-            is_held_back: false,
-        }
+        FirstTurn(self.clone())
     }
 }
 
 /// Counts a call until its first turn; dropped then, or with the call.
-struct FirstTurn {
-    waiting: Waiting,
-    is_held_back: bool,
-}
-
-impl FirstTurn {
-    /// The call waits for its client; whether it may.
-    fn hold_back(&mut self) -> bool {
-        if self.is_held_back {
-            return true;
-        }
-        let held_back = &self.waiting.held_back;
-        self.is_held_back = held_back.fetch_add(1, Ordering::Relaxed) < HELD_BACK_MAX;
-        if self.is_held_back {
-            // It keeps no other connection from being read.
-            self.waiting.all.fetch_sub(1, Ordering::Relaxed);
-        } else {
-            held_back.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.is_held_back
-    }
-}
+struct FirstTurn(Waiting);
 
 impl Drop for FirstTurn {
     fn drop(&mut self) {
-        let Waiting {
-            own,
-            all,
-            held_back,
-            ..
-        } = &self.waiting;
-        own.fetch_sub(1, Ordering::Relaxed);
-        let counted = if self.is_held_back { held_back } else { all };
-        counted.fetch_sub(1, Ordering::Relaxed);
+        self.0.own.fetch_sub(1, Ordering::Relaxed);
+        self.0.all.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -176,8 +91,6 @@ pub(super) struct Calls {
     begun: CallExecutor,
     running: FuturesUnordered<PolledCall>,
     left: Arc<AtomicU32>,
-    /// Calls were held back, and so perhaps was reading.
-    held_back: bool,
     /// Of the call that is one with the connection.
     watch: CallWatch,
 }
@@ -244,7 +157,6 @@ impl Calls {
             },
             running: FuturesUnordered::new(),
             left: Arc::default(),
-            held_back: false,
             watch: CallWatch::new(),
         }
     }
@@ -273,23 +185,9 @@ impl Calls {
 
     fn poll(&mut self, context: &mut Context<'_>) {
         let left = &self.left;
-        let waiting = &self.begun.waiting;
-        let mut begun = self.begun.lock();
-        let may_begin = begun.len().min(waiting.may_begin());
-        let begins: Vec<_> = begun.drain(..may_begin).collect();
-        let reset = begun.extract_if(.., |(_, first)| !first.hold_back());
-        let reset: Vec<_> = reset.collect();
-        let held_back = std::mem::replace(&mut self.held_back, !begun.is_empty());
-        drop(begun);
-        // The library resets a call whose future goes.
-        drop(reset);
-        waiting.begins(may_begin);
-        if held_back && !self.held_back {
-            // Nothing else has the connection read on.
-            context.waker().wake_by_ref();
-        }
+        let begun = std::mem::take(&mut *self.begun.lock());
         self.running
-            .extend(begins.into_iter().map(|(call, first)| PolledCall {
+            .extend(begun.into_iter().map(|(call, first)| PolledCall {
                 call,
                 left: Arc::clone(left),
                 first: Some(first),

@@ -72,14 +72,10 @@ impl PeekedConnection {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let is_full = self.waiting.is_full();
-        if self.left == 0 || is_full {
+        if self.left == 0 || self.waiting.is_full() {
             self.left = TURN_BYTES;
-            // Calls that wait have their turn in this task, so it comes back; at
-            // once, unless they wait for the client to read.
-            if !is_full || self.waiting.may_begin() > 0 {
-                context.waker().wake_by_ref();
-            }
+            // Calls that wait have their turn in this task, so it comes back.
+            context.waker().wake_by_ref();
             return Poll::Pending;
         }
         if self.waiting.is_full_of_all() {
@@ -93,18 +89,6 @@ impl PeekedConnection {
             Poll::Pending => TURN_BYTES,
         };
         read
-    }
-}
-
-impl PeekedConnection {
-    /// Whether the connection took what was written.
-    fn note(&self, written: &Poll<io::Result<usize>>) {
-        match written {
-            Poll::Ready(Ok(bytes)) => self.waiting.wrote(Some(*bytes)),
-            Poll::Pending => self.waiting.wrote(None),
-            // It ends.
-            Poll::Ready(Err(_)) => {}
-        }
     }
 }
 
@@ -131,16 +115,11 @@ impl AsyncWrite for PeekedConnection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(self.line.get_mut()).poll_write(context, bytes);
-        self.note(&written);
-        written
+        Pin::new(self.line.get_mut()).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(self.line.get_mut()).poll_flush(context);
-        let flushed = flushed.map_ok(|()| 0);
-        self.note(&flushed);
-        flushed.map_ok(|_| ())
+        Pin::new(self.line.get_mut()).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -152,9 +131,7 @@ impl AsyncWrite for PeekedConnection {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(self.line.get_mut()).poll_write_vectored(context, bytes);
-        self.note(&written);
-        written
+        Pin::new(self.line.get_mut()).poll_write_vectored(context, bytes)
     }
 
     fn is_write_vectored(&self) -> bool {
