@@ -99,10 +99,10 @@ pub async fn run(
     let settings = shim_discovery::settings(&options.url, &config, clock);
     let mut found = shim_discovery::find(&directory, config.lease, clock).await?;
     let resume_state = found.resume_state(&settings, clock);
-    let resumes = resume_state.is_some();
+    let resumes = resume_state.is_ok();
     let bound = metrics_port.as_ref().and_then(|it| it.local_addr().ok());
     let mut tracker = StatusTracker::new(own_status(&config, bound), &found.state.notes);
-    if let Some(resume_state) = &resume_state {
+    if let Ok(resume_state) = &resume_state {
         tracker.resume(&resume_state.jobs, clock::wall());
     }
     let former = found.former_id();
@@ -210,29 +210,31 @@ fn check_config(builder: &Builder) -> Result<Config, Failure> {
 async fn resume_or_end(
     builder: Builder,
     found: &mut ConnectedShim,
-    resume_state: Option<ResumeState>,
+    resume_state: Result<ResumeState, &'static str>,
     directory: &Path,
 ) -> Result<(Builder, Vec<CompletedWorkload>), Failure> {
-    if let Some(resume_state) = resume_state {
-        tracing::info!(
-            "going on as {}, with {} kept running",
-            resume_state.id,
-            counted(resume_state.jobs.len(), "workload")
-        );
-        return Ok((builder.resume(resume_state), Vec::new()));
-    }
+    let why = match resume_state {
+        Ok(resume_state) => {
+            tracing::info!(
+                "going on as {}, with {} kept running",
+                resume_state.id,
+                counted(resume_state.jobs.len(), "workload")
+            );
+            return Ok((builder.resume(resume_state), Vec::new()));
+        }
+        Err(why) => why,
+    };
     let (former, mut completed) = (found.former_id(), Vec::new());
     if !found.state.runs.is_empty() {
         tracing::info!(
-            "ending {} of a former life with other settings, on a clock that cannot be told to be \
-             this one, or too long ago",
+            "ending {} of an earlier incarnation: {why}",
             counted(found.state.runs.len(), "workload")
         );
         completed = found.end_all(directory).await?;
     }
     found.ensure_same_clock(directory).await?;
     let builder = match former {
-        Some(former) => builder.former(former),
+        Some(former) => builder.replaces_node(former),
         None => builder,
     };
     Ok((builder, completed))

@@ -61,11 +61,11 @@ async fn silences(handler: &RequestHandler) -> BTreeMap<NodeId, Duration> {
             return found;
         };
         for (key, register) in &page.registers {
-            let beats =
+            let is_alive =
                 Heartbeat::decode(&register.value).is_ok_and(|heartbeat| heartbeat.dead.is_none());
             let silence = page.now.zip(register.stamp);
             let silence = silence.and_then(|(now, stamp)| now.since(stamp));
-            if let (true, Some(id), Some(silence)) = (beats, handler.keys.node(key), silence) {
+            if let (true, Some(id), Some(silence)) = (is_alive, handler.keys.node(key), silence) {
                 found.insert(id, silence);
             }
         }

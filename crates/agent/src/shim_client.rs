@@ -320,7 +320,9 @@ impl ShimRelay {
     }
 
     fn kill_shim(&mut self) {
-        tracing::error!("the steward does not answer, and what it held is over; it is killed");
+        tracing::error!(
+            "the steward (shim) does not answer, and what it held is over; it is killed"
+        );
         let pid = self.connection.peer().and_then(Pid::from_raw);
         // While the connection is open the shim lives, and no other process has
         // its number.
@@ -336,7 +338,7 @@ impl ShimRelay {
     /// wants to end.
     async fn replace_shim(&mut self, why: &str) -> bool {
         tracing::error!(
-            "the steward was lost: {why}; its guardians end what it held, and another one is \
+            "the steward (shim) was lost: {why}; its guardians end what it held, and another one is \
              started"
         );
         let over = self.sent_kill_at.after(SLACK).since(clock::boot());
@@ -383,7 +385,7 @@ impl ShimRelay {
         loop {
             match start(&self.directory, &self.sockets).await {
                 Ok(found) => return found,
-                Err(error) => tracing::error!("expected to start a steward: {error}"),
+                Err(error) => tracing::error!("cannot start a steward (shim): {error}"),
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -391,7 +393,7 @@ impl ShimRelay {
 
     fn give_up_starts(&self) {
         tracing::error!(
-            "no steward has started within {STARTED_WITHIN:?}, so nothing can start on this node: \
+            "no steward (shim) has started within {STARTED_WITHIN:?}, so nothing can start on this node: \
              look at {}, whose file system may hang",
             self.directory.display()
         );

@@ -92,8 +92,8 @@ pub(super) async fn find(
 /// Kills a shim that does not answer, and waits until it has gone.
 async fn kill_hung(connection: &mut Connection) {
     tracing::error!(
-        "the steward of this node does not answer, and what it held is over; it is killed, and \
-         another one is started"
+        "the steward (shim) of this node does not answer, and what it held is over; it is killed, \
+         and another one is started"
     );
     kill_and_wait(connection).await;
 }
@@ -165,25 +165,36 @@ impl ConnectedShim {
     }
 
     /// What the node may go on from, if it has the same settings as before and
-    /// there is time.
+    /// there is time; else why not, for the log.
     pub(super) fn resume_state(
         &self,
         settings: &str,
         clock: Option<ClockId>,
-    ) -> Option<ResumeState> {
-        let incarnation = self.state.incarnation.as_ref()?;
+    ) -> Result<ResumeState, &'static str> {
+        const UNKNOWN: &str = "what is noted of it cannot be read";
+        let incarnation = self.state.incarnation.as_ref().ok_or(UNKNOWN)?;
         let grant = incarnation.times.grant();
         let one_incarnation = self.state.runs.iter().all(|run| run.id == incarnation.id);
         let noted = noted_clock(&self.state.settings, clock);
         let resumes = may_resume(noted, clock, clock::boot(), &grant, Plant::NONE);
-        if self.state.settings != settings || !one_incarnation || !resumes {
-            return None;
+        // The clock first: it is a part of the settings' text.
+        if !self.same_clock {
+            return Err("its clock cannot be told to be this one");
+        }
+        if self.state.settings != settings {
+            return Err("its settings were others");
+        }
+        if !one_incarnation {
+            return Err("it had not ended all of the one before it");
+        }
+        if !resumes {
+            return Err("its deadline has passed");
         }
         let mut jobs = BTreeMap::new();
         for run in &self.state.runs {
             let job = Job {
                 run: Run(run.run),
-                digest: Digest::new(&run.digest)?,
+                digest: Digest::new(&run.digest).ok_or(UNKNOWN)?,
                 instances: run.instances,
                 fence: run.fence,
                 phase: match run.phase {
@@ -195,10 +206,11 @@ impl ConnectedShim {
                     },
                 },
             };
-            jobs.insert(Name::new(&run.name).ok()?, job);
+            let name = Name::new(&run.name).map_err(|_| UNKNOWN)?;
+            jobs.insert(name, job);
         }
-        let id = NodeId::parse(&incarnation.id)?;
-        Some(ResumeState { id, grant, jobs })
+        let id = NodeId::parse(&incarnation.id).ok_or(UNKNOWN)?;
+        Ok(ResumeState { id, grant, jobs })
     }
 
     /// The id that the node had before.
@@ -242,7 +254,9 @@ impl ConnectedShim {
         if self.same_clock {
             return Ok(());
         }
-        tracing::debug!("the steward of a former life reads another clock, and is replaced");
+        tracing::debug!(
+            "the steward (shim) of an earlier incarnation reads another clock, and is replaced"
+        );
         kill_and_wait(&mut self.connection).await;
         let notes = std::mem::take(&mut self.state.notes);
         *self = start(directory, &SocketDirectory::open(directory)?).await?;

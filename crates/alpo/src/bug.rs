@@ -72,6 +72,9 @@ bugs! {
     /// A snapshot that was encoded while a newer one came from the leader
     /// takes that one's place.
     SnapshotOvertaken,
+    /// A snapshot from the leader takes the place of the state although the log
+    /// went beyond it while it was decoded.
+    InstallOvertaken,
     /// Half is taken for a majority.
     HalfIsMajority,
     /// The lease is counted from the end of the round.

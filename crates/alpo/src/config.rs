@@ -35,7 +35,7 @@ pub struct Config {
     pub window: usize,
     /// Bytes of entries in one request, about.
     pub append_bytes: usize,
-    /// Bytes of a snapshot in one request.
+    /// Bytes of a snapshot in one request, at most.
     pub chunk_bytes: usize,
     /// Bytes of entries that are uncommitted and of proposals that wait for
     /// their turn, together; what is beyond is refused with
@@ -49,9 +49,10 @@ pub struct Config {
     pub disk_bytes: usize,
     /// Proposals and reads that may wait for a new leader to become ready, or
     /// for a hand-over to end; of proposals at most `uncommitted_bytes`.
-    pub waiting: usize,
-    /// Bytes of applied entries after which the next snapshot is taken, or
-    /// the size of the last snapshot if that is more.
+    pub backlog_requests: usize,
+    /// About so many bytes of applied entries make the next snapshot due, or as
+    /// many as the last snapshot had if that is more: more than half of it, and
+    /// at most half as much again.
     pub log_bytes: usize,
     /// Entries kept behind a snapshot for servers that are a little late; of
     /// these at most half of what makes a snapshot due.
@@ -81,7 +82,7 @@ impl Default for Config {
             uncommitted_bytes: 64 * 1024 * 1024,
             disk_lag: Duration::from_secs(10),
             disk_bytes: 256 * 1024 * 1024,
-            waiting: 4_096,
+            backlog_requests: 4_096,
             log_bytes: 64 * 1024 * 1024,
             kept_entries: 1_024,
             version: ClusterVersion::NEWEST,
@@ -162,7 +163,7 @@ impl Config {
             ("uncommitted_bytes", self.uncommitted_bytes > 0),
             ("disk_lag", self.disk_lag >= Duration::from_secs(5)),
             ("disk_bytes", self.disk_bytes > 0),
-            ("waiting", self.waiting > 0),
+            ("backlog_requests", self.backlog_requests > 0),
             ("log_bytes", self.log_bytes > 0),
             ("version", self.version <= ClusterVersion::NEWEST),
         ] {

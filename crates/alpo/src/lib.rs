@@ -62,12 +62,13 @@ pub use log::Log;
 pub use membership::{Change, ChangeError, MAX_MEMBERS, Member, Membership, VotingStatus};
 pub use message::{Body, CompareChecksums, Envelope, Reply, Request, SenderRole};
 pub use node::{
-    Answer, ClientRequest, Event, Fault, Input, MAX_SESSION_ENDS, MAX_SNAPSHOT_BYTES, MessageError,
-    Node, Output, Query, QueryResult, QuotaExceeded, Refusal, ServerList, Status, StepDownReason,
+    Answer, ClientRequest, Discarded, Event, Fault, Input, MAX_SESSION_ENDS, MAX_SNAPSHOT_BYTES,
+    MessageError, Node, Output, Query, QueryResult, QuotaExceeded, Refusal, ServerList, Status,
+    StepDownReason,
 };
 pub use session_owner::{Fingerprint, OpenSession, OwnershipProof, SessionOpener, SessionOwner};
 pub use state::{
-    Bound, Gap, Gaps, JUMP, Limits, MAX_BOUND, MAX_WINDOW, NotRestorable, Restored, Restoring,
-    SerialStatus, Session, Sessions, SnapshotError, State, StateChecksum, StateCopy, TERM_STEP,
-    TooOld, UserLog, digest_of,
+    Bound, DecodedSnapshot, Gap, Gaps, JUMP, Limits, MAX_BOUND, MAX_WINDOW, NotRestorable,
+    ReceivedSnapshot, Restored, Restoring, SerialStatus, Session, Sessions, SnapshotError, State,
+    StateChecksum, StateCopy, TERM_STEP, TooOld, UserLog, digest_of,
 };

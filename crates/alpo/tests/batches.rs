@@ -193,6 +193,10 @@ impl World {
                     let encoded = Input::SnapshotEncoded(copy.encode());
                     self.nodes[index].handle(Now::default(), encoded);
                 }
+                Output::DecodeSnapshot(received) => {
+                    let decoded = Input::SnapshotDecoded(Box::new(received.decode()));
+                    self.nodes[index].handle(Now::default(), decoded);
+                }
                 Output::Send { envelope, .. } => self.messages.push(envelope),
                 Output::Halt(fault) => panic!("{fault}"),
                 _ => {}

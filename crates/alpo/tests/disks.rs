@@ -110,6 +110,10 @@ impl Server {
                 Output::EncodeSnapshot(copy) => {
                     self.node.handle(NOW, Input::SnapshotEncoded(copy.encode()));
                 }
+                Output::DecodeSnapshot(received) => {
+                    let decoded = Box::new(received.decode());
+                    self.node.handle(NOW, Input::SnapshotDecoded(decoded));
+                }
                 Output::Send {
                     envelope:
                         Envelope {
@@ -298,7 +302,7 @@ fn a_snapshot_that_gives_its_number_away_is_not_taken_over() {
     let mut new = Server::start(93, ClusterVersion::SECOND, HardState::default());
     let replies = new.told((1, 11), 1, install);
     assert!(
-        matches!(replies[..], [Reply::Installed { done: true, .. }]),
+        matches!(replies[..], [.., Reply::Installed { done: true, .. }]),
         "{replies:?}"
     );
     assert_eq!(new.node.fault(), None);

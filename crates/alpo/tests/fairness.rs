@@ -136,6 +136,10 @@ impl Cluster {
                 let encoded = Input::SnapshotEncoded(copy.encode());
                 self.soon.push((index, encoded));
             }
+            Output::DecodeSnapshot(received) => {
+                let decoded = Input::SnapshotDecoded(Box::new(received.decode()));
+                self.soon.push((index, decoded));
+            }
             Output::Send { envelope, .. } if index == 0 => {
                 let bytes = match &envelope.body {
                     Body::Request {
@@ -151,7 +155,7 @@ impl Cluster {
                 let took = self.now - self.asked.remove(&token).expect("it was asked");
                 self.answered.push((token, took, answer));
             }
-            Output::Event(_) | Output::Applied { .. } => {}
+            Output::Event(_) | Output::Applied { .. } | Output::Discard(_) => {}
             Output::Halt(fault) => panic!("{fault}"),
         }
     }

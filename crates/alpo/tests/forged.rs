@@ -80,6 +80,10 @@ fn told(node: &mut Node, prev: Position, entries: Vec<Entry>) -> Vec<Reply> {
             Output::EncodeSnapshot(copy) => {
                 node.handle(NOW, Input::SnapshotEncoded(copy.encode()));
             }
+            Output::DecodeSnapshot(received) => {
+                let decoded = Box::new(received.decode());
+                node.handle(NOW, Input::SnapshotDecoded(decoded));
+            }
             Output::Send {
                 envelope:
                     Envelope {
@@ -158,6 +162,10 @@ fn handle(node: &mut Node, envelope: Envelope, storage: u128) -> Option<Fault> {
             Output::Persist(batch) => node.handle(NOW, Input::Persisted(batch.number)),
             Output::EncodeSnapshot(copy) => {
                 node.handle(NOW, Input::SnapshotEncoded(copy.encode()));
+            }
+            Output::DecodeSnapshot(received) => {
+                let decoded = Box::new(received.decode());
+                node.handle(NOW, Input::SnapshotDecoded(decoded));
             }
             Output::Halt(found) => fault = Some(found),
             _ => {}

@@ -61,7 +61,7 @@ fn scripts() -> Vec<(String, String)> {
 /// Mistakes that no running server can make, so that no script can tell of
 /// them: each is caught by the test named beside it.
 #[cfg(feature = "planted-bugs")]
-const MADE_ELSEWHERE: [(tenure_alpo::Bug, &str); 7] = {
+const MADE_ELSEWHERE: [(tenure_alpo::Bug, &str); 8] = {
     use tenure_alpo::Bug;
     [
         // A disk that is opened.
@@ -72,8 +72,10 @@ const MADE_ELSEWHERE: [(tenure_alpo::Bug, &str); 7] = {
         (Bug::WipedVotes, "founding.rs"),
         // Who is let in.
         (Bug::CloneCounted, "starts.rs"),
-        // What is encoded while a server goes on; scripts encode at once.
+        // What is encoded or decoded while a server goes on; scripts do both at
+        // once.
         (Bug::SnapshotOvertaken, "the simulator of clusters"),
+        (Bug::InstallOvertaken, "the simulator of clusters"),
         // A backup that is restored.
         (Bug::RestoredInPlace, "state/restore.rs"),
     ]

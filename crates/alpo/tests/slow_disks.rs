@@ -155,7 +155,14 @@ impl Cluster {
                 Output::EncodeSnapshot(copy) => {
                     node.handle(now, Input::SnapshotEncoded(copy.encode()));
                 }
-                Output::Answer { .. } | Output::Applied { .. } | Output::Event(_) => {}
+                Output::DecodeSnapshot(received) => {
+                    let decoded = Box::new(received.decode());
+                    node.handle(now, Input::SnapshotDecoded(decoded));
+                }
+                Output::Answer { .. }
+                | Output::Applied { .. }
+                | Output::Event(_)
+                | Output::Discard(_) => {}
             }
         }
         for envelope in sent {

@@ -144,7 +144,7 @@ fn appending(plan: &Plan, url: &str, entries: u32) -> Result<Vec<Work>, Failure>
     for _ in 0..plan.connections {
         let client =
             tenure_client::Client::open(url).map_err(|error| store_failure(error.into()))?;
-        connections.push(client.within(plan.mix.within));
+        connections.push(client.with_timeout(plan.mix.within));
     }
     let clients = connections.iter().cycle().take(plan.clients);
     let entries = entries as usize;

@@ -98,7 +98,7 @@ pub(crate) struct Common {
     /// Log errors only.
     #[arg(long, short, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// How long to wait for a store's answer [default: 5s; 60s for that of an agent that is asked].
+    /// How long to wait for an answer [default: 5s of a store, 60s of an agent].
     #[arg(
         long,
         global = true,
@@ -204,7 +204,7 @@ pub(crate) enum Command {
     /// Write a consistent copy of everything in a cluster to a file.
     #[cfg(feature = "tenure")]
     Backup(Backup),
-    /// Have servers take a snapshot of their state now, and forget the log it covers.
+    /// Have servers take a snapshot of their state now, and delete the log that it covers.
     ///
     /// They do so by themselves; this is for before an upgrade, or a backup of
     /// their disks. Exits with 1 if one of them did not.
@@ -255,6 +255,7 @@ pub(crate) enum Command {
 Examples:
   tenure run payroll --store postgres://db/app --lease 10s -- ./pay-everyone --all
   tenure run backup --once -- sh -c 'pg_dump app > /backup/$TENURE_TERM.sql'
+    (once for each process that stands: on two machines it makes two backups, one after the other)
   tenure run web --advertise 10.0.0.7:8443 --restart on-failure -- ./server")]
 pub(crate) struct Run {
     /// What is being led, e.g. payroll.
@@ -413,8 +414,8 @@ pub(crate) struct Transfer {
 #[derive(Debug, Args)]
 pub(crate) struct Sim {
     /// What to simulate.
-    #[arg(value_enum, default_value_t = World::Election)]
-    pub(crate) world: World,
+    #[arg(value_enum, default_value_t = Simulation::Election)]
+    pub(crate) simulation: Simulation,
     /// How many runs, each with the next seed.
     #[arg(long, default_value_t = 1_000, value_name = "N")]
     pub(crate) runs: u64,
@@ -445,7 +446,7 @@ fn first_seed(text: &str) -> Result<FirstSeed, String> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum World {
+pub(crate) enum Simulation {
     /// Candidates who elect a leader over a store.
     Election,
     /// Servers that replicate a log, and their clients.

@@ -241,8 +241,10 @@ const NEEDS: &[(&str, &[&str], &[&str])] = &[
     (
         "tenure-run@.service",
         &[
-            "User=tenure-run",
-            "EnvironmentFile=/etc/tenure-run/%i.env",
+            "User=tenure-run-%i",
+            "StateDirectory=tenure-run-%i",
+            "ConfigurationDirectory=tenure-run-%i",
+            "EnvironmentFile=/etc/tenure-run-%i/run.env",
             "ExecStart=/usr/local/bin/tenure run %i -- $COMMAND",
             "KillMode=mixed",
             "TimeoutStopSec=60s",
@@ -367,10 +369,10 @@ fn every_setting_is_a_flag(command: &str, file: &str, unit: &str, least: usize) 
 
 #[test]
 fn every_setting_of_an_agent_that_is_shipped_is_a_flag() {
-    every_setting_is_a_flag("node", "tenure-node.env", "tenure-node.service", 6);
+    every_setting_is_a_flag("node", "tenure-node.env", "tenure-node.service", 7);
 }
 
 #[test]
 fn every_setting_of_a_command_that_is_shipped_is_a_flag() {
-    every_setting_is_a_flag("run", "tenure-run.env", "tenure-run@.service", 4);
+    every_setting_is_a_flag("run", "tenure-run.env", "tenure-run@.service", 5);
 }

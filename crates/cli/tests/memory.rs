@@ -670,3 +670,106 @@ fn a_message_of_refused_requests_keeps_nobody_waiting_to_its_end() {
     let all = worked(alone.server.id()).saturating_sub(before);
     assert!(slowest * 10 < all, "{slowest:?} of {all:?}");
 }
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+    [&head, payload].concat()
+}
+
+/// So many calls without a token, each with its headers alone: `GET /v1/x`, or
+/// one of gRPC.
+fn refused_calls(first: u32, count: u32, grpc: bool) -> Vec<u8> {
+    let mut block = vec![if grpc { 0x83 } else { 0x82 }, 0x86];
+    block.extend(b"\x01\x09localhost\x04\x05/v1/x");
+    if grpc {
+        block.extend(b"\x0f\x10\x10application/grpc");
+    }
+    let streams = (0..count).map(|number| first + 2 * number);
+    streams.flat_map(|it| frame(1, 5, it, &block)).collect()
+}
+
+/// A connection from there that leaves no room for bodies.
+fn roomless(address: &str, from: u8) -> TcpStream {
+    let connected = runtime().block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(([127, 0, 0, from], 0).into()).expect("bound");
+        socket.set_recv_buffer_size(4_096).expect("small");
+        let to = address.parse().expect("an address");
+        socket.connect(to).await.expect("it listens").into_std()
+    });
+    let mut stream = connected.expect("a socket");
+    stream.set_nonblocking(false).expect("it blocks");
+    stream.set_read_timeout(Some(SOON)).expect("a timeout");
+    // INITIAL_WINDOW_SIZE: 0.
+    let settings = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let begin = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings].concat();
+    stream.write_all(&begin).expect("it reads");
+    stream
+}
+
+/// Reads until so many calls have the head of their answer, or were reset.
+fn answered(stream: &mut TcpStream, calls: u32) {
+    let mut answers = 0;
+    while answers < calls {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).expect("a frame");
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        stream.read_exact(&mut payload).expect("a payload");
+        answers += u32::from(head[3] == 1 || head[3] == 3);
+        assert_ne!(head[3], 7, "the connection is ended");
+    }
+}
+
+fn operated() -> Alone {
+    let sha256 = tenure_server::fingerprint("operator");
+    let tokens = format!("[tokens.operator]\nsha256 = \"{sha256}\"\nadmin = true\n");
+    Alone::start(Some(&tokens))
+}
+
+#[test]
+fn refusals_for_whose_bodies_there_is_no_room_cost_little() {
+    let alone = operated();
+    let before = resident(alone.server.id());
+    let mut held = Vec::new();
+    for from in 2..=61 {
+        let mut stream = roomless(&alone.address, from);
+        stream
+            .write_all(&refused_calls(1, 1_000, false))
+            .expect("it reads");
+        answered(&mut stream, 1_000);
+        held.push(stream);
+    }
+    let grew = growth(alone.server.id(), before);
+    assert!(grew < 48 * MIB, "{} MiB", grew / MIB);
+}
+
+/// A client that reads nothing at all.
+#[test]
+fn refusals_that_nobody_reads_cost_little() {
+    const CALLS: u32 = 30_000;
+    let alone = operated();
+    let before = resident(alone.server.id());
+    let probes = Probes::start(&alone.address, alone.server.id());
+    let writers: Vec<_> = (2..=9)
+        .map(|from| {
+            let mut stream = roomless(&alone.address, from);
+            let pause = std::time::Duration::from_secs(2);
+            stream.set_write_timeout(Some(pause)).expect("a timeout");
+            std::thread::spawn(move || {
+                // What the server does not read the system may take.
+                let _ = stream.write_all(&refused_calls(1, CALLS, true));
+                stream
+            })
+        })
+        .collect();
+    let writers = writers.into_iter();
+    let held: Vec<_> = writers.map(|it| it.join().expect("no panic")).collect();
+    let slowest = probes.end();
+    let grew = growth(alone.server.id(), before);
+    drop(held);
+    assert!(grew < 64 * MIB, "{} MiB", grew / MIB);
+    assert!(slowest < PROMPT, "{slowest:?}");
+}

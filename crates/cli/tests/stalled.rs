@@ -40,7 +40,9 @@ async fn a_leader_stays_while_its_disk_stalls_and_leaves_when_it_hangs() {
         return;
     }
     let cluster = Cluster::start_with(&["--election-timeout", TIMEOUT]);
-    let client = Client::open(&cluster.url()).expect("a client").within(SOON);
+    let client = Client::open(&cluster.url())
+        .expect("a client")
+        .with_timeout(SOON);
     let mut last = 0;
     for _ in 0..QUICK {
         last = client.append(b"quick".to_vec()).await.expect("appended");
@@ -103,7 +105,9 @@ async fn followers_answer_while_their_disks_stall() {
         return;
     }
     let cluster = Cluster::start_with(&["--election-timeout", TIMEOUT]);
-    let client = Client::open(&cluster.url()).expect("a client").within(SOON);
+    let client = Client::open(&cluster.url())
+        .expect("a client")
+        .with_timeout(SOON);
     for round in 0..2 {
         for _ in 0..QUICK {
             client.append(b"quick".to_vec()).await.expect("appended");
@@ -178,7 +182,7 @@ async fn nothing_is_lost_where_threads_relieve_each_other_often() {
     assert!(written.iter().all(|count| *count > 200), "{written:?}");
     // What was written is read back from the disks.
     tokio::task::block_in_place(|| cluster.restart_all());
-    let client = Client::open(&url).expect("a client").within(SOON);
+    let client = Client::open(&url).expect("a client").with_timeout(SOON);
     let (mut found, mut from) = (vec![0; written.len()], 1);
     loop {
         let entries = client.read_log(from, 1_000).await.expect("the log");
@@ -244,7 +248,9 @@ async fn a_server_ends_though_its_disk_hangs() {
         return;
     }
     let mut cluster = Cluster::start();
-    let client = Client::open(&cluster.url()).expect("a client").within(SOON);
+    let client = Client::open(&cluster.url())
+        .expect("a client")
+        .with_timeout(SOON);
     cluster.kill(1);
     let mut server = Heard::start(cluster.loud(TENURE, 1));
     tokio::task::block_in_place(|| ready(&cluster.clients[0]));
@@ -268,7 +274,7 @@ async fn a_server_ends_though_its_disk_hangs() {
 
 /// Appends one entry after the other, and gives how many.
 async fn write_until(url: &str, client: u64, over: &AtomicBool) -> u64 {
-    let log = Client::open(url).expect("a client").within(SOON);
+    let log = Client::open(url).expect("a client").with_timeout(SOON);
     let mut count = 0;
     while !over.load(Ordering::Relaxed) {
         let text = format!("{client} {count}");

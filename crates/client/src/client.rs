@@ -104,7 +104,7 @@ impl Client {
 
     /// The same client with other time for its calls.
     #[must_use]
-    pub fn within(&self, within: Duration) -> Self {
+    pub fn with_timeout(&self, within: Duration) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
             connection: self.connection,

@@ -156,7 +156,7 @@ impl Client {
         .map(|_| ())
     }
 
-    /// Lets a member count that has caught up.
+    /// Makes a learner that has caught up a voter.
     ///
     /// # Errors
     /// As [`add_member`](Self::add_member).

@@ -4,8 +4,9 @@
 //! be answered; there is no task and no timer for any of them. The stream
 //! takes what has piled up whenever it can write, so that requests share
 //! messages as soon as there are many. Two tasks on the background thread
-//! serve each connection: one finds the leader, connects, and takes answers; the
-//! other does what time asks for.
+//! serve each connection: one finds the leader, connects, writes requests and
+//! takes answers, the HTTP library's part included ([`InlineTasks`]); the other
+//! does what time asks for.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,7 @@ use tokio_stream::Stream;
 
 use super::Error;
 use super::error::{carried, sentence};
+use super::inline_tasks::{InlineExecutor, InlineTasks};
 use super::leader_discovery::{Leader, LeaderDiscovery, jitter};
 use super::pipeline::{Outcomes, PendingRequest, Pipeline, Reply, RequestKind, Verdict};
 
@@ -305,18 +307,25 @@ impl Shared {
 
     async fn exchange(self: &Arc<Self>, leader: &mut Leader) -> End {
         let mut useful = false;
-        let (why, hint) = match self.open(leader).await {
-            Ok(answers) => self.take_answers(leader, answers, &mut useful).await,
-            Err(end) => end,
+        let mut tasks = InlineTasks::default();
+        let executor = tasks.executor();
+        let exchange = async {
+            match self.open(leader, executor).await {
+                Ok(answers) => self.take_answers(leader, answers, &mut useful).await,
+                Err(end) => end,
+            }
         };
+        let (why, hint) = tasks.beside(exchange).await;
         End { why, hint, useful }
     }
 
     async fn open(
         self: &Arc<Self>,
         leader: &Leader,
+        executor: InlineExecutor,
     ) -> Result<tonic::Streaming<v1::Answers>, (String, Option<String>)> {
-        let connecting = self.leader_discovery.dialer().connect(&leader.address);
+        let dialer = self.leader_discovery.dialer();
+        let connecting = dialer.connect(&leader.address, executor);
         let channel = connecting.await.map_err(|why| (why, None))?;
         let mut client = PipelineClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         let stream = {

@@ -17,6 +17,7 @@ use tonic::transport::{Endpoint, Uri};
 use super::channel::Channel;
 use super::connector::{ALIVE_AFTER, connector};
 use super::error::chain;
+use super::inline_tasks::InlineExecutor;
 use super::own_token_channel::OwnTokenChannel;
 use super::token::Bearer;
 use super::{Config, Error};
@@ -76,9 +77,14 @@ impl Dialer {
         Ok(Channel::Given(channel, self.bearer.clone()))
     }
 
-    /// A connection that is made now.
-    pub(super) async fn connect(&self, address: &str) -> Result<Channel, String> {
-        let endpoint = self.endpoint(address)?;
+    /// A connection that is made now, and lives as long as `executor` runs what
+    /// it spawns.
+    pub(super) async fn connect(
+        &self,
+        address: &str,
+        executor: InlineExecutor,
+    ) -> Result<Channel, String> {
+        let endpoint = self.endpoint(address)?.executor(executor);
         if self.may_need_own_token(address) {
             let own_token_channel = OwnTokenChannel::new(endpoint, self.tls.clone());
             own_token_channel

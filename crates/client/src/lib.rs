@@ -50,6 +50,7 @@ mod connection;
 mod connector;
 mod dialer;
 mod error;
+mod inline_tasks;
 mod leader_discovery;
 mod own_token_channel;
 mod pipeline;

@@ -1,4 +1,4 @@
-//! By what a client is known: a token that every call carries.
+//! The token that every call carries, and that identifies the client.
 //!
 //! A client that was given none, and dials this machine, shows that it has the
 //! token of its user (`own_token_channel.rs`). A token in a file is read again when the file changes, so that it can be

@@ -6,9 +6,9 @@
 //! without it [`Config::planted`](super::Config) is the constant `false`. The
 //! list is the classical ways to get a lease wrong.
 
-/// One planted mistake.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Bug {
+use tenure_core::bugs;
+
+bugs! {
     /// The grant is counted from the answer to a renewal, not from before it
     /// was sent.
     DeadlineFromEnd,
@@ -77,37 +77,4 @@ pub enum Bug {
     /// Guarded work takes steps until the timer at the end of the grant has
     /// been heard of; the clock is not asked.
     GuardByTimer,
-}
-
-impl Bug {
-    /// All of them.
-    pub const ALL: [Self; 27] = [
-        Self::DeadlineFromEnd,
-        Self::DriftForgotten,
-        Self::UnknownIsWon,
-        Self::UnknownIsLost,
-        Self::TermReset,
-        Self::StaleVersion,
-        Self::JudgedByWall,
-        Self::RenewAfterDeadline,
-        Self::OldId,
-        Self::SilentWatch,
-        Self::RequestIsOusting,
-        Self::SequenceKept,
-        Self::SwapUnjudged,
-        Self::VacateUndrained,
-        Self::ConfirmedFromAnswer,
-        Self::UnknownIsConfirmed,
-        Self::SessionUnstretched,
-        Self::NeverLooks,
-        Self::NeverReleased,
-        Self::BootTrusted,
-        Self::FloorForgotten,
-        Self::FloorRepeated,
-        Self::TermHadTwice,
-        Self::WorkUnasked,
-        Self::OldWord,
-        Self::RefusalIsRace,
-        Self::GuardByTimer,
-    ];
 }

@@ -1,7 +1,7 @@
 //! What one process has seen of an election's register, and what follows.
 //!
-//! A candidate or an observer keeps a [`LeaseJudge`] of the register and asks
-//! it one question: *is the grant over?* (§3). The rules differ by what clock
+//! A candidate or an observer keeps a [`LeaseJudge`] of the register (what client-go
+//! calls the *observed record*, with its *observed time*) and asks it one question: *is the grant over?* (§3). The rules differ by what clock
 //! there is to judge by, but two things hold for all of them:
 //!
 //! * silence restarts only when the *holder* wrote (its `renewal` moved), so
@@ -44,9 +44,9 @@ pub enum LeaseState {
     Expired(Certainty),
 }
 
-/// What a look at the register brought.
+/// What a read, or a report of a watch, has told of the register.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum News {
+pub enum ReadOutcome {
     /// Nothing new.
     Nothing,
     /// The same holder has renewed, or somebody wrote a request.
@@ -63,7 +63,8 @@ pub enum News {
     Corrupt(RecordError),
 }
 
-/// What one process has seen of one register.
+/// What one process has seen of one register, and since when, by its own clock:
+/// `observedRecord` and `observedTime` of client-go.
 #[derive(Clone, Debug)]
 pub struct LeaseJudge {
     seen: Seen,
@@ -286,7 +287,7 @@ impl LeaseJudge {
     /// it under another leader: then it had fallen, and somebody was elected
     /// in that term again. Reads say so: an answer older than what is known is
     /// not taken (`is_overtaken`), and a hint with a lower term is
-    /// `News::Unplaced` and read.
+    /// `ReadOutcome::Unplaced` and read.
     pub fn regression(&self) -> Option<TermRegression> {
         let (shown, leader) = match &self.seen {
             Seen::Never => return None,
@@ -300,12 +301,18 @@ impl LeaseJudge {
     }
 
     /// Takes note of an answer to a read that was asked at `asked`.
-    pub fn read(&mut self, config: &Config, now: Now, asked: Instant, reading: &Reading) -> News {
+    pub fn read(
+        &mut self,
+        config: &Config,
+        now: Now,
+        asked: Instant,
+        reading: &Reading,
+    ) -> ReadOutcome {
         // Once: whether it is overtaken and what it says are of one decoding.
         let register = reading.register.as_ref();
         let shown = register.map(|register| (register, Record::decode(&register.value)));
         if self.is_overtaken(asked, shown.as_ref().map(|(_, record)| record)) {
-            return News::Nothing;
+            return ReadOutcome::Nothing;
         }
         let evidence = Evidence {
             config,
@@ -337,7 +344,7 @@ impl LeaseJudge {
     }
 
     /// Takes note of the news of a watch, which was true at some time past.
-    pub fn hint(&mut self, config: &Config, now: Now, register: Option<&Register>) -> News {
+    pub fn hint(&mut self, config: &Config, now: Now, register: Option<&Register>) -> ReadOutcome {
         let evidence = Evidence {
             config,
             now,
@@ -347,21 +354,21 @@ impl LeaseJudge {
         };
         let Some(register) = register else {
             return if matches!(self.seen, Seen::Absent) {
-                News::Nothing
+                ReadOutcome::Nothing
             } else {
-                News::Unplaced
+                ReadOutcome::Unplaced
             };
         };
         match Record::decode(&register.value) {
-            Err(_) => News::Unplaced,
+            Err(_) => ReadOutcome::Unplaced,
             Ok(record) => match self.record() {
                 // A watch may deliver late what a read has overtaken.
                 Some(known) if record.sequence <= known.sequence && record.term <= known.term => {
-                    News::Nothing
+                    ReadOutcome::Nothing
                 }
                 // A register that began anew, or was restored.
                 Some(known) if record.sequence <= known.sequence || record.term < known.term => {
-                    News::Unplaced
+                    ReadOutcome::Unplaced
                 }
                 _ => self.learn(&evidence, register, Ok(record)),
             },
@@ -384,15 +391,15 @@ impl LeaseJudge {
         }
     }
 
-    fn absent(&mut self) -> News {
+    fn absent(&mut self) -> ReadOutcome {
         let had_leader = self.leader().is_some();
         let known = matches!(self.seen, Seen::Absent);
         self.seen = Seen::Absent;
         self.malformed = None;
         match (known, had_leader) {
-            (true, _) => News::Nothing,
-            (false, true) => News::LeaderChanged,
-            (false, false) => News::Written,
+            (true, _) => ReadOutcome::Nothing,
+            (false, true) => ReadOutcome::LeaderChanged,
+            (false, false) => ReadOutcome::Written,
         }
     }
 
@@ -402,7 +409,7 @@ impl LeaseJudge {
         evidence: &Evidence<'_>,
         register: &Register,
         record: Result<Record, RecordError>,
-    ) -> News {
+    ) -> ReadOutcome {
         let record = match record {
             Ok(record) if record.election == evidence.config.election => record,
             Ok(other) => {
@@ -420,12 +427,12 @@ impl LeaseJudge {
         self.seen = self.found(evidence, register, record);
         let over = matches!(self.verdict(), Verdict::Expired(_));
         if over && !was_over && self.holder_named() {
-            return News::Expired;
+            return ReadOutcome::Expired;
         }
         match (before == leader(self), written) {
-            (false, _) => News::LeaderChanged,
-            (true, true) => News::Written,
-            (true, false) => News::Nothing,
+            (false, _) => ReadOutcome::LeaderChanged,
+            (true, true) => ReadOutcome::Written,
+            (true, false) => ReadOutcome::Nothing,
         }
     }
 
@@ -497,16 +504,16 @@ impl LeaseJudge {
         }
     }
 
-    fn malformed(&mut self, register: &Register, error: RecordError) -> News {
+    fn malformed(&mut self, register: &Register, error: RecordError) -> ReadOutcome {
         let times = match &self.malformed {
             Some((version, times)) if *version == register.version => times.saturating_add(1),
             _ => 1,
         };
         self.malformed = Some((register.version.clone(), times));
         if times >= 2 {
-            News::Corrupt(error)
+            ReadOutcome::Corrupt(error)
         } else {
-            News::Malformed(error)
+            ReadOutcome::Malformed(error)
         }
     }
 }

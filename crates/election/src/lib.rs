@@ -44,7 +44,7 @@ pub use bug::Bug;
 pub use campaign::{Bind, Campaign, Command, Event, Input, Output, Why};
 pub use config::{Config, ConfigError, Expiry, Priority};
 pub use grant::Grant;
-pub use judge::{LeaseJudge, LeaseState, News};
+pub use judge::{LeaseJudge, LeaseState, ReadOutcome};
 pub use observation::{Certainty, Observation, TermRegression};
 pub use observer::Observer;
 pub use record::{Holder, Leader, Occupancy, Record, RecordError, Request};

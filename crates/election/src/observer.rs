@@ -18,7 +18,7 @@ use tenure_core::machine::Machine;
 use tenure_core::time::{Drift, Instant, Now};
 
 use super::campaign::{Command, Event, Input, Output};
-use super::{Config, Expiry, Leader, LeaseJudge, LeaseState, News, TermRegression};
+use super::{Config, Expiry, Leader, LeaseJudge, LeaseState, ReadOutcome, TermRegression};
 
 /// How long to wait for a read.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
@@ -99,16 +99,16 @@ impl Observer {
         };
         match result {
             Ok(reading) => {
-                let news = self.judge.read(&self.config, self.now, asked, &reading);
-                self.note(news, true);
+                let outcome = self.judge.read(&self.config, self.now, asked, &reading);
+                self.note(outcome, true);
             }
             Err(failure) => self.failed(failure),
         }
     }
 
     fn seen(&mut self, register: Option<&Register>) {
-        let news = self.judge.hint(&self.config, self.now, register);
-        self.note(news, false);
+        let outcome = self.judge.hint(&self.config, self.now, register);
+        self.note(outcome, false);
     }
 
     /// The watch came or went: something may have happened unreported.
@@ -119,24 +119,24 @@ impl Observer {
         }
     }
 
-    fn note(&mut self, news: News, by_read: bool) {
-        match &news {
-            News::Malformed(_) => return self.failed(Failure::malformed()),
-            News::Corrupt(error) => {
+    fn note(&mut self, outcome: ReadOutcome, by_read: bool) {
+        match &outcome {
+            ReadOutcome::Malformed(_) => return self.failed(Failure::malformed()),
+            ReadOutcome::Corrupt(error) => {
                 let why = alloc::string::ToString::to_string(error);
                 return self.failed(Failure::new(FailureClass::Broken, &why));
             }
-            News::Unplaced => {
+            ReadOutcome::Unplaced => {
                 self.read_at = self.now.boot;
                 return;
             }
-            News::Written => self.learn_pace(self.renewed_at),
-            News::LeaderChanged => self.learn_pace(None),
-            News::Expired => {}
-            News::Nothing if by_read && self.judge.leader().is_none() => {
+            ReadOutcome::Written => self.learn_pace(self.renewed_at),
+            ReadOutcome::LeaderChanged => self.learn_pace(None),
+            ReadOutcome::Expired => {}
+            ReadOutcome::Nothing if by_read && self.judge.leader().is_none() => {
                 self.pause = (self.pause * 2).min(PAUSE_MAX);
             }
-            News::Nothing => {}
+            ReadOutcome::Nothing => {}
         }
         if self.failures > 0 {
             self.failures = 0;
@@ -150,7 +150,7 @@ impl Observer {
             };
             self.read_at = self.now.boot.after(gap);
         }
-        self.tell(news == News::Written);
+        self.tell(outcome == ReadOutcome::Written);
     }
 
     /// Half the time between two renewals seen is when to look again; until

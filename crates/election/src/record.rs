@@ -41,7 +41,11 @@ use tenure_core::time::{WallTime, nanos};
 use super::config::Config;
 
 const MAGIC: &str = "tenure-election";
+/// The format version of a record (its schema version, like `apiVersion` of
+/// Kubernetes): another number is refused, never converted. What Tenure calls a
+/// *version* elsewhere is the token that a compare-and-swap compares.
 const FORMAT: u64 = 1;
+
 /// What an election's register says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
@@ -127,7 +131,7 @@ impl Record {
     /// The largest sequence above which a candidate stands. What its leadership
     /// writes must be read: 2^40 writes are left for it, which is a thousand
     /// years of a write every 40 ms.
-    pub const STAND_MAX: u64 = Self::SEQUENCE_MAX - (1 << 40);
+    pub const SEQUENCE_TO_STAND_MAX: u64 = Self::SEQUENCE_MAX - (1 << 40);
 
     /// The sequence of the write after this record's; `None` if nobody could
     /// read it.
@@ -138,7 +142,7 @@ impl Record {
     /// The sequence with which a candidate stands above this record; `None` if
     /// none does, for too few would be left for its leadership.
     pub fn sequence_to_stand(&self) -> Option<u64> {
-        (self.sequence <= Self::STAND_MAX).then(|| self.sequence + 1)
+        (self.sequence <= Self::SEQUENCE_TO_STAND_MAX).then(|| self.sequence + 1)
     }
 
     /// Whether no candidate will ever stand above this record: there is no term

@@ -6,7 +6,9 @@ use std::time::Duration;
 use tenure_core::cas::{Reading, Register};
 use tenure_core::ids::{LeaderId, Name, Term, Version};
 use tenure_core::time::{Instant, Now, WallTime};
-use tenure_election::{Config, Expiry, Holder, LeaseJudge, LeaseState, News, Occupancy, Record};
+use tenure_election::{
+    Config, Expiry, Holder, LeaseJudge, LeaseState, Occupancy, ReadOutcome, Record,
+};
 
 fn at(ms: u64) -> Now {
     Now {
@@ -64,12 +66,12 @@ fn a_read_that_a_watch_has_overtaken_changes_nothing() {
     judge.read(&config, at(10), at(0).boot, &reading(old.clone()));
     // Asked at 20, overtaken at 30, answered at 40.
     judge.hint(&config, at(30), Some(&new));
-    let news = judge.read(&config, at(40), at(20).boot, &reading(old.clone()));
-    assert_eq!(news, News::Nothing);
+    let outcome = judge.read(&config, at(40), at(20).boot, &reading(old.clone()));
+    assert_eq!(outcome, ReadOutcome::Nothing);
     assert_eq!(judge.leader().map(|leader| leader.term.get()), Some(2));
     // A read asked afterwards is believed: the register was restored.
-    let news = judge.read(&config, at(60), at(50).boot, &reading(old));
-    assert_eq!(news, News::LeaderChanged);
+    let outcome = judge.read(&config, at(60), at(50).boot, &reading(old));
+    assert_eq!(outcome, ReadOutcome::LeaderChanged);
 }
 
 #[test]

@@ -52,11 +52,11 @@ bugs! {
     UnknownIsNo,
     /// HA workloads go on running without a quorum.
     QuorumIgnored,
-    /// A node that goes on from an earlier life numbers its beats and its
-    /// attempts as that life did.
-    LivesShareNumbers,
-    /// A node that goes on from an earlier life starts work although a swap of
-    /// that life, which lets go of it, may still land.
+    /// A node that goes on from an earlier incarnation numbers its heartbeats and
+    /// its attempts as that one did.
+    IncarnationsShareNumbers,
+    /// A node that goes on from an earlier incarnation starts work although a swap
+    /// of that one, which lets go of it, may still land.
     StartsUnsettled,
     /// Whichever attempt at the view landed, the outcomes of the latest are
     /// told.
@@ -65,7 +65,7 @@ bugs! {
     AttemptForgotten,
     /// A view that does not list the node settles its attempts.
     RemovalSettles,
-    /// A node that was restarted goes on from a life that another clock was
+    /// A node that was restarted goes on from an incarnation that another clock was
     /// shown to, or whose clock cannot be told.
     BootTrusted,
     /// A view is written above the one that was found, and not above the
@@ -76,8 +76,8 @@ bugs! {
     /// Fences of a view that has fallen are handed out before one above is
     /// written.
     FenceBelow,
-    /// An older copy of the view that came back is not told.
-    LossUntold,
+    /// An older copy of the view that came back is not reported.
+    LossNotReported,
     /// A heartbeat that an older copy of the store shows is taken for old news.
     FallenBeatIgnored,
     /// Only a timer tells a node the time: what comes first after a stall is

@@ -127,7 +127,7 @@ impl Node {
         node.context.me = resume_state.id;
         node.own_heartbeat = OwnHeartbeat::resumed(now.boot, resume_state.grant);
         node.view_sync = ViewSync::resumed(now.boot);
-        if node.context.config.plant.is(Bug::LivesShareNumbers) {
+        if node.context.config.plant.is(Bug::IncarnationsShareNumbers) {
             node.view_sync = ViewSync::new(now.boot);
         }
         node.last_run = resume_state
@@ -197,7 +197,7 @@ impl Node {
     }
 
     /// From when on the success of a heartbeat is too late.
-    fn deadline_of_beats(&self) -> Instant {
+    fn heartbeat_deadline(&self) -> Instant {
         let grant = self.grant();
         match self.stage {
             // Nothing has been told to stop: the guardian still counts.
@@ -269,7 +269,7 @@ impl Node {
         self.uploads.another_view(context, before.as_ref(), view);
         self.collector.another_view(context, before.as_ref(), view);
         if let Some(before) = &before {
-            self.tell_lost(before);
+            self.report_lost(before);
         }
         let me = self.context.me;
         let here = self
@@ -279,13 +279,13 @@ impl Node {
         match self.stage {
             Stage::Joining if here => {
                 self.stage = Stage::Member;
-                self.tell_joined();
+                self.report_joined();
             }
             Stage::Member if !here => return self.fence(Why::Removed),
             Stage::Leaving if !here => self.stage = Stage::Deleting(None),
             _ => {}
         }
-        self.tell_changes(before.as_ref());
+        self.report_changes(before.as_ref());
         if let Some(view) = self.view_sync.view() {
             self.jobs.forget(view, me);
         }
@@ -368,7 +368,7 @@ impl Node {
     /// Does what time and news have made due, until nothing is.
     fn advance(&mut self) {
         let now = self.context.now;
-        if now >= self.deadline_of_beats() && !self.context.config.plant.is(Bug::Revival) {
+        if now >= self.heartbeat_deadline() && !self.context.config.plant.is(Bug::Revival) {
             self.fence(Why::Unconfirmed);
         }
         if matches!(self.stage, Stage::Stopped) {
@@ -508,7 +508,7 @@ impl Machine for Node {
             .deadline()
             .min(self.view_sync.deadline(now))
             .min(jobs);
-        at = at.min(self.deadline_of_beats());
+        at = at.min(self.heartbeat_deadline());
         if let (Stage::Member, Some(view)) = (self.stage, self.view_sync.view()) {
             at = at.min(self.detector.deadline(view, now));
             at = at
@@ -523,7 +523,7 @@ impl Node {
     fn handle_input(&mut self, input: Input) {
         match input {
             Input::Read { call, result } => {
-                let deadline = self.deadline_of_beats();
+                let deadline = self.heartbeat_deadline();
                 let pulsed = self
                     .own_heartbeat
                     .read(&mut self.context, call, &result, deadline);
@@ -577,7 +577,7 @@ impl Node {
     }
 
     fn wrote(&mut self, call: Call, result: &Result<Version, Failure>) {
-        let deadline = self.deadline_of_beats();
+        let deadline = self.heartbeat_deadline();
         let pulsed = self
             .own_heartbeat
             .wrote(&mut self.context, call, result, deadline);

@@ -250,7 +250,9 @@ impl OwnHeartbeat {
                 }
                 self.version = Some(register.version.clone());
                 self.created = true;
-                if context.config.plant.is(Bug::LivesShareNumbers) && self.attempts.is_empty() {
+                if context.config.plant.is(Bug::IncarnationsShareNumbers)
+                    && self.attempts.is_empty()
+                {
                     self.sequence = shown.sequence;
                 }
                 self.sequence = self.sequence.max(shown.sequence);

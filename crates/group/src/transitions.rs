@@ -110,7 +110,7 @@ impl Node {
             // none yet.
             if draft.view().member(me).is_some() {
                 self.view_sync
-                    .grant_wishes(&mut self.context, draft, &self.uploads);
+                    .apply_requests(&mut self.context, draft, &self.uploads);
             }
         } else if self.jobs.is_empty() || plant.is(Bug::LeaveUnreaped) {
             draft.leave(me);

@@ -244,7 +244,7 @@ impl ViewSync {
     /// Puts the commands that wait into a draft. What is done by it is kept
     /// until it is known which attempt took effect. If all of it is refused, and no
     /// earlier attempt may still land, that is final.
-    pub(super) fn grant_wishes(
+    pub(super) fn apply_requests(
         &mut self,
         context: &mut Context,
         draft: &mut Draft,

@@ -113,8 +113,8 @@ impl BlankServer<'_> {
             // A leader that has admitted it says so again when it is part of
             // the cluster.
             Event::Received(..) | Event::Persisted(_) => {}
-            // A blank server has nothing to take one of.
-            Event::SnapshotEncoded(_) => {}
+            // A blank server has nothing to take one of, and is sent none.
+            Event::SnapshotEncoded(_) | Event::SnapshotDecoded(_) | Event::SnapshotPanicked(_) => {}
             // A blank server has promised nothing.
             Event::SetBack(_) => {}
             Event::Refused { by, why } => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tenure_alpo::ServerId;
 use tenure_runtime::clock;
 
-use super::copies;
+use super::directory_copies;
 use super::inbox::{Event, Inbox};
 use super::incompatibility::judge;
 use super::log_rate_limit::DialLogLimit;
@@ -130,7 +130,7 @@ impl DialReporter {
 
     /// One of two processes waits for the other. A restart alone is no news.
     fn later(&mut self, address: &str, why: &str) {
-        if copies::is_lasting(why) {
+        if directory_copies::is_lasting(why) {
             self.report(address, why, DialFailure::Refused);
         } else {
             let server = self.server.get();

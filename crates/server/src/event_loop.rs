@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_alpo::{
-    Answer, Batch, ClientRequest, Command, Event as NodeEvent, Input, LogId, Membership, Node,
-    Operation, Outcome, Output, Refusal, Snapshot, Status,
+    Answer, Batch, ClientRequest, Command, DecodedSnapshot, Event as NodeEvent, Input, LogId,
+    Membership, Node, Operation, Outcome, Output, Refusal, Status,
 };
 use tenure_core::Machine as _;
 use tenure_core::time::Instant;
@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use super::config::Config;
 use super::data;
 use super::ended::Ended;
-use super::inbox::{ClosedBy, Event, Inbox, PeerConnection, ReplyTo, TimedAnswer};
+use super::inbox::{ClosedBy, Event, Inbox, PeerConnection, ReplyTo, SnapshotWork, TimedAnswer};
 use super::keep_alive_batch::KeepAliveBatch;
 use super::metrics;
 use super::peers::Peers;
@@ -184,6 +184,9 @@ impl EventLoop {
         if is_due(self.keep_alive_batch.due()) {
             self.propose_gathered();
         }
+        if is_due(self.snapshots.warns_at()) {
+            self.snapshots.warn(now.boot);
+        }
         if std::mem::take(&mut self.transfer_pending) && self.node.status() == Status::Leader {
             let (token, ask) = (STOP_TOKEN, ClientRequest::Transfer(None));
             self.node.handle(now, Input::ClientRequest { token, ask });
@@ -203,6 +206,7 @@ impl EventLoop {
             self.node.deadline(),
             self.keep_alive_batch.due(),
             self.stopping,
+            self.snapshots.warns_at(),
         ];
         let deadline = deadlines.into_iter().flatten().min();
         tokio::select! {
@@ -254,7 +258,15 @@ impl EventLoop {
             Event::ClientRequest(ask, quota, reply) => self.ask(ask, quota.as_deref(), reply),
             Event::Inspection(inspect) => inspect(Some(&self.node)),
             Event::Snapshot(reply_to) => return self.snapshot(reply_to),
-            Event::SnapshotEncoded(snapshot) => return self.snapshot_encoded(snapshot),
+            Event::SnapshotEncoded(snapshot) => {
+                self.snapshots.done(SnapshotWork::Encode);
+                self.node.handle(now, Input::SnapshotEncoded(snapshot));
+            }
+            Event::SnapshotDecoded(decoded) => self.snapshot_decoded(decoded),
+            Event::SnapshotPanicked(work) => {
+                let text = format!("the thread that {work} panicked; this is a bug");
+                return Some(Ended::Fault(text));
+            }
             Event::Stop => self.stop(),
         }
         None
@@ -271,15 +283,17 @@ impl EventLoop {
         ended
     }
 
-    fn snapshot_encoded(&mut self, snapshot: Snapshot) -> Option<Ended> {
-        let old = self.node.snapshot().cloned();
+    /// A snapshot of the leader has become a state, or has not.
+    fn snapshot_decoded(&mut self, decoded: Box<DecodedSnapshot>) {
+        self.snapshots.done(SnapshotWork::Decode);
+        if let Some(error) = decoded.error() {
+            tracing::warn!(
+                upto = decoded.last().id,
+                "a snapshot of the leader is asked for again: {error}"
+            );
+        }
         self.node
-            .handle(clock::now(), Input::SnapshotEncoded(snapshot));
-        let ended = self.perform_outputs();
-        self.snapshots.encoded(&self.node, self.last_submitted);
-        self.answer_snapshots();
-        Snapshots::free(old);
-        ended
+            .handle(clock::now(), Input::SnapshotDecoded(decoded));
     }
 
     fn answer_snapshots(&mut self) {
@@ -297,7 +311,7 @@ impl EventLoop {
         let token = self.next_token;
         self.next_token += 1;
         let ask = match (self.quota_usage.admit(&self.node, token, ask, quota), reply) {
-            (ClientRequest::Repeat(it), ReplyTo::InternalSession(sender)) => {
+            (ClientRequest::RefuseIfNew(it), ReplyTo::InternalSession(sender)) => {
                 let (command, claim, refusal) = *it;
                 self.shared.metrics.refused();
                 self.count_refusal(refusal);
@@ -370,7 +384,11 @@ impl EventLoop {
         while let Some(output) = self.node.poll() {
             match output {
                 Output::Persist(batch) => self.persist(batch),
-                Output::EncodeSnapshot(copy) => Snapshots::encode(copy, &self.inbox),
+                Output::EncodeSnapshot(copy) => self.snapshots.encode(copy, &self.inbox),
+                Output::DecodeSnapshot(received) => {
+                    self.snapshots.decode(received, &self.inbox);
+                }
+                Output::Discard(what) => Snapshots::discard(what),
                 Output::Send { envelope, storage } => self.peers.send(&envelope, storage),
                 Output::Answer { token, answer } => self.answer(token, answer),
                 Output::Applied { .. } => applied = true,
@@ -381,6 +399,8 @@ impl EventLoop {
                 Output::Halt(fault) => return Some(Ended::of(&fault)),
             }
         }
+        self.snapshots.encoded(&self.node, self.last_submitted);
+        self.answer_snapshots();
         self.after_round(applied, told);
         None
     }
@@ -413,7 +433,7 @@ impl EventLoop {
             self.transfer_pending = answer == Answer::Refused(Refusal::NotHandedOver);
             return;
         }
-        self.quota_usage.over(token);
+        self.quota_usage.answered(token);
         let Some(reply) = self.waiting.remove(&token) else {
             return;
         };
@@ -427,9 +447,10 @@ impl EventLoop {
         }
         if matches!(
             answer,
-            Answer::Done(Outcome::TooManySessions) | Answer::Refused(Refusal::Scarce { .. })
+            Answer::Done(Outcome::TooManySessions)
+                | Answer::Refused(Refusal::FewSessionsLeft { .. })
         ) {
-            self.shared.is_full(self.node.state().sessions());
+            self.shared.warn_sessions_full(self.node.state().sessions());
         }
         let requests = &self.shared.metrics.requests;
         requests.get_or_create(&metrics::Outcome { result }).inc();

@@ -3,8 +3,8 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::vec;
 
-use prost::Message as _;
 use tenure_alpo::{ClientRequest, Operation, Query, SessionId};
 use tenure_api::v1::cluster_server::Cluster;
 use tenure_api::v1::log_server::Log;
@@ -12,13 +12,11 @@ use tenure_api::v1::pipeline_server::Pipeline;
 use tenure_api::v1::registers_server::Registers;
 use tenure_api::v1::sessions_server::Sessions;
 use tenure_api::v1::{self};
-use tokio::sync::mpsc;
 use tokio::task::yield_now;
 use tokio_stream::Stream;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::account::{CallerAccount, Charge, FlowControl, Pipelined, Reserved, StreamKind};
+use super::account::{CallerAccount, FlowControl, Pipelined, Reserved, StreamKind};
 use super::audit::Entry;
 use super::caller_proof::CallerProof;
 use super::errors::{busy, invalid};
@@ -37,8 +35,6 @@ const STREAM_MAX: usize = 8_192;
 /// How many more may come with the message that reaches that; what is on top
 /// is refused.
 const OVER_MAX: usize = 8_192;
-/// The same for answers, which are kept small as long as nobody reads them.
-const ANSWERS_MAX: usize = 2;
 /// After about how many bytes a message of answers takes nothing more: clients
 /// read no longer ones than 16 MiB, and one answer has at most some more than
 /// 1 MiB.
@@ -288,7 +284,6 @@ impl Pipeline for ServerHandle {
         // A caller that is not known at all is turned away; what each request
         // needs is asked when it comes.
         caller.granted().map_err(status)?;
-        let (sender, messages) = mpsc::channel(ANSWERS_MAX);
         let place = Self::place(&caller).map_err(status)?;
         let requests_under_way = Pipelined::new(Arc::clone(place));
         let exchange = Exchange {
@@ -296,30 +291,45 @@ impl Pipeline for ServerHandle {
             room: FlowControl::new(place, StreamKind::Answers),
             place: Arc::clone(place),
             caller,
-            pages: Vec::new(),
-            sender,
+            requests,
+            open: true,
+            ended: None,
+            asking: Vec::new().into_iter(),
+            work: 0,
             sink: Arc::new(AnswerQueue::new(requests_under_way)),
             under_way: 0,
+            answers: Vec::new().into_iter(),
+            pages: Vec::new(),
             proven: ProvenSessions::default(),
         };
-        tokio::spawn(exchange.run(requests));
-        // What was made is counted with its body from here on.
-        let messages = ReceiverStream::new(messages);
-        let messages = tokio_stream::StreamExt::map(messages, |it| Ok(it?.0));
-        Ok(stream(StreamKind::Answers, messages))
+        Ok(stream(StreamKind::Answers, exchange.messages()))
     }
 }
 
 /// One stream of requests and answers.
+///
+/// It is the body of its call's answer, and does all it does when it is asked
+/// for the next message: in the task of its connection, with no task between.
+/// A client that does not read answers is asked nothing more of, either.
 struct Exchange {
     handle: ServerHandle,
     caller: Caller,
     place: Arc<CallerAccount>,
-    /// What its answers wait for.
-    room: FlowControl,
-    sender: mpsc::Sender<Result<(v1::Answers, Charge), Status>>,
+    requests: DecodedMessages,
+    /// Whether more of them may come.
+    open: bool,
+    /// Why no more come, for after the last answer.
+    ended: Option<Status>,
+    /// What is left of the message that was read last.
+    asking: vec::IntoIter<v1::Request>,
+    /// Work that was done since others had their turn.
+    work: usize,
     sink: Arc<AnswerQueue>,
     under_way: usize,
+    /// Answers that are in no message yet.
+    answers: vec::IntoIter<(StreamRequest, TimedAnswer)>,
+    /// What they wait for.
+    room: FlowControl,
     /// One for each page that was asked for and not told.
     pages: Vec<Reserved>,
     /// Sessions whose secret was shown over this stream.
@@ -327,51 +337,52 @@ struct Exchange {
 }
 
 impl Exchange {
-    async fn run(mut self, mut requests: DecodedMessages) {
-        let (mut open, mut ended) = (true, None);
-        while open || self.under_way > 0 {
+    fn messages(self) -> impl Stream<Item = Result<v1::Answers, Status>> {
+        futures_util::stream::unfold(self, async |mut exchange| {
+            let message = exchange.next().await?;
+            Some((message, exchange))
+        })
+    }
+
+    /// The next message of answers.
+    async fn next(&mut self) -> Option<Result<v1::Answers, Status>> {
+        loop {
+            if self.answers.len() > 0 {
+                poll_fn(|context| self.room.poll(context)).await;
+                return Some(Ok(message(
+                    &self.handle,
+                    &mut self.pages,
+                    &mut self.answers,
+                )));
+            }
+            if self.asking.len() > 0 {
+                let refused = self.ask().await;
+                if !refused.is_empty() {
+                    return Some(Ok(v1::Answers { answers: refused }));
+                }
+                continue;
+            }
+            if !self.open && self.under_way == 0 {
+                return self.ended.take().map(Err);
+            }
+            let reads = self.open && self.may_read();
             tokio::select! {
                 answers = self.sink.take() => {
                     self.under_way -= answers.len();
                     self.sink.requests.end(answers.len());
-                    let mut answers = answers.into_iter();
-                    while answers.len() > 0 {
-                        let sent = async {
-                            poll_fn(|context| self.room.poll(context)).await;
-                            self.sender.reserve().await.ok()
-                        };
-                        let sender = self.sender.clone();
-                        let place = tokio::select! {
-                            place = sent => place,
-                            () = sender.closed() => None,
-                        };
-                        let Some(place) = place else { return };
-                        let (message, bytes) = message(&self.handle, &mut self.pages, &mut answers);
-                        place.send(Ok((message, self.place.charge(bytes, None))));
-                    }
+                    self.answers = answers.into_iter();
                 }
-                message = requests.message::<v1::Requests>(), if open && self.may_read() => {
-                    match message {
-                        Ok(Some(message)) => {
-                            if self.ask(message).await.is_err() {
-                                return;
-                            }
-                        }
-                        Ok(None) => open = false,
-                        // What is under way is answered where it was asked for
-                        // in earlier messages of the stream.
-                        Err(why) => {
-                            open = false;
-                            ended = Some(why);
-                        }
+                message = self.requests.message::<v1::Requests>(), if reads => match message {
+                    Ok(Some(message)) => self.asking = message.requests.into_iter(),
+                    Ok(None) => self.open = false,
+                    // What is under way is answered where it was asked for in
+                    // earlier messages of the stream.
+                    Err(why) => {
+                        self.open = false;
+                        self.ended = Some(why);
                     }
-                }
-                () = self.sender.closed() => return,
+                },
             }
-        }
-        if let Some(why) = ended {
-            // Who asked may have gone.
-            let _ = self.sender.send(Err(why)).await;
         }
     }
 
@@ -386,14 +397,19 @@ impl Exchange {
         (STREAM_MAX + OVER_MAX - self.under_way).min(self.sink.requests.left())
     }
 
-    /// Hands the requests of a message on, and answers those that are refused.
-    /// Others have their turn after each [`IN_A_ROW`] of work. Fails once
-    /// nobody waits for answers any more.
-    async fn ask(&mut self, message: v1::Requests) -> Result<(), Closed> {
+    /// Hands requests of a message on, and answers those that are refused. Others
+    /// have their turn after each [`IN_A_ROW`] of work.
+    async fn ask(&mut self) -> Vec<v1::Answer> {
+        if self.work >= IN_A_ROW {
+            self.work = 0;
+            yield_now().await;
+        }
         let granted = self.caller.granted();
-        let (mut left, mut work) = (self.left(), 0);
+        let mut left = self.left();
         let (mut events, mut refused) = (Vec::new(), Vec::new());
-        for request in message.requests {
+        while self.work < IN_A_ROW
+            && let Some(request) = self.asking.next()
+        {
             let number = request.number;
             // Whatever becomes of the request itself.
             let proof = self.proven.by(&request, self.handle.proof(&self.caller));
@@ -408,7 +424,7 @@ impl Exchange {
             match self.judge(request, &granted, proof) {
                 Ok(event) => {
                     events.push(event);
-                    (left, work) = (left - 1, work + 1);
+                    (left, self.work) = (left - 1, self.work + 1);
                 }
                 Err(error) => {
                     let what = Some(v1::answer::What::Error(error));
@@ -417,36 +433,14 @@ impl Exchange {
                         what,
                         owned: false,
                     });
-                    work += REFUSED_WORK;
+                    self.work += REFUSED_WORK;
                 }
             }
-            if work >= IN_A_ROW {
-                work = 0;
-                self.hand_on(&mut events, &mut refused).await?;
-                yield_now().await;
-                left = self.left();
-            }
         }
-        self.hand_on(&mut events, &mut refused).await
-    }
-
-    async fn hand_on(
-        &mut self,
-        events: &mut Vec<Event>,
-        refused: &mut Vec<v1::Answer>,
-    ) -> Result<(), Closed> {
         self.under_way += events.len();
         self.sink.requests.begin(events.len());
-        self.handle.inbox.put_all(events.drain(..));
-        if refused.is_empty() {
-            return Ok(());
-        }
-        let message = v1::Answers {
-            answers: std::mem::take(refused),
-        };
-        let charge = self.place.charge(message.encoded_len(), None);
-        let sent = self.sender.send(Ok((message, charge))).await;
-        sent.map_err(|_| Closed)
+        self.handle.inbox.put_all(events);
+        refused
     }
 
     fn busy(&self) -> v1::Error {
@@ -511,9 +505,6 @@ fn asks_as<'a>(
     }
 }
 
-/// Nobody waits for the answers of a stream any more.
-struct Closed;
-
 /// What is to be noted of a request, if it changes a leadership.
 fn audited(
     handle: &ServerHandle,
@@ -532,13 +523,13 @@ fn audited(
     }
 }
 
-/// The next of these answers in one message, and about how many bytes it is.
-/// What they hold is shared with the state until it is copied here.
+/// The next of these answers in one message. What they hold is shared with the
+/// state until it is copied here.
 fn message(
     handle: &ServerHandle,
     pages: &mut Vec<Reserved>,
-    answers: &mut impl Iterator<Item = (StreamRequest, TimedAnswer)>,
-) -> (v1::Answers, usize) {
+    answers: &mut vec::IntoIter<(StreamRequest, TimedAnswer)>,
+) -> v1::Answers {
     let (clock, shared) = (handle.clock(), &handle.shared);
     let mut message = Vec::new();
     let mut bytes = 0;
@@ -551,7 +542,7 @@ fn message(
         bytes += told.weight() + ANSWER_BYTES;
         message.push(answer(ticket, told, shared, clock));
     }
-    (v1::Answers { answers: message }, bytes)
+    v1::Answers { answers: message }
 }
 
 const fn is_page(ask: &ClientRequest) -> bool {

@@ -75,7 +75,7 @@ impl Drop for Permit {
 /// only a server that has come to a stop lets it pass.
 const WITHIN: Duration = Duration::from_secs(60);
 /// How long a call that opens a session waits for the cluster's version to
-/// rise. A leader lets it wait for less ([`Refusal::Rising`]), unless its entry
+/// rise. A leader lets it wait for less ([`Refusal::UpgradeUnderWay`]), unless its entry
 /// finds no majority.
 const RISE_WITHIN: Duration = Duration::from_secs(5);
 /// How often it asks meanwhile.
@@ -197,7 +197,7 @@ impl ServerHandle {
         let until = clock::boot().after(RISE_WITHIN);
         loop {
             let told = self.ask(ClientRequest::Open(opening)).await;
-            let rising = told.answer == Answer::Refused(Refusal::Rising);
+            let rising = told.answer == Answer::Refused(Refusal::UpgradeUnderWay);
             if !rising || clock::boot() >= until {
                 return told;
             }

@@ -5,11 +5,12 @@
 //! piece, so that under load many requests share one write, one sync and one
 //! message to each peer.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_alpo::{
-    Answer, ClientRequest, Envelope, LogId, LogTime, Node, QueryResult, ServerId, Snapshot,
-    StorageId,
+    Answer, ClientRequest, DecodedSnapshot, Envelope, LogId, LogTime, Node, QueryResult, ServerId,
+    Snapshot, StorageId,
 };
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
@@ -62,6 +63,10 @@ pub(super) enum Event {
     Snapshot(oneshot::Sender<LogId>),
     /// A snapshot that the machine asked for is encoded.
     SnapshotEncoded(Snapshot),
+    /// The state of a snapshot of the leader is there, or why there is none.
+    SnapshotDecoded(Box<DecodedSnapshot>),
+    /// The thread that did this panicked.
+    SnapshotPanicked(SnapshotWork),
     /// Hand over what can be handed over, and end.
     Stop,
 }
@@ -70,6 +75,24 @@ impl Event {
     /// What becomes of the batch of this number.
     pub(super) fn written(result: Result<u64, WalError>) -> Self {
         result.map_or_else(Self::DiskFailed, Self::Persisted)
+    }
+}
+
+/// What a thread does for a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SnapshotWork {
+    /// It encodes this server's state.
+    Encode,
+    /// It makes a state of what the leader has sent.
+    Decode,
+}
+
+impl fmt::Display for SnapshotWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Encode => "encodes a snapshot",
+            Self::Decode => "decodes a snapshot of the leader",
+        })
     }
 }
 

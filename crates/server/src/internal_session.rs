@@ -89,7 +89,7 @@ impl InternalSession {
                 // Somebody has used it: it was opened when sessions had no
                 // owners yet. The next one has.
                 Refusal::OutOfOrder { .. }
-                    | Refusal::Window
+                    | Refusal::SessionWindowFull
                     | Refusal::OtherContent
                     | Refusal::NotOwner
             )

@@ -26,18 +26,22 @@
 //! |---|---|
 //! | `config` | how a server is started |
 //! | `data`, `data_file` | the data directory |
+//! | `shared`, `status_response` | what the parts of a server know in common; the server as its own machine sees it (`tenure status`) |
 //! | `silence` | how long a restarted server must refuse votes |
 //! | `bootstrap` | a blank server on its way into a cluster |
 //! | `event_loop`, `loop_threads` | the task that drives the replicated log, and the threads that run it |
 //! | `peers` | links to the other servers, and their connections to this one |
-//! | `copies`, `set_back` | directories that were set back, or copied |
-//! | `health` | what is said of the server's health |
+//! | `directory_copies`, `set_back` | directories that were set back, or copied |
+//! | `health`, `confirm_leadership` | what is said of the server's health; whether it still leads |
 //! | `removal` | learning that one is no member any more |
 //! | `connection_limit` | how many connections, and which one is closed when there are too many (eviction) |
+//! | `handshakes` | how often handshakes begin, and whose turn it is |
 //! | `log_rate_limit` | what is wrong with those that connect is logged once |
 //! | `inbox`, `handle` | how events reach the event loop, and how many requests may be under way |
 //! | `keep_alive_batch` | keep-alives that are proposed together |
 //! | `quota_usage` | how much room registers may take |
+//! | `snapshots` | the thread that encodes snapshots, and who waits for one |
+//! | `sessions`, `session_rights`, `caller_proof` | sessions as clients see them; what their callers may still have; what a caller proves to the machine |
 //! | `internal_session`, `internal_requests` | sessions of the server's own, for clients without one |
 //! | `watchers`, `watch_dispatch`, `watch_queue` | the watchers of registers, the task that sends them changes, and the queue of each |
 //! | `watching`, `watch_start`, `inspection_queue` | a watch as a client sees it; the pages that it begins with; reads of the state that wait for their turn |
@@ -45,15 +49,19 @@
 //! | `ended` | how a server ended |
 //! | `metrics` | what is counted |
 //! | `trust`, `unconfirmed_contacts`, `peer_messages` | which sender counts as a server of this cluster, and which of its messages are accepted |
-//! | `dial_report`, `incompatibility` | why another server is not connected |
+//! | `dial_report`, `incompatibility`, `refusals` | why another server is not connected, or does not let this one in |
 //! | `tokens` | who may do what |
 //! | `audit` | who changed what |
 //! | `services`, `streams`, `steps`, `http`, `listen`, `protocol_detection` | what clients see: gRPC and HTTP on one port |
+//! | `grpc`, `grpc_body`, `grpc_status` | the services as gRPC, bodies of its streams, errors |
+//! | `translate`, `errors`, `refusal_errors` | between the words of clients and those of the machine; the errors that clients get |
+//! | `pages` | calls from web pages of other sites, which are refused |
+//! | `stream_rights`, `given_up` | streams whose callers are asked again who they are; calls that were given up |
 //! | `objects` | messages in JSON are objects |
 //! | [`transport`] | how servers reach each other |
 //! | [`wal`] | the files of the log |
-//! | `calls` | the calls of one connection, which have their turns together |
-//! | `body_limit`, `account`, `counted_body` | what clients make the server hold |
+//! | `connection_calls` | the calls of one connection, which have their turns together |
+//! | `body_limit`, `account`, `counted_body`, `byte_gauge` | what clients make the server hold |
 
 mod account;
 mod audit;
@@ -62,15 +70,15 @@ mod body_limit;
 mod bootstrap;
 mod byte_gauge;
 mod caller_proof;
-mod calls;
 mod config;
-mod confirm;
+mod confirm_leadership;
+mod connection_calls;
 mod connection_limit;
-mod copies;
 mod counted_body;
 mod data;
 mod data_file;
 mod dial_report;
+mod directory_copies;
 mod ended;
 mod errors;
 mod event_loop;
@@ -111,6 +119,7 @@ mod set_back;
 mod shared;
 mod silence;
 mod snapshots;
+mod status_response;
 mod steps;
 mod stream_rights;
 mod streams;
@@ -119,7 +128,6 @@ mod translate;
 pub mod transport;
 mod trust;
 mod unconfirmed_contacts;
-mod view;
 pub mod wal;
 mod watch_dispatch;
 mod watch_queue;

@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, Version};
 use axum::middleware::Next;
 use axum::response::Response;
+use http_body_util::BodyExt as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -37,8 +38,8 @@ use tonic::service::Routes;
 
 use super::account::{Account, CallerId, Connection, RequestCharge, StreamKind};
 use super::body_limit::{self, MeteredBody};
-use super::calls::{CallExecutor, Calls, Waiting};
 use super::config::Config;
+use super::connection_calls::{CallExecutor, Calls, Waiting};
 use super::connection_limit::{
     ConnectionCapacity, ConnectionClass, ConnectionLimit, ConnectionPermit,
 };
@@ -365,14 +366,14 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
         .transpose();
     let call = match call {
         Ok(call) => call,
-        Err(refused) => return turn_away(&request, refused),
+        Err(refused) => return turn_away(&request, None, refused),
     };
     let Some(connection) = request.extensions_mut().remove::<Arc<Connection>>() else {
         let unknown = error(
             Cause::Unspecified,
             "internal error: the connection is missing",
         );
-        return turn_away(&request, unknown);
+        return turn_away(&request, None, unknown);
     };
     if let Some(pages) = &handle.pages
         && let Err(refused) = pages.judge(&request, &handle.shared.metrics)
@@ -380,12 +381,12 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
         let mut response = http::failed(refused.error);
         *response.status_mut() = refused.status;
         read_on(request, &connection);
-        return response;
+        return refusal(response, &connection);
     }
     let (caller, asked) = match admit(&handle, &mut request, &connection, permit.as_deref()) {
         Ok(admitted) => admitted,
         Err(refused) => {
-            let answer = turn_away(&request, refused);
+            let answer = turn_away(&request, Some(&connection), refused);
             read_on(request, &connection);
             return answer;
         }
@@ -452,11 +453,42 @@ fn read_on(request: Request, connection: &Connection) {
     }
 }
 
-fn turn_away(request: &Request, refused: v1::Error) -> Response {
+fn turn_away(
+    request: &Request,
+    connection: Option<&Arc<Connection>>,
+    refused: v1::Error,
+) -> Response {
     if is_grpc(request) {
         return status(refused).into_http();
     }
-    http::failed(refused)
+    let response = http::failed(refused);
+    match connection {
+        Some(connection) => refusal(response, connection),
+        None => response,
+    }
+}
+
+/// About what a call costs that was refused, until its answer has gone.
+const REFUSED_BYTES: usize = 4 * 1024;
+
+/// The answer to a refused call, counted until it has gone. A client that gives
+/// HTTP/2 no room for bodies would have a server keep any number of them: where
+/// there is no room for its answers, this one has no body, which needs none.
+fn refusal(response: Response, connection: &Connection) -> Response {
+    let place = connection.alone();
+    if place.room(false).is_err() {
+        let (mut parts, _) = response.into_parts();
+        parts.headers.remove(CONTENT_LENGTH);
+        parts.headers.remove(CONTENT_TYPE);
+        return Response::from_parts(parts, Body::empty());
+    }
+    let charge = place.charge(REFUSED_BYTES, None);
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _until_it_is_dropped = &charge;
+            frame
+        }))
+    })
 }
 
 /// Lets a call in: its connection has a place, its caller is known if it has

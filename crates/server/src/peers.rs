@@ -23,8 +23,8 @@ use super::account::CallerId;
 use super::connection_limit::{
     ConnectionCapacity, ConnectionClass, ConnectionLimit, ConnectionPermit,
 };
-use super::copies;
 use super::dial_report::DialReporter;
+use super::directory_copies;
 use super::handshakes::is_in;
 use super::inbox::{ClosedBy, Event, Inbox, PeerConnection};
 use super::incompatibility::judge;
@@ -325,7 +325,7 @@ pub(super) async fn accept(
                         shared.server_handshakes.remember(from.ip());
                     }
                     let answer = answer(&shared, &introduced, &proven);
-                    copies::tell(&log_rate_limit, from.ip(), &answer);
+                    directory_copies::tell(&log_rate_limit, from.ip(), &answer);
                     let (peer_connection, answer) = ((number, &permit), (answer, proven));
                     return serve(line, introduced, peer_connection, answer, &shared, &inbox).await;
                 }

@@ -15,7 +15,7 @@ use hyper::service::Service;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 
 use super::account::Connection;
-use super::calls::Waiting;
+use super::connection_calls::Waiting;
 use super::connection_limit::ConnectionPermit;
 use super::given_up::GivenUp;
 use crate::transport::{Arrival, MaybeTlsStream};

@@ -13,15 +13,15 @@
 //! of elections and groups: a node that comes back joins its group again,
 //! however much others write.
 //!
-//! Who is no operator and has no quota of its own takes no more than it leaves:
-//! a register that is new, or grows, is refused if those that its token may
+//! A token that is no operator's and has no quota of its own takes no more than it
+//! leaves: a register that is new, or grows, is refused if those that its token may
 //! write would take more than is then left for all. So one token takes half at
 //! most, of what is kept for elections and groups as well.
 //!
-//! A token that may write everything is left out. Of what goes on in any case,
-//! this holds only for large registers of a token that has a sixteenth of all
-//! bytes already; without that it could pass the quota by registers that were
-//! small when they were created.
+//! The rule does not apply to tokens that may write everything. Writes that go on
+//! in any case are refused by it only if the register is large and the token has a
+//! sixteenth of all bytes already: without that it could pass the quota by
+//! registers that were small when they were created.
 //!
 //! A command under way counts as if it were done. So those that are admitted
 //! one after the other do not pass a quota together. What a leader does not
@@ -82,7 +82,7 @@ impl Size {
     }
 
     const fn without(mut self, other: Self) -> Self {
-        self.take(other);
+        self.subtract(other);
         self
     }
 
@@ -90,7 +90,7 @@ impl Size {
         self.bytes <= room.bytes && self.registers <= room.registers
     }
 
-    const fn take(&mut self, other: Self) {
+    const fn subtract(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_sub(other.bytes);
         self.registers = self.registers.saturating_sub(other.registers);
     }
@@ -136,7 +136,7 @@ impl Quota {
     }
 
     /// Whether the file bounds neither.
-    pub(super) const fn is_unsaid(&self) -> bool {
+    pub(super) const fn is_unset(&self) -> bool {
         self.bytes.is_none() && self.registers.is_none()
     }
 
@@ -269,7 +269,7 @@ pub(super) struct QuotaUsage {
     /// By the token under which they were proposed.
     tokens: HashMap<u64, CommandId>,
     growing: Size,
-    below: BTreeMap<String, PrefixUsage>,
+    by_prefix: BTreeMap<String, PrefixUsage>,
     /// The last change that is counted below them.
     revision: u64,
 }
@@ -281,7 +281,7 @@ impl QuotaUsage {
             under_way: HashMap::new(),
             tokens: HashMap::new(),
             growing: Size::default(),
-            below: BTreeMap::new(),
+            by_prefix: BTreeMap::new(),
             revision: 0,
         }
     }
@@ -307,7 +307,7 @@ impl QuotaUsage {
         if node.is_ready()
             && let Some(refusal) = self.refusal(state, &wanted, quota)
         {
-            return ClientRequest::Repeat(Box::new((command, claim, refusal)));
+            return ClientRequest::RefuseIfNew(Box::new((command, claim, refusal)));
         }
         let id = (command.session, command.serial);
         self.begin(token, id, (wanted.key, wanted.size));
@@ -322,7 +322,7 @@ impl QuotaUsage {
             return;
         }
         self.growing.add(size);
-        for below in self.around(&key) {
+        for below in self.prefixes_of(&key) {
             below.growing.add(size);
         }
         let sent = 1;
@@ -330,7 +330,7 @@ impl QuotaUsage {
     }
 
     /// The command was answered.
-    pub(super) fn over(&mut self, token: u64) {
+    pub(super) fn answered(&mut self, token: u64) {
         let Some(id) = self.tokens.remove(&token) else {
             return;
         };
@@ -342,16 +342,16 @@ impl QuotaUsage {
             return;
         }
         let UnderWay { key, size, .. } = found.remove();
-        self.growing.take(size);
-        for below in self.around(&key) {
-            below.growing.take(size);
+        self.growing.subtract(size);
+        for below in self.prefixes_of(&key) {
+            below.growing.subtract(size);
         }
     }
 
     /// Those of which this key is one.
-    fn around(&mut self, key: &Key) -> impl Iterator<Item = &mut PrefixUsage> {
+    fn prefixes_of(&mut self, key: &Key) -> impl Iterator<Item = &mut PrefixUsage> {
         let around = |prefix: &String| key.as_str().starts_with(&**prefix);
-        let below = self.below.iter_mut();
+        let below = self.by_prefix.iter_mut();
         below.filter_map(move |(prefix, it)| around(prefix).then_some(it))
     }
 
@@ -418,7 +418,7 @@ impl QuotaUsage {
         self.follow(state, &quota.prefixes);
         let mut held = Size::default();
         for prefix in &quota.prefixes {
-            let below = self.below.get(prefix).filter(|it| it.counted)?;
+            let below = self.by_prefix.get(prefix).filter(|it| it.counted)?;
             held.add(below.size);
             held.add(below.growing);
         }
@@ -427,11 +427,13 @@ impl QuotaUsage {
 
     /// Counts what is below these from now on.
     fn follow(&mut self, state: &State, prefixes: &[String]) {
-        let new = prefixes.iter().filter(|it| !self.below.contains_key(*it));
+        let new = prefixes
+            .iter()
+            .filter(|it| !self.by_prefix.contains_key(*it));
         let new: Vec<_> = new.cloned().collect();
-        if self.below.len() + new.len() > PREFIXES_MAX {
+        if self.by_prefix.len() + new.len() > PREFIXES_MAX {
             // Those of files of before are among them.
-            self.below.clear();
+            self.by_prefix.clear();
         }
         self.changed(state);
         let mut begun = false;
@@ -442,7 +444,7 @@ impl QuotaUsage {
                     below.growing.add(*size);
                 }
             }
-            self.below.insert(prefix, below);
+            self.by_prefix.insert(prefix, below);
             begun = true;
         }
         if begun {
@@ -452,7 +454,7 @@ impl QuotaUsage {
 
     fn count(&mut self, state: &State) {
         let mut page = PAGE;
-        for (prefix, below) in &mut self.below {
+        for (prefix, below) in &mut self.by_prefix {
             below.count(state, prefix, &mut page);
         }
     }
@@ -462,23 +464,24 @@ impl QuotaUsage {
     pub(super) fn applied(&mut self, state: &State) -> bool {
         self.changed(state);
         self.count(state);
-        self.below.values().any(|it| !it.counted)
+        self.by_prefix.values().any(|it| !it.counted)
     }
 
     fn changed(&mut self, state: &State) {
         let registers = state.registers();
         let since = std::mem::replace(&mut self.revision, registers.revision());
-        if since == self.revision || self.below.is_empty() {
+        if since == self.revision || self.by_prefix.is_empty() {
             return;
         }
         match registers.changes_after(since) {
             Ok(changes) => {
                 for change in changes {
-                    self.around(&change.key).for_each(|it| it.changed(change));
+                    self.prefixes_of(&change.key)
+                        .for_each(|it| it.changed(change));
                 }
             }
             // A snapshot was taken over, or it was too much at once.
-            Err(_) => self.below.values_mut().for_each(PrefixUsage::forget),
+            Err(_) => self.by_prefix.values_mut().for_each(PrefixUsage::forget),
         }
     }
 
@@ -573,12 +576,12 @@ mod tests {
         usage.begin(2, (7, 1), (key("a"), size(60)));
         usage.begin(3, (7, 2), (key("b"), size(10)));
         assert_eq!((usage.growing.bytes, usage.growing.registers), (110, 2));
-        usage.over(1);
+        usage.answered(1);
         assert_eq!((usage.growing.bytes, usage.growing.registers), (110, 2));
-        usage.over(2);
+        usage.answered(2);
         assert_eq!((usage.growing.bytes, usage.growing.registers), (10, 1));
-        usage.over(3);
-        usage.over(3);
+        usage.answered(3);
+        usage.answered(3);
         assert_eq!(usage.growing, Size::default());
         assert!(usage.under_way.is_empty() && usage.tokens.is_empty());
     }

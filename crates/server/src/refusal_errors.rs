@@ -97,7 +97,7 @@ pub(super) fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
     match refusal {
         Refusal::NotLeader { leader } => not_leader(leader, shared),
         Refusal::Busy => busy(),
-        Refusal::Rising => error(
+        Refusal::UpgradeUnderWay => error(
             Cause::Busy,
             "expected that all members of the cluster have told which version they speak, found \
              that some have yet to; a session that was opened before would have no owner, so try \
@@ -116,7 +116,7 @@ pub(super) fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
             "expected at most {most} sessions of one token or address, found that {} has {held}",
             name_of(&opener)
         )),
-        Refusal::Scarce { opener, held, left } => too_many(format!(
+        Refusal::FewSessionsLeft { opener, held, left } => too_many(format!(
             "expected a caller with fewer sessions than there are places left ({left} of {}, \
               beside those that are kept for operators), found that {} has {held}; the callers \
               with most: {}",
@@ -125,7 +125,7 @@ pub(super) fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
             most_of(&shared.holders())
         )),
         Refusal::QuotaExceeded(why) => super::quota_usage::no_room(&why),
-        Refusal::Window => error(
+        Refusal::SessionWindowFull => error(
             Cause::Window,
             "expected at most 1,024 requests of a session under way",
         ),
@@ -144,7 +144,7 @@ pub(super) fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
         ),
         Refusal::TooFewHeard { servers } => too_few_heard(servers),
         Refusal::Unsynced { servers } => unsynced(servers),
-        Refusal::Behind => error(
+        Refusal::LearnerBehind => error(
             Cause::Members,
             "this server has not caught up yet, or does not answer; try again soon",
         ),

@@ -23,9 +23,9 @@ use super::config::check_address;
 use super::errors::{error, invalid};
 use super::handle::ServerHandle;
 use super::inbox::{Event, TimedAnswer};
+use super::status_response::{Applied, status};
 use super::tokens::{Caller, Need};
 use super::translate::{self, done, found};
-use super::view::{Applied, status};
 
 pub(super) type ApiResult<T> = Result<T, v1::Error>;
 

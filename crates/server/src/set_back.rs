@@ -3,8 +3,8 @@
 
 use tenure_alpo::{CopyEvidence, LogId, ServerId};
 
-use super::copies::set_back;
 use super::data;
+use super::directory_copies::set_back;
 use super::event_loop::EventLoop;
 
 impl EventLoop {

@@ -247,7 +247,7 @@ impl Shared {
 
     /// There are as many sessions as there may be. Who holds most of them is
     /// looked for once in [`HOLDERS_FOR`]: that may be many.
-    pub(super) fn is_full(&self, sessions: &Sessions) {
+    pub(super) fn warn_sessions_full(&self, sessions: &Sessions) {
         let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::boot();
         let is_new = |at: Instant| now.since(at) < HOLDERS_FOR;

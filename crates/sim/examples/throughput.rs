@@ -77,6 +77,10 @@ impl Cluster {
                     let encoded = Input::SnapshotEncoded(copy.encode());
                     self.inputs.push_back((index, encoded));
                 }
+                Output::DecodeSnapshot(received) => {
+                    let decoded = Input::SnapshotDecoded(Box::new(received.decode()));
+                    self.inputs.push_back((index, decoded));
+                }
                 Output::Send { envelope, .. } => {
                     let to = envelope.to.get() as usize - 1;
                     let storage = storage(&envelope.from);
@@ -89,7 +93,7 @@ impl Cluster {
                     other => panic!("an answer of another kind: {other:?}"),
                 },
                 Output::Halt(fault) => panic!("{fault}"),
-                Output::Applied { .. } | Output::Event(_) => {}
+                Output::Applied { .. } | Output::Discard(_) | Output::Event(_) => {}
             }
         }
     }

@@ -32,7 +32,7 @@ fn hunt(bug: Bug, only: Option<Check>) -> Report {
 fn every_planted_bug_is_caught() {
     println!("{:<20} {:<14} {:>5}", "bug", "caught by", "runs");
     let mut missed = Vec::new();
-    for bug in Bug::ALL {
+    for bug in Bug::ALL.iter().copied() {
         let report = hunt(bug, None);
         let name = format!("{bug:?}");
         match report.violations.first() {

@@ -1,7 +1,8 @@
-//! Who leads now, until when, and how does everybody else find out?
+//! Run work on exactly one of several machines, and move it when that machine dies.
 //!
-//! Tenure elects leaders over any highly available store. A process stands in
-//! an [`Election`]; whenever it leads it holds a [`Leadership`], whose validity is
+//! Tenure elects leaders over any highly available store: the time of an old leader
+//! is over before another one can be elected. A process stands in an
+//! [`Election`]; whenever it leads it holds a [`Leadership`], whose validity is
 //! a comparison with a clock and whose [`Fence`] protects everything outside.
 //!
 //! ```no_run

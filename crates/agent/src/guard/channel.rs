@@ -182,7 +182,6 @@ impl Channel {
 mod tests {
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt as _;
-    use std::time::Duration;
 
     use tenure::core::time::Instant;
 
@@ -216,9 +215,7 @@ mod tests {
                 drain_at: at(3),
                 kill_at: at(4),
             },
-            GuardianOrder::Stop {
-                grace: Duration::from_millis(5),
-            },
+            GuardianOrder::Stop { stop_by: at(5) },
             GuardianOrder::Kill,
             GuardianOrder::Signal(-7),
         ];

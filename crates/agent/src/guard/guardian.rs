@@ -219,7 +219,7 @@ impl Guardian {
                 GuardianOrder::Hello => self.start_launcher()?,
                 GuardianOrder::Start(start) => self.start(&start)?,
                 GuardianOrder::Extend { drain_at, kill_at } => self.extend(drain_at, kill_at),
-                GuardianOrder::Stop { grace } => self.stop(grace),
+                GuardianOrder::Stop { stop_by } => self.stop(stop_by),
                 GuardianOrder::Kill => self.phase = GuardPhase::Ending,
                 GuardianOrder::Signal(number) => self.forward(number),
             }
@@ -297,11 +297,11 @@ impl Guardian {
         }
     }
 
-    fn stop(&mut self, grace: Duration) {
+    fn stop(&mut self, stop_by: Instant) {
         match self.phase {
             GuardPhase::Waiting | GuardPhase::StandingBy => self.phase = GuardPhase::Ending,
             GuardPhase::Running | GuardPhase::Draining => {
-                self.stop_by = self.stop_by.min(clock::boot().after(grace));
+                self.stop_by = self.stop_by.min(stop_by);
                 if self.phase == GuardPhase::Running {
                     self.drain();
                 }

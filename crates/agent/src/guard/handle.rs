@@ -1,10 +1,10 @@
 //! The supervisor's handle of a guardian. `tenure run` holds one guardian, for
 //! one leadership at most. A shim holds one for each instance of a workload.
 //!
-//! Orders never block and never fail (`order_mailbox.rs`). What becomes of them is reported as events,
-//! in order. The last event is [`Event::Gone`] or [`Event::Lost`], after which
-//! nothing that CMD started is left, or [`Event::WatchdogLost`], after which that
-//! is not known.
+//! Orders never block and never fail (`order_mailbox.rs`). What becomes of them is
+//! reported as events, in order. The last event is [`Event::Gone`] or
+//! [`Event::Lost`], after which nothing that CMD started is left, or
+//! [`Event::WatchdogLost`], after which that is not known.
 
 use std::io;
 use std::io::Write as _;
@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use tenure::clock;
 use tenure::core::time::Instant;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::watch;
@@ -96,10 +97,11 @@ impl Guardian {
         self.order(GuardianOrder::Extend { drain_at, kill_at });
     }
 
-    /// TERM now, KILL after `grace` or at `kill_at`. The lease may go on
+    /// TERM now, KILL `grace` from now or at `kill_at`. The lease may go on
     /// being extended meanwhile.
     pub fn stop(&self, grace: Duration) {
-        self.order(GuardianOrder::Stop { grace });
+        let stop_by = clock::boot().after(grace);
+        self.order(GuardianOrder::Stop { stop_by });
     }
 
     /// KILL now.

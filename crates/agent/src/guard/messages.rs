@@ -6,7 +6,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::time::Duration;
 
 use tenure::core::time::Instant;
 
@@ -34,8 +33,8 @@ pub(super) enum GuardianOrder {
     Start(Start),
     /// The lease was renewed: the new times, if they are later.
     Extend { drain_at: Instant, kill_at: Instant },
-    /// TERM now, KILL after this long if `kill_at` is not earlier.
-    Stop { grace: Duration },
+    /// TERM now, KILL at this time, or at `kill_at` if that is earlier.
+    Stop { stop_by: Instant },
     /// KILL now.
     Kill,
     /// Pass this signal on to CMD's group.
@@ -93,9 +92,9 @@ impl Message for GuardianOrder {
                 put_u64(to, drain_at.as_nanos());
                 put_u64(to, kill_at.as_nanos());
             }
-            Self::Stop { grace } => {
+            Self::Stop { stop_by } => {
                 to.push(3);
-                put_u64(to, u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX));
+                put_u64(to, stop_by.as_nanos());
             }
             Self::Kill => to.push(4),
             Self::Signal(number) => {
@@ -123,7 +122,7 @@ impl Message for GuardianOrder {
                 kill_at: from.instant()?,
             },
             3 => Self::Stop {
-                grace: Duration::from_nanos(from.u64()?),
+                stop_by: from.instant()?,
             },
             4 => Self::Kill,
             5 => Self::Signal(from.i32()?),

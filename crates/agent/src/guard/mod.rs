@@ -32,7 +32,8 @@
 //!
 //! Left out on purpose: both stopped at once, a machine frozen as a whole, and
 //! processes that another daemon starts at CMD's request. There the fence
-//! protects: see docs/design/run.md.
+//! protects: see docs/design/run.md. Nor is a CMD that runs probed (there is no
+//! liveness probe): its end alone is noticed.
 
 mod cgroup;
 mod channel;

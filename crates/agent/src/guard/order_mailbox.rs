@@ -3,17 +3,18 @@
 //! The thread that orders also renews the lease, so no order may wait for the
 //! watchdog, which can be busy for seconds (it walks and kills what a hung
 //! guardian has left). A queue of a fixed length would fill and block. Here
-//! orders of one kind share a place, because the later one adds to the earlier:
-//! times only grow, the shortest grace counts, one KILL is enough. Signals keep
-//! their order among themselves; [`SIGNALS`] of them wait, and those that come
-//! then are dropped.
+//! orders of one kind share a place, because two of them are as good as one: the
+//! later times count, the earlier end of a stop, and one KILL is enough. Signals
+//! alone are a queue. [`SIGNALS`] of them wait, and those that come then are
+//! dropped.
 //!
 //! Orders that wait together are taken in this order: the go-ahead, times,
-//! signals, the stop, the KILL. A KILL takes a go-ahead that still waits away.
+//! signals, the stop, the KILL. So signals keep their order among themselves only:
+//! CMD may get a USR1 before the TERM of a stop that was ordered earlier. A KILL
+//! takes a go-ahead that still waits away.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tenure::core::time::Instant;
 
@@ -27,7 +28,7 @@ struct Waiting {
     start: Option<Start>,
     times: Option<(Instant, Instant)>,
     signals: VecDeque<i32>,
-    grace: Option<Duration>,
+    stop_by: Option<Instant>,
     kill: bool,
     closed: bool,
 }
@@ -75,8 +76,8 @@ impl OrderSender {
                     waiting.signals.push_back(number);
                 }
             }
-            GuardianOrder::Stop { grace } => {
-                waiting.grace = Some(waiting.grace.map_or(grace, |it| it.min(grace)));
+            GuardianOrder::Stop { stop_by } => {
+                waiting.stop_by = Some(waiting.stop_by.map_or(stop_by, |it| it.min(stop_by)));
             }
             GuardianOrder::Kill => waiting.end(),
         }
@@ -92,8 +93,8 @@ impl Drop for OrderSender {
 }
 
 impl OrderReceiver {
-    /// Whether the handle was dropped. The KILL of that can be taken then, and
-    /// no other order comes.
+    /// Whether the handle was dropped. No order is added from then on; what waits
+    /// can still be taken, and the KILL is the last of it.
     pub(super) fn is_closed(&self) -> bool {
         lock(&self.0).closed
     }
@@ -110,8 +111,8 @@ impl OrderReceiver {
         if let Some(number) = waiting.signals.pop_front() {
             return Some(GuardianOrder::Signal(number));
         }
-        if let Some(grace) = waiting.grace.take() {
-            return Some(GuardianOrder::Stop { grace });
+        if let Some(stop_by) = waiting.stop_by.take() {
+            return Some(GuardianOrder::Stop { stop_by });
         }
         std::mem::take(&mut waiting.kill).then_some(GuardianOrder::Kill)
     }
@@ -119,6 +120,8 @@ impl OrderReceiver {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn at(seconds: u64) -> Instant {
@@ -139,7 +142,7 @@ mod tests {
                 kill_at: at(u64::from(number.unsigned_abs())),
             });
             sender.send(GuardianOrder::Stop {
-                grace: Duration::from_secs(5 + u64::from(number.unsigned_abs())),
+                stop_by: at(5 + u64::from(number.unsigned_abs())),
             });
         }
         sender.send(GuardianOrder::Kill);
@@ -153,8 +156,7 @@ mod tests {
         assert_eq!(orders[0], extend);
         assert_eq!(orders[1], GuardianOrder::Signal(0));
         assert_eq!(orders[signals], GuardianOrder::Signal(31));
-        let grace = Duration::from_secs(5);
-        assert_eq!(orders[signals + 1], GuardianOrder::Stop { grace });
+        assert_eq!(orders[signals + 1], GuardianOrder::Stop { stop_by: at(5) });
         assert_eq!(orders[signals + 2], GuardianOrder::Kill);
     }
 

@@ -244,9 +244,7 @@ impl Watchdog {
                 GuardianOrder::Extend { kill_at, .. } if self.kill_at < Instant::MAX => {
                     self.kill_at = self.kill_at.max(*kill_at);
                 }
-                GuardianOrder::Stop { grace } => {
-                    self.stop_by = self.stop_by.min(clock::boot().after(*grace));
-                }
+                GuardianOrder::Stop { stop_by } => self.stop_by = self.stop_by.min(*stop_by),
                 GuardianOrder::Kill => self.stop_by = self.stop_by.min(clock::boot()),
                 GuardianOrder::Signal(_) if self.channel.backlog() > BACKLOG => continue,
                 GuardianOrder::Signal(_) | GuardianOrder::Extend { .. } | GuardianOrder::Hello => {}

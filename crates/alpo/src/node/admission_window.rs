@@ -14,8 +14,8 @@
 //! committed about [`LONG`] later, if syncs and round trips take no time.
 //!
 //! [`super::pacing`] does the same for each link, for the sake of heartbeats,
-//! and by the election timeout. This window is about people who wait, and
-//! so it is one of time as such.
+//! and by the election timeout. This window bounds how long clients wait, so it is
+//! measured in time, and not in timeouts.
 
 use core::time::Duration;
 
@@ -40,7 +40,7 @@ pub(super) struct AdmissionWindow {
     least: Option<LogTime>,
     /// Proposals had to wait since it was judged last.
     is_used_up: bool,
-    /// The last entry that tells of the window before.
+    /// Commits up to this entry say nothing about the present window.
     judged_at: LogId,
 }
 

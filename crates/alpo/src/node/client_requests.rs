@@ -63,7 +63,7 @@ impl Leader {
                 let waits = self.command_waits(server, (command, proof), weight, false);
                 waits.then(|| (Self::flow(server, command), weight))
             }
-            ClientRequest::Repeat(it) => {
+            ClientRequest::RefuseIfNew(it) => {
                 let (command, proof, _) = &**it;
                 let weight = entry(Payload::NoOp).weight() + command.operation.weight();
                 let waits = self.command_waits(server, (command, proof), weight, true);
@@ -97,9 +97,9 @@ impl Leader {
             // else.
             Admission::Append => behind || command.operation != Operation::KeepAlive,
             // This is known when those before it are in the log.
-            Admission::Answer(Answer::Refused(Refusal::OutOfOrder { .. } | Refusal::Window)) => {
-                behind
-            }
+            Admission::Answer(Answer::Refused(
+                Refusal::OutOfOrder { .. } | Refusal::SessionWindowFull,
+            )) => behind,
             Admission::Attach(_) | Admission::Answer(_) => false,
         }
     }
@@ -136,7 +136,7 @@ impl Leader {
             ClientRequest::Command(command, proof) => {
                 self.command(server, token, (command, proof), None);
             }
-            ClientRequest::Repeat(it) => {
+            ClientRequest::RefuseIfNew(it) => {
                 let (command, proof, refusal) = *it;
                 self.command(server, token, (command, proof), Some(refusal));
             }
@@ -177,7 +177,7 @@ impl Leader {
             let has_owner = owner != SessionOwner::default();
             if has_owner && self.may_rise(server, since) {
                 self.raise(server);
-                server.answer(token, Answer::Refused(Refusal::Rising));
+                server.answer(token, Answer::Refused(Refusal::UpgradeUnderWay));
             } else {
                 // Not all servers could read whose it is.
                 self.propose(server, token, Payload::Open { ttl });

@@ -8,8 +8,9 @@
 //! that batch is acknowledged, or never.
 //!
 //! What waits is bounded: entries in bytes, by those who stage them (`stall`);
-//! snapshots, of which none is taken while another waits for a disk that lags
-//! too far behind; and messages, of which the oldest are lost when there are too many.
+//! snapshots, of which none is begun while another waits for a disk that lags
+//! too far behind, so that beside it wait at most the one that was being encoded
+//! by then and the one that was being decoded; and messages, of which the oldest are lost when there are too many.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -1,4 +1,5 @@
-//! Proposals that wait until the log has room for them, and whose turn it is.
+//! Proposals that wait until the log has room for them, and whose turn it is: the
+//! backpressure on writes, and fair queueing among those who write.
 //!
 //! The log is one queue: what is appended is sent and synced in its order. So
 //! a leader appends no more than drains soon ([`super::admission_window`]), and
@@ -49,7 +50,7 @@ pub(super) struct Flow {
 enum Opener {
     Client(SessionOpener),
     /// A session of the servers themselves: this one alone.
-    Session(SessionId),
+    Alone(SessionId),
     /// Sessions that this state does not have, all together: their numbers may
     /// be made up, and one caller can make up many.
     Unknown,
@@ -67,7 +68,7 @@ impl Flow {
     /// A request of `session`, which `opener` has opened.
     pub(super) const fn new(opener: SessionOpener, session: SessionId) -> Self {
         let opener = match opener {
-            SessionOpener::Server => Opener::Session(session),
+            SessionOpener::Server => Opener::Alone(session),
             opener => Opener::Client(opener),
         };
         Self { opener, session }
@@ -85,9 +86,9 @@ trait RequestQueue: Default {
 }
 
 /// The requests of one session.
-type Session = VecDeque<Waiting>;
+type SessionQueue = VecDeque<Waiting>;
 
-impl RequestQueue for Session {
+impl RequestQueue for SessionQueue {
     fn next(&mut self) -> Option<usize> {
         self.front().map(|it| it.weight)
     }
@@ -111,7 +112,7 @@ struct Share<Q> {
     /// Bytes that it may still take.
     credit: usize,
     /// It was found empty at its turn, and the others have theirs since.
-    passed: bool,
+    found_empty: bool,
 }
 
 impl<K, Q> Default for Turns<K, Q> {
@@ -134,7 +135,7 @@ impl<K: Ord + Copy, Q: RequestQueue> Turns<K, Q> {
                 ..Share::default()
             }
         });
-        share.passed = false;
+        share.found_empty = false;
         &mut share.queue
     }
 }
@@ -146,7 +147,7 @@ impl<K: Ord + Copy, Q: RequestQueue> RequestQueue for Turns<K, Q> {
             match share.queue.next() {
                 Some(weight) if weight <= share.credit => return Some(weight),
                 Some(_) => share.credit = share.credit.saturating_add(QUANTUM),
-                None if !share.passed => share.passed = true,
+                None if !share.found_empty => share.found_empty = true,
                 None => {
                     let gone = self.order.pop_front()?;
                     self.queues.remove(&gone);
@@ -168,7 +169,7 @@ impl<K: Ord + Copy, Q: RequestQueue> RequestQueue for Turns<K, Q> {
 /// What waits for room in the log.
 #[derive(Clone, Default, Debug)]
 pub(super) struct FairQueue {
-    openers: Turns<Opener, Turns<SessionId, Session>>,
+    openers: Turns<Opener, Turns<SessionId, SessionQueue>>,
     /// Bytes of each opener.
     held: BTreeMap<Opener, usize>,
     /// How many requests of each session wait.
@@ -228,8 +229,8 @@ impl FairQueue {
         let taken = self.openers.pop()?;
         self.len -= 1;
         self.bytes -= taken.weight;
-        less(&mut self.held, opener, taken.weight);
-        less(&mut self.sessions, session, 1);
+        subtract(&mut self.held, opener, taken.weight);
+        subtract(&mut self.sessions, session, 1);
         Some(taken)
     }
 
@@ -243,7 +244,7 @@ impl FairQueue {
 }
 
 /// Takes `by` from what is counted for `key`, and forgets it at nothing.
-fn less<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K, by: usize) {
+fn subtract<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K, by: usize) {
     if let Some(count) = counts.get_mut(&key) {
         *count -= by;
         if *count == 0 {

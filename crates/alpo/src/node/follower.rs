@@ -4,28 +4,21 @@
 //! waited long enough without a word from a leader, or from a candidate that
 //! is better than itself, it stands for election, if it may.
 //!
-//! `append` has the log matching rule (`AppendEntries`), `install` takes a
-//! snapshot (`InstallSnapshot`).
+//! `append` has the log matching rule (`AppendEntries`); `installing.rs` takes
+//! snapshots (`InstallSnapshot`).
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use tenure_core::time::Instant;
 
 use super::super::bug::Bug;
-use super::super::durable::Snapshot;
 use super::super::entry::Entry;
 use super::super::ids::{LogId, Position};
-use super::super::log::Log;
 use super::super::message::{CompareChecksums, Reply, Request};
-use super::super::state::State;
+use super::installing::{Chunk, Incoming, take_chunk};
 use super::server::{RequestContext, Server};
 use super::types::{Event, Fault};
-
-/// The largest snapshot that is taken over, in bytes. A larger one is not
-/// answered.
-pub const MAX_SNAPSHOT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
 #[derive(Clone, Debug)]
 pub(super) struct Follower {
@@ -58,14 +51,6 @@ impl Wait {
     fn end(self) -> Instant {
         self.until.after(self.votes)
     }
-}
-
-/// A snapshot that is arriving.
-#[derive(Clone, Debug)]
-struct Incoming {
-    last: Position,
-    total: u64,
-    bytes: Vec<u8>,
 }
 
 impl Follower {
@@ -182,12 +167,17 @@ impl Follower {
                 total,
                 round,
             } => {
-                let offset = self.install(server, last, (offset, total), &bytes);
-                let done = offset.is_none();
+                let chunk = Chunk {
+                    last,
+                    offset,
+                    bytes: &bytes,
+                    total,
+                };
+                let next = take_chunk(&mut self.incoming, server, (context, round), &chunk);
                 let reply = Reply::Installed {
                     last,
-                    offset: offset.unwrap_or(total),
-                    done,
+                    offset: next.unwrap_or(total),
+                    done: next.is_none(),
                     round,
                 };
                 server.reply_when_durable(context, reply);
@@ -200,79 +190,6 @@ impl Follower {
             | Request::TimeoutNow => {}
         }
     }
-
-    /// Takes a chunk; says which byte comes next, or `None` when all of it is
-    /// in use.
-    fn install(
-        &mut self,
-        server: &mut Server,
-        last: Position,
-        (offset, total): (u64, u64),
-        bytes: &[u8],
-    ) -> Option<u64> {
-        if last.id <= server.commit {
-            return None;
-        }
-        if total > MAX_SNAPSHOT_BYTES {
-            return Some(0);
-        }
-        let known = self.incoming.take();
-        let mut incoming = known
-            .filter(|known| known.last == last && known.total == total)
-            .unwrap_or_else(|| Incoming {
-                last,
-                total,
-                bytes: Vec::new(),
-            });
-        let have = incoming.bytes.len() as u64;
-        if offset == have && have + bytes.len() as u64 <= total {
-            incoming.bytes.extend_from_slice(bytes);
-        }
-        let have = incoming.bytes.len() as u64;
-        if have < total {
-            self.incoming = Some(incoming);
-            return Some(have);
-        }
-        // A snapshot that was damaged on its way, or that is not what it
-        // claims to be, is asked for again from its first byte.
-        match State::decode_foreign(server.config.checksum, &incoming.bytes) {
-            Ok(state) if state.applied() == last => {
-                if !server.is_too_old_for_state(&state) && !server.is_replaced_in(&state) {
-                    take_over(server, state, incoming.bytes);
-                }
-                None
-            }
-            Ok(_) | Err(_) => Some(0),
-        }
-    }
-}
-
-/// Puts a snapshot in the place of everything up to its last entry.
-fn take_over(server: &mut Server, state: State, bytes: Vec<u8>) {
-    let last = state.applied();
-    let end = server.log.last().id;
-    // If the log goes on from the snapshot's last entry, the rest of it is
-    // still good and perhaps already promised; otherwise all of it goes.
-    let reset = !server.log.has(last);
-    if reset {
-        server.log = Log::after(last);
-        server.members.restart(state.members().clone(), last.id);
-    } else {
-        server.log.compact(last.id);
-        server.members.committed(last.id);
-    }
-    let snapshot = Snapshot {
-        last,
-        bytes: Arc::new(bytes),
-    };
-    server.commit = last.id;
-    server.verified = server.verified.max(last.id);
-    server.time = server.time.max(state.time());
-    server.state = state;
-    server.snapshot = Some(snapshot.clone());
-    server.unsaved = server.stagger();
-    server.disk.stage_snapshot(snapshot, reset, end, server.now);
-    server.emit(Event::Installed { upto: last });
 }
 
 /// `AppendEntries` of Raft: accepts entries that follow `prev`

@@ -514,8 +514,8 @@ fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64)
     }
 }
 
-/// Sends the next chunk of a snapshot, one at a time: that is its flow
-/// control. Heartbeats go on beside it.
+/// Sends the next chunk of a snapshot, one at a time, and of the size that the
+/// pace allows: heartbeats go on beside it, and are not to wait behind it.
 fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64) {
     let Mode::Installing {
         last,
@@ -533,12 +533,23 @@ fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64
         // A newer one has taken its place; the peer begins it anew.
         (*last, *offset, *first, *asked) = (snapshot.last, 0, None, None);
     }
-    if asked.is_some() {
-        return;
-    }
     let total = snapshot.bytes.len();
     let from = usize::try_from(*offset).unwrap_or(usize::MAX).min(total);
-    let to = from.saturating_add(server.config.chunk_bytes).min(total);
+    // Where nothing is missing it only asks whether the peer is done.
+    let room = if from < total {
+        // Also asked while a chunk is on its way: the pace is to know that more
+        // would be sent.
+        peer.pacing.room(&server.config)
+    } else {
+        Some(0)
+    };
+    let Some(room) = room.filter(|_| asked.is_none()) else {
+        return;
+    };
+    // The smallest window may be less than a chunk is ever to be.
+    let whole = server.config.chunk_bytes;
+    let most = room.clamp(whole.div_ceil(8), whole);
+    let to = from.saturating_add(most).min(total);
     let request = Request::Install {
         last: snapshot.last,
         offset: from as u64,
@@ -547,6 +558,7 @@ fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64
         round,
     };
     let number = server.ask(id, request);
+    peer.pacing.sends(number, to - from, server.now);
     first.get_or_insert(number);
     *asked = Some(number);
 }

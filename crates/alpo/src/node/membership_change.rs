@@ -170,12 +170,12 @@ impl Leader {
             // votes only when it knows that it was admitted, and voters that
             // do not vote could leave the others without a majority.
             if self.lacks(server, matched) || matched < server.members.since() {
-                return Err(Refusal::Behind);
+                return Err(Refusal::LearnerBehind);
             }
             // One that does not answer would not vote either.
             let answered = peer.is_some_and(|peer| peer.round >= it.round);
             if !answered {
-                return Err(Refusal::Behind);
+                return Err(Refusal::LearnerBehind);
             }
         }
         let heard = |peer: &Progress| peer.round >= it.round;
@@ -243,7 +243,7 @@ impl Leader {
         let lately = server.now.before(server.config.timeout);
         let heard = |peer: &Progress| peer.heard_at.is_some_and(|at| at >= lately);
         match (refusal, it.change) {
-            (Refusal::Behind, Change::Promote(learner)) => {
+            (Refusal::LearnerBehind, Change::Promote(learner)) => {
                 let peer = self.peers.get(&learner);
                 peer.is_some_and(|peer| peer.round < it.round && (heard(peer) || !it.awake))
             }

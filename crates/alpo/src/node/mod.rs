@@ -32,6 +32,7 @@ mod digest;
 mod disk;
 mod fair_queue;
 mod follower;
+mod installing;
 mod leader;
 mod members;
 mod membership_change;
@@ -43,6 +44,7 @@ mod quorum_rounds;
 mod reads;
 mod server;
 mod session_ends;
+mod snapshot_schedule;
 mod stall;
 mod status;
 mod transfer;
@@ -61,12 +63,12 @@ use tenure_core::rng::Rng;
 use tenure_core::time::{Instant, Now};
 
 pub use bounds::MessageError;
-pub use follower::MAX_SNAPSHOT_BYTES;
+pub use installing::MAX_SNAPSHOT_BYTES;
 pub use session_ends::MAX_SESSION_ENDS;
 pub use status::Status;
 pub use types::{
-    Answer, ClientRequest, Event, Fault, Input, Output, Query, QueryResult, QuotaExceeded, Refusal,
-    ServerList, StepDownReason,
+    Answer, ClientRequest, Discarded, Event, Fault, Input, Output, Query, QueryResult,
+    QuotaExceeded, Refusal, ServerList, StepDownReason,
 };
 
 use super::bug::Bug;
@@ -75,13 +77,14 @@ use super::durable::{Identity, Recovered};
 use super::ids::{ServerId, StorageId};
 use super::log::Log;
 use super::message::{Body, Envelope, Reply, Request, SenderRole};
-use super::state::{SnapshotError, State};
+use super::state::{DecodedSnapshot, SnapshotError, State};
 use candidate::{CandidacyOutcome, Candidate, CandidatePhase};
 use disk::Disk;
 use follower::Follower;
 use leader::Leader;
 use members::Members;
 use server::{RequestContext, Server};
+use snapshot_schedule::SnapshotSchedule;
 
 /// One server.
 #[derive(Clone, Debug)]
@@ -149,7 +152,9 @@ impl Node {
             state,
             snapshot,
             encoding: None,
-            unsaved: 0,
+            decoding: None,
+            snapshot_wanted: false,
+            schedule: SnapshotSchedule::default(),
             leader: None,
             leads_with: None,
             refuse_votes_until: Instant::ZERO,
@@ -166,9 +171,6 @@ impl Node {
             fault: None,
             awaited_checksum: None,
         };
-        if server.commit == 0 {
-            server.unsaved = server.stagger();
-        }
         server.commit_to(committed.min(server.log.last().id), |_, _| ());
         server.refuse_to_be_too_old();
         server.begin_silence(silence);
@@ -388,6 +390,11 @@ impl Node {
         }
     }
 
+    fn snapshot_decoded(&mut self, decoded: DecodedSnapshot) {
+        let follows = matches!(self.role, Role::Follower(_));
+        self.server.snapshot_decoded(decoded, follows);
+    }
+
     fn persisted(&mut self, number: u64) {
         let (term, now) = (self.server.term(), self.server.now);
         for message in self.server.disk.persisted(number, term, now) {
@@ -400,6 +407,8 @@ impl Node {
             follower.guess_again(&mut self.server);
         }
         self.settle();
+        // One that is wanted may have waited for this.
+        self.server.compact();
     }
 
     /// Followers only answer; candidates ask for votes, leaders for the rest.
@@ -515,6 +524,7 @@ impl Machine for Node {
             Input::Closed(peer, storage) => self.closed(peer, storage),
             Input::Compact => self.server.compact_now(),
             Input::SnapshotEncoded(snapshot) => self.server.snapshot_encoded(snapshot),
+            Input::SnapshotDecoded(decoded) => self.snapshot_decoded(*decoded),
         }
         self.watch_itself(before);
     }

@@ -1,4 +1,5 @@
-//! How much of the log may be on its way to one peer.
+//! Flow control (etcd: `Inflights`): how much of the log, or of a snapshot, may
+//! be on its way to one peer.
 //!
 //! Heartbeats share a connection with entries, and what is sent before them
 //! arrives before them. So entries on their way must be fewer than the link
@@ -15,12 +16,14 @@
 //! If that is more than a quarter of the timeout, half as much may be on its
 //! way from now on; if the queue is short and the window was used up, a quarter
 //! more, or twice as much as long as there never was a queue (slow start). It
-//! begins with the least. So an empty link is filled within some heartbeats, and its queue stays
-//! below about half of a timeout. This is how Vegas and LEDBAT pace a
-//! connection; a loss says nothing here, since a connection loses nothing while
+//! begins with the least. So an empty link is filled within some heartbeats, and
+//! its queue stays below about half of a timeout. This is how Vegas and LEDBAT pace
+//! a connection; a loss says nothing here, since a connection loses nothing while
 //! it is up.
 //!
-//! Answers to entries tell only what has arrived: they wait for a disk.
+//! Answers to entries tell only what has arrived: they wait for a disk. So do
+//! those to chunks of snapshots, which are paced as entries are: one is on its
+//! way at a time, and is no larger than the window.
 //!
 //! A link that becomes slower by itself in one leadership (another route, by
 //! more than a quarter of the timeout) looks like a queue. Then entries go in
@@ -92,7 +95,8 @@ impl Pacing {
         is_open.then_some(self.window.min(config.append_bytes))
     }
 
-    /// Request `number` was sent, with so many bytes of entries.
+    /// Request `number` was sent, with so many bytes of entries or of a
+    /// snapshot.
     pub(super) fn sends(&mut self, number: u64, bytes: usize, at: Instant) {
         self.sent += bytes as u64;
         if self.marks.len() < MARKS {

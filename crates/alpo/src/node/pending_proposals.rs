@@ -124,7 +124,7 @@ impl PendingProposals {
         let weight = ask.weight();
         let backlog_bytes = self.backlog_bytes + weight;
         let fits = self.backlog.is_empty() || backlog_bytes <= config.uncommitted_bytes;
-        if self.backlog.len() >= config.waiting || !fits {
+        if self.backlog.len() >= config.backlog_requests || !fits {
             return false;
         }
         self.backlog_bytes = backlog_bytes;
@@ -163,7 +163,7 @@ impl PendingProposals {
         let all = server.state.limits().sessions;
         let taken = sessions.len() as u64 + self.openings;
         let left = all.saturating_sub(taken).saturating_sub(all / KEPT_OF);
-        (held >= left).then_some(Refusal::Scarce { opener, held, left })
+        (held >= left).then_some(Refusal::FewSessionsLeft { opener, held, left })
     }
 
     /// Whether somebody who claims so may use the session.
@@ -237,7 +237,7 @@ impl PendingProposals {
             return Admission::Answer(Answer::Refused(Refusal::OutOfOrder { expected }));
         }
         if command.serial.saturating_sub(command.outstanding) >= MAX_WINDOW {
-            return Admission::Answer(Answer::Refused(Refusal::Window));
+            return Admission::Answer(Answer::Refused(Refusal::SessionWindowFull));
         }
         Admission::Append
     }
@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn the_backlog_has_limits_and_keeps_its_order() {
         let config = Config {
-            waiting: 3,
+            backlog_requests: 3,
             uncommitted_bytes: 100,
             ..Config::default()
         };

@@ -50,9 +50,9 @@ pub(super) struct Progress {
     /// How much may be on its way to it.
     pub(super) pacing: Pacing,
     /// Refusals of requests up to this number tell nothing any more.
-    floor: u64,
+    ignore_refusals_upto: u64,
     /// The last heartbeat that the peer answered.
-    heard: u64,
+    last_heartbeat_answered: u64,
     /// The last request that had been sent when it was known that the peer
     /// has everything up to `matched`.
     settled_by: u64,
@@ -63,7 +63,7 @@ pub(super) struct Progress {
     /// Requests up to this number were sent before this peer was one. It may
     /// have been one earlier, with another disk: what that disk accepted says
     /// nothing about this one.
-    born: u64,
+    requests_before: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -109,15 +109,15 @@ impl Progress {
             pacing: Pacing::new(config),
             settled_by: newest,
             set_back: false,
-            floor: newest,
-            heard: newest,
-            born: newest,
+            ignore_refusals_upto: newest,
+            last_heartbeat_answered: newest,
+            requests_before: newest,
         }
     }
 
     /// Whether an answer to request `number` is one of this peer.
     pub(super) const fn knows(&self, number: u64) -> bool {
-        number > self.born
+        number > self.requests_before
     }
 
     /// Whether the peer lacks what it has acknowledged, if its log ends at
@@ -182,7 +182,7 @@ impl Progress {
         log: &Log,
         peer: (Position, Option<Position>),
     ) {
-        if number <= self.floor || matches!(self.mode, Mode::Installing { .. }) {
+        if number <= self.ignore_refusals_upto || matches!(self.mode, Mode::Installing { .. }) {
             return;
         }
         let (last, conflict) = peer;
@@ -212,9 +212,9 @@ impl Progress {
     /// whole heartbeat and has not said so, an answer was (or its disk is
     /// slow, and asking it once more does no harm).
     pub(super) fn heard_short(&mut self, number: u64, newest: u64, last: Position, log: &Log) {
-        let before = self.heard;
-        self.heard = before.max(number);
-        if number <= self.floor {
+        let before = self.last_heartbeat_answered;
+        self.last_heartbeat_answered = before.max(number);
+        if number <= self.ignore_refusals_upto {
             return;
         }
         let lost = match &self.mode {
@@ -232,7 +232,7 @@ impl Progress {
     }
 
     fn probe(&mut self, newest: u64) {
-        self.floor = newest;
+        self.ignore_refusals_upto = newest;
         self.mode = Mode::Probing { asked: false };
     }
 
@@ -255,7 +255,7 @@ impl Progress {
 
     /// Requests up to this number were sent before this peer was one.
     pub(super) const fn born(&self) -> u64 {
-        self.born
+        self.requests_before
     }
 
     /// The numbers answers are compared with; see
@@ -266,7 +266,9 @@ impl Progress {
             Mode::Probing { .. } | Mode::Installing { .. } => None,
         };
         let window = window.into_iter().flatten().map(|(number, _)| *number);
-        [self.floor, self.heard].into_iter().chain(window)
+        [self.ignore_refusals_upto, self.last_heartbeat_answered]
+            .into_iter()
+            .chain(window)
     }
 
     /// For [`Node::digest`](super::Node::digest).
@@ -289,9 +291,9 @@ impl Progress {
             state_checksum: _,
             settled_by: _,
             set_back,
-            floor: _,
-            heard: _,
-            born: _,
+            ignore_refusals_upto: _,
+            last_heartbeat_answered: _,
+            requests_before: _,
         } = self;
         (storage, matched, next, set_back).hash(into);
         core::mem::discriminant(mode).hash(into);

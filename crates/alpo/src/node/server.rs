@@ -19,7 +19,8 @@ use super::super::message::{Body, Envelope, Reply, Request};
 use super::super::state::{State, StateChecksum, StateCopy};
 use super::disk::Disk;
 use super::members::Members;
-use super::types::{Answer, Event, Fault, Output};
+use super::snapshot_schedule::{SnapshotSchedule, place};
+use super::types::{Answer, Discarded, Event, Fault, Output};
 
 /// A disk whose sync takes longer than so many timeouts is not waited for.
 const LONGEST_SYNC: u32 = 16;
@@ -29,8 +30,15 @@ const LONGEST_SYNC: u32 = 16;
 pub(super) struct Encoding {
     /// Its last entry.
     last: Position,
-    /// Somebody wants another one, of what was applied since.
-    again: bool,
+}
+
+/// A snapshot of another server whose state is not there yet.
+#[derive(Clone, Debug)]
+pub(super) struct Decoding {
+    /// Its last entry.
+    pub(super) last: Position,
+    /// The request that brought the last byte of it, and its round.
+    pub(super) request: (RequestContext, u64),
 }
 
 #[derive(Clone, Debug)]
@@ -49,8 +57,12 @@ pub(super) struct Server {
     pub(super) snapshot: Option<Snapshot>,
     /// The one that is being made.
     pub(super) encoding: Option<Encoding>,
-    /// Bytes of entries that were applied since the last was begun.
-    pub(super) unsaved: usize,
+    /// The one of another server whose state is being made.
+    pub(super) decoding: Option<Decoding>,
+    /// One is to be made as soon as it may be begun, whether it is due or not.
+    pub(super) snapshot_wanted: bool,
+    /// When the next is due.
+    pub(super) schedule: SnapshotSchedule,
     /// Who leads in this term, if that is known.
     pub(super) leader: Option<ServerId>,
     /// With which disk.
@@ -355,7 +367,7 @@ impl Server {
             } else {
                 self.state.apply(entry)
             };
-            self.unsaved += entry.weight();
+            self.schedule.applied(entry.weight());
             each(entry, outcome);
         }
         self.outbox.push_back(Output::Applied { from, to });
@@ -364,39 +376,35 @@ impl Server {
         self.agreed(awaited_checksum);
     }
 
-    /// Where in the round from one snapshot to the next this server begins, in
-    /// bytes. All servers apply the same entries, and would all be busy with a
-    /// snapshot at the same time; so that a majority is not, each is as far
-    /// from every other as the golden ratio puts them.
-    pub(super) fn stagger(&self) -> usize {
-        let spread = self.id().get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let part = (self.config.log_bytes as u128 * u128::from(spread)) >> 32;
-        usize::try_from(part).unwrap_or(0)
-    }
-
-    /// How much may be applied before a snapshot is due.
-    fn enough(&self) -> usize {
-        let last = self.snapshot.as_ref().map_or(0, |s| s.bytes.len());
-        self.config.log_bytes.max(last)
-    }
-
-    /// Begins a snapshot if so many entries were applied since the last one.
+    /// Begins a snapshot if one is due or wanted. None is begun while another
+    /// is made, or waits for a disk that stalls.
     pub(super) fn compact(&mut self) {
-        // Counted from the last snapshot: what is kept behind it, or waits to
-        // be committed, makes no other one worth its price.
-        if self.unsaved > self.enough() && self.encoding.is_none() && !self.is_stuck() {
+        let is_due = self.is_snapshot_due();
+        if (self.snapshot_wanted || is_due) && self.encoding.is_none() && !self.is_stuck() {
             self.begin_snapshot();
         }
     }
 
-    /// Begins a snapshot, whether one is due or not. While another is made,
-    /// this one waits for it.
+    /// Begins a snapshot, whether one is due or not, as soon as one may be
+    /// begun.
     pub(super) fn compact_now(&mut self) {
-        if let Some(encoding) = &mut self.encoding {
-            encoding.again |= encoding.last != self.state.applied();
-        } else if !self.is_stuck() {
-            self.begin_snapshot();
-        }
+        let applied = self.state.applied();
+        let encodes_it = self.encoding.as_ref().is_some_and(|it| it.last == applied);
+        self.snapshot_wanted |= !encodes_it;
+        self.compact();
+    }
+
+    fn is_snapshot_due(&mut self) -> bool {
+        let (threshold, applied) = (self.snapshot_threshold(), self.state.applied().id);
+        let (own, members) = (self.id(), self.members.now());
+        let place = || place(own, members);
+        self.schedule.is_due(threshold, applied, place)
+    }
+
+    /// How much is applied from one snapshot to the next, about.
+    fn snapshot_threshold(&self) -> usize {
+        let last = self.snapshot.as_ref().map_or(0, |it| it.bytes.len());
+        self.config.log_bytes.max(last)
     }
 
     /// Hands out a copy of the state to be encoded, unless the last snapshot
@@ -411,14 +419,12 @@ impl Server {
     fn begin_snapshot(&mut self) {
         let applied = self.state.applied();
         let covered = |it: &Snapshot| it.last == applied;
+        self.snapshot_wanted = false;
         if applied == Position::ZERO || self.snapshot.as_ref().is_some_and(covered) {
             return;
         }
-        self.unsaved = 0;
-        self.encoding = Some(Encoding {
-            last: applied,
-            again: false,
-        });
+        self.schedule.begun();
+        self.encoding = Some(Encoding { last: applied });
         let state = if self.planted(Bug::SnapshotForgets) {
             self.state.without_sessions()
         } else {
@@ -436,23 +442,22 @@ impl Server {
     /// snapshot is as good as on the day it was begun. If one from the leader
     /// has overtaken it, it is of no use any more.
     pub(super) fn snapshot_encoded(&mut self, snapshot: Snapshot) {
-        let Some(encoding) = self.encoding.take_if(|it| it.last == snapshot.last) else {
-            return;
+        let Some(Encoding { last }) = self.encoding.take_if(|it| it.last == snapshot.last) else {
+            return self.discard(Discarded::Snapshot(snapshot));
         };
-        let last = snapshot.last;
         let overtaken = self.snapshot.as_ref().is_some_and(|it| it.last >= last);
         if !overtaken || self.planted(Bug::SnapshotOvertaken) {
-            let enough = self.enough();
-            self.snapshot = Some(snapshot.clone());
+            let threshold = self.snapshot_threshold();
+            self.replace_snapshot(snapshot.clone());
             let end = self.log.last().id;
             self.disk.stage_snapshot(snapshot, false, end, self.now);
             self.emit(Event::Compacted { upto: last });
             self.log
-                .compact_behind(last.id, self.config.kept_entries, enough / 2);
+                .compact_behind(last.id, self.config.kept_entries, threshold / 2);
+        } else {
+            self.discard(Discarded::Snapshot(snapshot));
         }
-        if encoding.again {
-            self.compact_now();
-        }
+        self.compact();
     }
 
     pub(super) fn ask(&mut self, to: ServerId, request: Request) -> u64 {

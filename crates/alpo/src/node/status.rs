@@ -143,9 +143,10 @@ impl Node {
         self.server.snapshot.as_ref()
     }
 
-    /// Whether a snapshot is being made.
+    /// Whether a snapshot is being made, or is to be made as soon as the disk
+    /// takes one.
     pub const fn encodes_snapshot(&self) -> bool {
-        self.server.encoding.is_some()
+        self.server.encoding.is_some() || self.server.snapshot_wanted
     }
 
     /// The members as of the end of its log.

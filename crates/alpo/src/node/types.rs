@@ -1,4 +1,4 @@
-//! What the world tells a node and what a node asks of the world.
+//! What the environment tells a node and what a node asks of it.
 
 use core::fmt;
 
@@ -9,10 +9,11 @@ use tenure_core::time::StoreTime;
 use super::super::durable::{Batch, Snapshot};
 use super::super::entry::{ClusterVersion, Command, Outcome, Serial, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
+use super::super::log::Log;
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
 use super::super::session_owner::{Fingerprint, OpenSession, OwnershipProof, SessionOpener};
-use super::super::state::{Bound, StateCopy};
+use super::super::state::{Bound, DecodedSnapshot, ReceivedSnapshot, State, StateCopy};
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -47,6 +48,10 @@ pub enum Input {
     /// What [`Output::EncodeSnapshot`] asked for. It is in the next batch that
     /// goes to the disk.
     SnapshotEncoded(Snapshot),
+    /// What [`Output::DecodeSnapshot`] asked for. If it is still of use it
+    /// takes the place of the state, and is in the next batch that goes to the
+    /// disk.
+    SnapshotDecoded(Box<DecodedSnapshot>),
 }
 
 /// What clients and operators want.
@@ -59,7 +64,7 @@ pub enum ClientRequest {
     /// The same if it was asked before, and is in the log or done; refuse it
     /// with this if it is new. So a command that there is no room for is not
     /// refused as one that was not done, while an earlier sending is.
-    Repeat(Box<(Command, OwnershipProof, Refusal)>),
+    RefuseIfNew(Box<(Command, OwnershipProof, Refusal)>),
     /// End this session, no matter who owns it: for operators.
     End {
         /// Which.
@@ -97,7 +102,7 @@ impl ClientRequest {
         match self {
             Self::Open(_)
             | Self::Command(..)
-            | Self::Repeat(..)
+            | Self::RefuseIfNew(..)
             | Self::End { .. }
             | Self::Change(_)
             | Self::ChangeOf { .. } => true,
@@ -109,7 +114,7 @@ impl ClientRequest {
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Command(command, _) => command.operation.weight(),
-            Self::Repeat(it) => it.0.operation.weight(),
+            Self::RefuseIfNew(it) => it.0.operation.weight(),
             Self::Open(_)
             | Self::End { .. }
             | Self::Read(_)
@@ -219,7 +224,7 @@ pub enum Refusal {
     Busy,
     /// The cluster's version may be about to rise, and a session that is opened
     /// before would have no owner for its whole life; try again soon.
-    Rising,
+    UpgradeUnderWay,
     /// It is larger than one entry may be.
     TooLarge,
     /// A request before it is missing.
@@ -250,7 +255,7 @@ pub enum Refusal {
         most: u64,
     },
     /// Its opener has as many sessions as there are places left for sessions.
-    Scarce {
+    FewSessionsLeft {
         /// Who.
         opener: SessionOpener,
         /// How many it has.
@@ -261,7 +266,7 @@ pub enum Refusal {
     /// Registers would take more room than they may.
     QuotaExceeded(QuotaExceeded),
     /// The client has too many requests under way.
-    Window,
+    SessionWindowFull,
     /// The change of members makes no sense.
     Change(ChangeError),
     /// A change of members is under way.
@@ -272,7 +277,7 @@ pub enum Refusal {
         found: StorageId,
     },
     /// The learner is too far behind to be promoted, or does not answer.
-    Behind,
+    LearnerBehind,
     /// Of the voters there would be, no majority has answered since, within a
     /// timeout.
     TooFewHeard {
@@ -345,6 +350,12 @@ pub enum Output {
     /// Encode this, on a thread that nothing waits for, then give the
     /// snapshot. One at a time; if the process ends before, it is not missed.
     EncodeSnapshot(Box<StateCopy>),
+    /// Decode this, on a thread that nothing waits for, then give the result.
+    /// One at a time; if the process ends before, it is not missed.
+    DecodeSnapshot(ReceivedSnapshot),
+    /// Drop this, on a thread that nothing waits for: to give the memory of a
+    /// million registers back takes longer than an election timeout may be.
+    Discard(Discarded),
     /// Send this.
     Send {
         /// What is said.
@@ -373,6 +384,24 @@ pub enum Output {
     /// A rule is broken: stop the process. The node does nothing any more.
     Halt(Fault),
 }
+
+/// What a server does not need any more.
+#[derive(Clone, Debug)]
+pub enum Discarded {
+    /// A state, and the log that goes with it.
+    State(Box<(State, Log)>),
+    /// A snapshot.
+    Snapshot(Snapshot),
+}
+
+/// Nothing depends on what is in it.
+impl PartialEq for Discarded {
+    fn eq(&self, other: &Self) -> bool {
+        core::mem::discriminant(self) == core::mem::discriminant(other)
+    }
+}
+
+impl Eq for Discarded {}
 
 /// What people want to know.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -83,7 +83,7 @@ impl Leader {
     pub(super) fn answer_told(server: &Server, ownerless: bool, outcome: Outcome) -> Answer {
         let owns = server.state.version() >= ClusterVersion::SECOND;
         if ownerless && owns && matches!(outcome, Outcome::Opened(_)) {
-            Answer::Refused(Refusal::Rising)
+            Answer::Refused(Refusal::UpgradeUnderWay)
         } else {
             Answer::Done(outcome)
         }

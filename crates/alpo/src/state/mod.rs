@@ -27,7 +27,7 @@ pub use digest::digest_of;
 pub use gaps::{Gap, Gaps};
 pub use restore::{JUMP, NotRestorable, Restored, Restoring, TERM_STEP};
 pub use sessions::{MAX_WINDOW, SerialStatus, Session, Sessions};
-pub use snapshot_codec::{SnapshotError, StateCopy};
+pub use snapshot_codec::{DecodedSnapshot, ReceivedSnapshot, SnapshotError, StateCopy};
 pub use state_checksums::StateChecksum;
 pub use user_log::{TooOld, UserLog};
 

@@ -442,7 +442,7 @@ impl Work<'_> {
             let term = Term::new(term).unwrap_or(Term::MAX);
             // Above what the old cluster has come to: who knows that must
             // not take this for older news.
-            // At most what is read. Above `Record::STAND_MAX` nobody stands
+            // At most what is read. Above `Record::SEQUENCE_TO_STAND_MAX` nobody stands
             // anyway, and the term has been raised.
             let sequence = record.sequence.saturating_add(JUMP);
             let sequence = sequence.min(Record::SEQUENCE_MAX);

@@ -6,6 +6,7 @@
 //! that resumes on a server which was given a snapshot may be told to list
 //! again.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -51,6 +52,8 @@ pub enum SnapshotError {
     Hash,
     /// They make no sense.
     Decode(DecodeError),
+    /// They are a snapshot, but its last entry is another one than was said.
+    Last(Position),
 }
 
 impl fmt::Display for SnapshotError {
@@ -68,6 +71,7 @@ impl fmt::Display for SnapshotError {
                  are not those it says it has",
             ),
             Self::Decode(error) => write!(f, "the snapshot makes no sense: {error}"),
+            Self::Last(found) => write!(f, "the snapshot is another one: it ends with {found}"),
         }
     }
 }
@@ -159,6 +163,74 @@ impl PartialEq for StateCopy {
 }
 
 impl Eq for StateCopy {}
+
+/// All bytes of a snapshot that another server has sent, which are to become a
+/// state. To decode some gigabytes takes seconds, so that is not done on the
+/// thread that hears the leader either.
+#[derive(Clone, Debug)]
+pub struct ReceivedSnapshot {
+    snapshot: Snapshot,
+    sum: Checksum,
+}
+
+impl ReceivedSnapshot {
+    pub(crate) const fn new(snapshot: Snapshot, sum: Checksum) -> Self {
+        Self { snapshot, sum }
+    }
+
+    /// The last entry that is in it, as its sender says.
+    pub const fn last(&self) -> Position {
+        self.snapshot.last
+    }
+
+    /// The state, if there is one in it.
+    pub fn decode(self) -> DecodedSnapshot {
+        let Self { snapshot, sum } = self;
+        let state = match State::decode_foreign(sum, &snapshot.bytes) {
+            Ok(state) if state.applied() == snapshot.last => Ok(Box::new(state)),
+            Ok(state) => Err(SnapshotError::Last(state.applied())),
+            Err(error) => Err(error),
+        };
+        DecodedSnapshot { snapshot, state }
+    }
+}
+
+/// Two of one server are equal if they end with the same entry.
+impl PartialEq for ReceivedSnapshot {
+    fn eq(&self, other: &Self) -> bool {
+        self.last() == other.last()
+    }
+}
+
+impl Eq for ReceivedSnapshot {}
+
+/// A snapshot that another server has sent, with the state in it.
+#[derive(Clone, Debug)]
+pub struct DecodedSnapshot {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) state: Result<Box<State>, SnapshotError>,
+}
+
+impl DecodedSnapshot {
+    /// The last entry that is in it.
+    pub const fn last(&self) -> Position {
+        self.snapshot.last
+    }
+
+    /// Why there is no state in it, if there is none.
+    pub fn error(&self) -> Option<SnapshotError> {
+        self.state.as_ref().err().copied()
+    }
+}
+
+/// Two of one server are equal if they end with the same entry.
+impl PartialEq for DecodedSnapshot {
+    fn eq(&self, other: &Self) -> bool {
+        self.last() == other.last()
+    }
+}
+
+impl Eq for DecodedSnapshot {}
 
 impl State {
     /// The whole state as bytes; equal states give equal bytes.

@@ -1,4 +1,5 @@
-//! Groups, and how a torn write is told from damage (`docs/design/alpo.md`, H14).
+//! Groups, and how a torn write is told from damage, the corruption of what was
+//! durable (`docs/design/alpo.md`, H14).
 //!
 //! A *group* is what one write puts on disk: a header, the records of all
 //! batches that were waiting, a last byte that is never zero, and zeros up to

@@ -28,9 +28,10 @@ pub fn state(format: &Format, snapshot: &Snapshot) -> Result<State, Refused> {
         };
         match error {
             SnapshotError::Version(_) => Refused::Later(flaw),
-            SnapshotError::Checksum | SnapshotError::Hash | SnapshotError::Decode(_) => {
-                Refused::Damaged(flaw)
-            }
+            SnapshotError::Checksum
+            | SnapshotError::Hash
+            | SnapshotError::Decode(_)
+            | SnapshotError::Last(_) => Refused::Damaged(flaw),
         }
     })
 }

@@ -105,8 +105,19 @@ impl World {
             let (from, to) = (before.hard.term, after.hard.term);
             self.tell(&format!("{id} {was}@{from} -> {is}@{to}"));
         }
+        let mut made = Vec::new();
         for output in outputs {
-            self.carry_out(id, &before, output)?;
+            match output {
+                Output::EncodeSnapshot(copy) => made.push(Input::SnapshotEncoded(copy.encode())),
+                Output::DecodeSnapshot(received) => {
+                    let decoded = Box::new(received.decode());
+                    made.push(Input::SnapshotDecoded(decoded));
+                }
+                output => self.carry_out(id, &before, output)?,
+            }
+        }
+        for input in made {
+            self.step(id, Some(input))?;
         }
         self.checks.after_step(&self.hosts, id, &before)?;
         let host = self.host(id)?;
@@ -123,9 +134,8 @@ impl World {
                 self.detail(&format!("{id} writes {}", show::batch(&batch)));
                 self.host(id)?.disk.waiting.push_back(batch);
             }
-            Output::EncodeSnapshot(copy) => {
-                self.step(id, Some(Input::SnapshotEncoded(copy.encode())))?;
-            }
+            // Done after all others.
+            Output::EncodeSnapshot(_) | Output::DecodeSnapshot(_) | Output::Discard(_) => {}
             Output::Send {
                 envelope,
                 storage: wanted,

@@ -174,7 +174,7 @@ fn a_learner_that_lacks_little_is_not_promoted_if_it_lacks_it_for_long() {
     servers.pass(Duration::from_secs(5));
     servers.ask(0, promote(3));
     servers.pass(Duration::from_secs(2));
-    assert_eq!(refused(&servers), Some(Refusal::Behind));
+    assert_eq!(refused(&servers), Some(Refusal::LearnerBehind));
     servers.starve(None);
     servers.pass(Duration::from_secs(1));
     servers.ask(0, promote(3));
@@ -202,6 +202,6 @@ fn a_learner_that_does_not_answer_is_not_promoted() {
     servers.cut_off(Some(2));
     servers.ask(0, promote(3));
     servers.pass(Duration::from_secs(3));
-    assert_eq!(refused(&servers), Some(Refusal::Behind));
+    assert_eq!(refused(&servers), Some(Refusal::LearnerBehind));
     assert_eq!(voters(&servers), 2);
 }

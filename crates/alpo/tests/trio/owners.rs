@@ -272,7 +272,7 @@ fn whoever_has_fewer_sessions_than_are_left_gets_one_and_operators_have_places_k
         assert_eq!(opened, left / 2 + left % 2);
         left -= opened;
         let (opener, held) = (SessionOpener::Token([opener; 16]), opened);
-        assert_eq!(refusal, Refusal::Scarce { opener, held, left });
+        assert_eq!(refusal, Refusal::FewSessionsLeft { opener, held, left });
     }
     // One place, for somebody who has none; the first get none of those that
     // others leave.
@@ -303,7 +303,7 @@ fn what_is_in_the_log_already_is_not_refused_for_want_of_room() {
     });
     let repeat = |serial, text| match append(session, serial, text, MINE) {
         ClientRequest::Command(command, claim) => {
-            ClientRequest::Repeat(Box::new((command, claim, no_room)))
+            ClientRequest::RefuseIfNew(Box::new((command, claim, no_room)))
         }
         other => other,
     };
@@ -333,14 +333,14 @@ fn a_session_that_is_to_have_an_owner_waits_for_the_version_that_notes_it() {
     servers.elect(0);
     assert_eq!(servers.nodes[0].state().version(), ClusterVersion::FIRST);
     let mut told = ask(&mut servers, opening(u64::MAX));
-    assert_eq!(told, [refused(Refusal::Rising)]);
+    assert_eq!(told, [refused(Refusal::UpgradeUnderWay)]);
     // What has no owner needs no version.
     let nobodys = ClientRequest::Open(OpenSession::unowned(u64::MAX / 2));
     let opened = ask(&mut servers, nobodys);
     let has_opened = |told: &[Answer]| matches!(told, [Answer::Done(Outcome::Opened(_))]);
     assert!(has_opened(&opened), "{opened:?}");
     for _ in 0..5 {
-        if told != [refused(Refusal::Rising)] {
+        if told != [refused(Refusal::UpgradeUnderWay)] {
             break;
         }
         servers.pass(Duration::from_millis(100));
@@ -363,7 +363,7 @@ fn a_member_that_is_down_holds_sessions_up_for_seconds() {
     servers.elect(0);
     for _ in 0..29 {
         let told = ask(&mut servers, opening(u64::MAX));
-        assert_eq!(told, [refused(Refusal::Rising)]);
+        assert_eq!(told, [refused(Refusal::UpgradeUnderWay)]);
         servers.pass(Duration::from_millis(100));
     }
     servers.pass(Duration::from_millis(200));

@@ -167,7 +167,9 @@ impl Servers {
                     assert!(batch.snapshot.is_none(), "too short for one");
                     self.nodes[from].handle(now, Input::Persisted(batch.number));
                 }
-                Output::EncodeSnapshot(_) => panic!("too short for a snapshot"),
+                Output::EncodeSnapshot(_) | Output::DecodeSnapshot(_) | Output::Discard(_) => {
+                    panic!("too short for a snapshot")
+                }
                 Output::Send {
                     envelope,
                     storage: wanted,

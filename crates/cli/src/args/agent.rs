@@ -41,7 +41,7 @@ pub(crate) struct Node {
     /// How long it may be silent before the others take over [default: 10s].
     #[arg(long, env = "TENURE_LEASE", value_name = "DURATION")]
     pub(crate) lease: Option<String>,
-    /// How often it beats [default: a fifth of the lease].
+    /// How often it sends a heartbeat [default: a fifth of the lease].
     #[arg(long, env = "TENURE_INTERVAL", value_name = "DURATION")]
     pub(crate) interval: Option<String>,
     /// How long workloads get between TERM and KILL [default: three tenths of the lease].
@@ -150,8 +150,8 @@ pub(crate) struct Deploy {
     // `super::Common::config`.
     #[arg(long, id = "config", value_name = "FILE")]
     settings: Option<PathBuf>,
-    /// When CMD ends by itself: start it again, or have it undeployed. What is started again is
-    /// so after growing pauses, and after three in a row on another node.
+    /// When CMD ends by itself: start it again, or undeploy it. Pauses between starts grow; after
+    /// three failures in a row another node tries.
     #[arg(
         long,
         value_name = "WHEN",

@@ -78,7 +78,7 @@ Example:
   tenure member add 4 --storage 0123456789abcdef0123456789abcdef
   tenure member promote 4")]
     Add(AddMember),
-    /// Let a member count that has caught up.
+    /// Make a learner that has caught up a voter.
     ///
     /// Refused while it lacks what was appended a second ago (or an election
     /// timeout, if that is longer), or does not answer.
@@ -188,9 +188,10 @@ pub(crate) struct Restore {
     #[arg(long, value_name = "N", default_value_t = tenure_alpo::TERM_STEP)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) term_step: u64,
-    /// The longest lease that a leader or a node can have had: so long nobody
-    /// can be elected. Without it the longest in the backup counts; an election
-    /// or a node whose own lease there is longer is held for that in any case.
+    /// The longest lease that a leader or a node can have had: no candidate is
+    /// elected for that long. Without it the longest in the backup counts; an
+    /// election or a node whose own lease there is longer is held for that in any
+    /// case.
     #[arg(long, value_name = "DURATION")]
     pub(crate) longest_lease: Option<String>,
     /// How often this very backup has been restored and used, this time

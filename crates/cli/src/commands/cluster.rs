@@ -25,7 +25,7 @@ pub(super) fn client(context: &Context) -> Result<Client, Failure> {
         )));
     }
     let client = Client::open(&url).map_err(failure)?;
-    Ok(client.within(context.timeout))
+    Ok(client.with_timeout(context.timeout))
 }
 
 /// What a failed call means for the exit code: what a person must mend is

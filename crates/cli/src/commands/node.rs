@@ -44,7 +44,7 @@ fn with_settings(args: &args::Node, mut builder: Builder) -> Builder {
         builder = builder.name(name);
     }
     if let Some(max) = args.max {
-        builder = builder.max(max);
+        builder = builder.max_workloads(max);
     }
     args.label.iter().fold(builder, Builder::label)
 }

@@ -30,8 +30,8 @@ use crate::failure::{Failure, store_failure, usage};
 use crate::guard::{Event, Guardian, SignalRequest, SignalRequests, Start};
 use crate::{Context, output, program};
 
-/// The first pause after a command that ended by itself; doubled each time,
-/// forgotten once a command has run for [`HEALTHY_AFTER`].
+/// The back-off of a command that ends by itself again and again (a crash loop):
+/// the first pause, doubled each time up to [`PAUSE_MAX`], and forgotten once a command has run for [`HEALTHY_AFTER`].
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
@@ -240,7 +240,7 @@ impl Runner {
                     match Guardian::stand_by() {
                         Ok(another) => *guardian = another,
                         Err(error) => {
-                            tracing::error!("expected to start a guardian: {error}");
+                            tracing::error!("cannot start a guardian: {error}");
                             tokio::time::sleep(PAUSE_MIN).await;
                         }
                     }
@@ -279,7 +279,7 @@ impl Runner {
                     self.log(&event);
                     if let ElectionEvent::Ousted { term, .. } = event {
                         // Its end is awaited here, and would have been seen first.
-                        tracing::warn!("{name}: the work of term {term} has not been seen to end yet");
+                        tracing::warn!("{name}: ousted in term {term}, and the command still runs; it is killed by its deadline");
                     }
                 }
             }
@@ -318,7 +318,7 @@ impl Runner {
                 tracing::info!("{election}: leaving term {term}: {why}");
             }
             ElectionEvent::Kill { term } => {
-                tracing::warn!("{election}: killing what is left of {term}");
+                tracing::warn!("{election}: killing what is left of the command of term {term}");
             }
             ElectionEvent::Ousted { term, why } => {
                 tracing::info!("{election}: term {term} is over for us: {why}");

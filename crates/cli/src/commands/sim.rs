@@ -20,10 +20,10 @@ pub(crate) fn sim(context: &Context, args: &args::Sim) -> Result<ExitCode, Failu
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
     let seed = first_seed(context, args.seed);
-    match args.world {
-        args::World::Election => {}
-        args::World::Cluster => return sim_cluster(context, seed, args.runs, threads),
-        args::World::Ha => return sim_ha(context, seed, args.runs, threads),
+    match args.simulation {
+        args::Simulation::Election => {}
+        args::Simulation::Cluster => return sim_cluster(context, seed, args.runs, threads),
+        args::Simulation::Ha => return sim_ha(context, seed, args.runs, threads),
     }
     let began = clock::boot();
     let report = split(seed, args.runs, threads);

@@ -55,7 +55,7 @@ fn what_was_done_while_its_agent_was_away_is_not_done_again() {
         let label: &[&str] = if other { &["--label", "zone=b"] } else { &[] };
         let again = fixture.start("one", &[&LONG, label].concat());
         let word = if other {
-            "of a former life"
+            "of an earlier incarnation"
         } else {
             "going on as"
         };

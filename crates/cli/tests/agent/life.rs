@@ -224,7 +224,7 @@ fn an_agent_that_comes_back_with_other_settings_ends_what_it_had() {
     one.kill();
     // The log goes on: wait for what is said once more.
     let again = fixture.start("one", &["--lease", "8s", "--label", "zone=b"]);
-    again.wait_for_log("ending 1 workload of a former life");
+    again.wait_for_log("ending 1 workload of an earlier incarnation");
     let joined = || (again.id() != id).then_some(());
     poll_until(PATIENCE, joined).expect("it joins under another id");
     // Nobody needs to wait for the silence of the old one.
@@ -270,7 +270,7 @@ fn a_shim_that_hangs_does_not_keep_its_agent_out() {
     one.kill();
     kill_process(shim, Signal::STOP).expect("it runs");
     let mut again = fixture.node("one", &[]);
-    again.wait_for_log("the steward of this node does not answer");
+    again.wait_for_log("the steward (shim) of this node does not answer");
     let other = || fixture.stamps.last("a").filter(|run| run.pid != before);
     poll_until(PATIENCE, other).expect("it is started again, by another steward");
     fixture.all_run(&["a"], |node| node == "one");

@@ -62,7 +62,7 @@ fn again(fixture: &Fixture, mut agent: Agent, prefix: &[&str], word: &str) -> Ag
     again
 }
 
-/// The agent ends what its former life has left, joins under another id, and
+/// The agent ends what its earlier incarnation has left, joins under another id, and
 /// judges other nodes by their silence alone.
 fn does_not_go_on(first: &[&str], second: &[&str]) {
     let fixture = Fixture::sqlite();
@@ -71,7 +71,12 @@ fn does_not_go_on(first: &[&str], second: &[&str]) {
     let two = fixture.node("two", &LONG);
     fixture.deploy("a", &["--node", "one"]);
     let id = one.id();
-    let one = again(&fixture, one, second, "ending 1 workload of a former life");
+    let one = again(
+        &fixture,
+        one,
+        second,
+        "ending 1 workload of an earlier incarnation",
+    );
     poll_until(PATIENCE, || (one.id() != id).then_some(())).expect("another id");
     fixture.all_run(&["a"], |_| true);
     // For longer than a lease: a node that was judged without its silence
@@ -129,7 +134,7 @@ fn an_agent_that_is_shown_the_same_boot_id_goes_on() {
     fixture.stamps.runs();
 }
 
-/// An agent whose clock is a day ahead of that of its former life. The shim
+/// An agent whose clock is a day ahead of that of its earlier incarnation. The shim
 /// of that life would keep what runs for a day longer than the lease.
 #[test]
 fn an_agent_on_another_clock_has_a_shim_of_its_own() {

@@ -23,7 +23,7 @@ const ENTRY: usize = 512 * 1024;
 /// Appends large entries until `over`; gives those that were acknowledged.
 async fn fill(url: &str, mut over: impl FnMut() -> bool) -> Vec<u64> {
     let client = Client::open(url).expect("a client");
-    let client = client.within(Duration::from_secs(3));
+    let client = client.with_timeout(Duration::from_secs(3));
     let mut numbers = Vec::new();
     for mark in 0_u8.. {
         if over() {

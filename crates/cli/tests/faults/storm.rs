@@ -280,7 +280,7 @@ impl Storm<'_> {
 
     async fn hand_over(&self) -> bool {
         let client = Client::open(&self.servers.url()).expect("a client");
-        let client = client.within(Duration::from_secs(1));
+        let client = client.with_timeout(Duration::from_secs(1));
         client.transfer(None).await.is_ok()
     }
 

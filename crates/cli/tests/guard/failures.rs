@@ -97,6 +97,24 @@ fn guardian_stopped() {
     });
 }
 
+#[test]
+fn a_stop_that_waits_for_the_guardian_gives_no_more_grace() {
+    let mut scene = Scene::new();
+    let later = "trap '' TERM; exec 8<&0; { read go <&8; sleep 0.7; echo later; } & :";
+    let cmd = scene.script(ms(60_000), ms(70_000), later);
+    send(cmd.guardian, Signal::STOP);
+    let ordered = clock::boot();
+    scene.say("stop", &["1500".into()]);
+    let stdin = scene.stdin.as_mut().expect("piped");
+    stdin.write_all(b"go\n").expect("it reads");
+    scene.line("later");
+    send(cmd.guardian, Signal::CONT);
+    let (at, _) = scene.expect("Exited");
+    assert_between(at, ordered.after(ms(1_500)), ordered.after(ms(1_500)));
+    // By the guardian itself: it knew the time.
+    scene.expect("Gone");
+}
+
 /// Four processes that move on every tenth of a second, each step in a session
 /// of its own, and two that leave 4,500 dead behind each when they are told to.
 const HOPPERS: &str = r#"trap '' TERM; exec 8<&0 9>"$LIFE"

@@ -17,7 +17,8 @@ use super::affinity::Affinity;
 use super::types::{Answer, Pending};
 use super::{Bind, Call, Event, Failure, FailureClass, Output};
 use crate::{
-    Bug, Config, Holder, Leader, LeaseJudge, LeaseState, News, Occupancy, Record, TermRegression,
+    Bug, Config, Holder, Leader, LeaseJudge, LeaseState, Occupancy, ReadOutcome, Record,
+    TermRegression,
 };
 
 /// What all states share.
@@ -245,7 +246,7 @@ impl Context {
     }
 
     /// Takes note of a reading; says whether it may be acted on.
-    pub(super) fn learn(&mut self, pending: &Pending, reading: &Reading) -> News {
+    pub(super) fn learn(&mut self, pending: &Pending, reading: &Reading) -> ReadOutcome {
         self.judge
             .read(&self.config, self.now, pending.asked, reading)
     }
@@ -349,7 +350,7 @@ impl Context {
         let Some(other) = self.affinity.as_mut().filter(|other| other.key == *key) else {
             return false;
         };
-        if other.judge.hint(&other.config, now, register) == News::Unplaced {
+        if other.judge.hint(&other.config, now, register) == ReadOutcome::Unplaced {
             other.read_at = now.boot;
         }
         true

@@ -67,7 +67,7 @@ pub(super) struct Leading {
 
 /// How many leases an election that is held by a session goes without a look at
 /// its register while a watch is up.
-const UNSEEN_LEASES: u32 = 10;
+const LEASES_BETWEEN_READS: u32 = 10;
 
 #[derive(Clone, Debug)]
 enum Stage {
@@ -101,7 +101,11 @@ impl Leading {
     }
 
     fn look_by(context: &Context) -> Instant {
-        let leases = if context.watch_up { UNSEEN_LEASES } else { 1 };
+        let leases = if context.watch_up {
+            LEASES_BETWEEN_READS
+        } else {
+            1
+        };
         context.now.boot.after(context.config.lease * leases)
     }
 

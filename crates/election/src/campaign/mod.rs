@@ -44,4 +44,4 @@ use tenure_core::time::Instant;
 use self::context::Context;
 use self::state::State;
 use self::types::{Answer, Pending};
-use super::{Bug, Config, Grant, LeaseJudge, LeaseState, News, Occupancy, Record};
+use super::{Bug, Config, Grant, LeaseJudge, LeaseState, Occupancy, ReadOutcome, Record};

@@ -12,8 +12,8 @@
 
 use super::racing::Racing;
 use super::{
-    Answer, Bug, Call, Context, Expect, Failure, FailureClass, Instant, LeaseState, News, Pending,
-    Reading, Register, State, Version,
+    Answer, Bug, Call, Context, Expect, Failure, FailureClass, Instant, LeaseState, Pending,
+    ReadOutcome, Reading, Register, State, Version,
 };
 
 #[derive(Clone, Debug)]
@@ -93,9 +93,9 @@ impl Standby {
         };
         match answer {
             Answer::Read(Ok(reading)) => {
-                let news = context.learn(&pending, &reading);
+                let outcome = context.learn(&pending, &reading);
                 self.read_at = context.next_look(context.is_held());
-                self.note(context, news);
+                self.note(context, outcome);
                 self.settle(context, &reading);
             }
             Answer::Read(Err(failure)) => self.retry(context, &failure),
@@ -141,10 +141,10 @@ impl Standby {
     }
 
     pub(super) fn hint(&mut self, context: &mut Context, register: Option<&Register>) {
-        let news = context.judge.hint(&context.config, context.now, register);
+        let outcome = context.judge.hint(&context.config, context.now, register);
         // What a read has overtaken is no look, and no sign of a good store.
-        if news != News::Nothing {
-            self.note(context, news);
+        if outcome != ReadOutcome::Nothing {
+            self.note(context, outcome);
         }
     }
 
@@ -152,26 +152,31 @@ impl Standby {
         self.read_at = now;
     }
 
-    fn note(&mut self, context: &mut Context, news: News) {
-        match news {
-            News::Malformed(_) => return self.retry(context, &Failure::malformed()),
-            News::Corrupt(error) => {
+    fn note(&mut self, context: &mut Context, outcome: ReadOutcome) {
+        match outcome {
+            ReadOutcome::Malformed(_) => return self.retry(context, &Failure::malformed()),
+            ReadOutcome::Corrupt(error) => {
                 let text = alloc::string::ToString::to_string(&error);
                 return self.retry(context, &Failure::new(FailureClass::Broken, &text));
             }
-            News::Unplaced => self.read_at = context.now.boot,
+            ReadOutcome::Unplaced => self.read_at = context.now.boot,
             // Somebody wrote: what was to be raced for is gone.
-            News::LeaderChanged | News::Written if !context.config.planted(Bug::SwapUnjudged) => {
+            ReadOutcome::LeaderChanged | ReadOutcome::Written
+                if !context.config.planted(Bug::SwapUnjudged) =>
+            {
                 self.race_at = None;
                 self.refused_until = context.now.boot;
             }
-            News::LeaderChanged | News::Written | News::Expired | News::Nothing => {}
+            ReadOutcome::LeaderChanged
+            | ReadOutcome::Written
+            | ReadOutcome::Expired
+            | ReadOutcome::Nothing => {}
         }
-        if news != News::Unplaced {
+        if outcome != ReadOutcome::Unplaced {
             self.outdated = false;
-            match news {
+            match outcome {
                 // Somebody's write has got through.
-                News::LeaderChanged | News::Written => context.write_succeeded(),
+                ReadOutcome::LeaderChanged | ReadOutcome::Written => context.write_succeeded(),
                 _ => context.read_succeeded(),
             }
         }

@@ -22,7 +22,7 @@ pub enum Command {
     Stop,
 }
 
-/// What the world tells a campaign.
+/// What the environment tells a campaign.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Input {
     /// A read has ended.
@@ -81,7 +81,7 @@ pub struct Bind {
     pub ttl: Duration,
 }
 
-/// What a campaign asks of the world.
+/// What a campaign asks of the environment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Read this register; answer by [`Input::Read`].

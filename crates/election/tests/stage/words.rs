@@ -96,7 +96,10 @@ pub(crate) fn configure(args: &mut Args<'_>, name: &str) -> Outcome<Config> {
     #[cfg(feature = "planted-bugs")]
     if let Some(bug) = args.key("bug") {
         let known = tenure_election::Bug::ALL;
-        config.planted = known.into_iter().find(|known| format!("{known:?}") == bug);
+        config.planted = known
+            .iter()
+            .copied()
+            .find(|known| format!("{known:?}") == bug);
     }
     Ok(config)
 }

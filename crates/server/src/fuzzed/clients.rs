@@ -254,6 +254,7 @@ fn settle(node: &mut Node, now: Now, replies: &mut BTreeMap<u64, ReplyTo>) {
             Output::EncodeSnapshot(copy) => {
                 node.handle(now, Input::SnapshotEncoded(copy.encode()));
             }
+            Output::DecodeSnapshot(_) => panic!("it is its whole cluster"),
             Output::Answer { token, answer } => {
                 if let Some(reply) = replies.remove(&token) {
                     reply.send(TimedAnswer::from(answer));

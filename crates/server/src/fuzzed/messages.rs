@@ -136,6 +136,10 @@ impl Heard {
                     let encoded = Input::SnapshotEncoded(copy.encode());
                     self.node.handle(self.now, encoded);
                 }
+                Some(Output::DecodeSnapshot(received)) => {
+                    let decoded = Box::new(received.decode());
+                    self.node.handle(self.now, Input::SnapshotDecoded(decoded));
+                }
                 Some(Output::Send { envelope, .. }) => {
                     let mut bytes = Vec::new();
                     encode_envelope(&mut bytes, &envelope);

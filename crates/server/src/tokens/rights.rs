@@ -232,8 +232,9 @@ impl Rights {
     }
 
     /// Whether it may write and delete the register of this key, whatever is
-    /// in it. Who writes below `ha/` runs commands on all machines of a group,
-    /// so `write` does not reach there.
+    /// in it. A client that writes below `ha/` runs commands on all machines of
+    /// a group, so `write` does not reach there. In this release it still does
+    /// for a token without a line `operate`, however old its file is.
     fn writes(&self, key: &str) -> bool {
         let by_write = !key.starts_with(Keys::PREFIX) || self.operate.is_none();
         self.operates(key) || (by_write && begins(&self.write, key))

@@ -82,7 +82,7 @@ impl Table {
             }
             rights.name = name;
             rights.quota = rights.limited(&fingerprint);
-            let said = rights.quota.as_ref().filter(|it| !it.is_unsaid());
+            let said = rights.quota.as_ref().filter(|it| !it.is_unset());
             below += said.map_or(0, |it| it.prefixes.len());
             all.push((fingerprint, rights));
         }
@@ -132,7 +132,7 @@ pub(super) fn count_within(most: usize, all: &mut [(Fingerprint, Rights)]) {
     let mut counted = BTreeSet::new();
     for said in [true, false] {
         for (_, rights) in all.iter_mut() {
-            let Some(quota) = rights.quota.as_ref().filter(|it| it.is_unsaid() != said) else {
+            let Some(quota) = rights.quota.as_ref().filter(|it| it.is_unset() != said) else {
                 continue;
             };
             let prefixes = quota.prefixes.iter();

@@ -336,11 +336,11 @@ fn registers_are_counted_of_all_who_may_write_some_but_not_all() {
         ("write = [\"a/\", \"a/b/\"]", "a/"),
     ] {
         let quota = of(text).expect("it is counted");
-        assert!(quota.is_unsaid(), "{text}");
+        assert!(quota.is_unset(), "{text}");
         assert_eq!(quota.prefixes, [prefix], "{text}");
     }
     let said = of("admin = true\nquota_bytes = 7").expect("it is counted");
-    assert!(!said.is_unsaid());
+    assert!(!said.is_unset());
 }
 
 #[test]

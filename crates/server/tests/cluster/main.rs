@@ -16,6 +16,7 @@ mod servers;
 mod sessions;
 mod shares;
 mod silence;
+mod snapshots;
 mod space;
 mod strangers;
 mod tls;

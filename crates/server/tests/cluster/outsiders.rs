@@ -196,7 +196,7 @@ async fn a_token_that_only_the_leader_does_not_know_is_told() {
         std::fs::copy(all.expect("a file"), file(config.id.get())).expect("copied");
     })
     .await;
-    let patient = || named(&servers, "clerk").within(Duration::from_secs(1));
+    let patient = || named(&servers, "clerk").with_timeout(Duration::from_secs(1));
     let clerk = patient();
     clerk.leader_status().await.expect("all know it");
     let leader = servers.leader().await;

@@ -189,7 +189,10 @@ pub(crate) fn client(servers: &Servers, authority: &Path, own: Option<&TlsFiles>
 /// Why a client does not get through, in the time that a handshake takes on a
 /// busy machine.
 async fn trouble(client: &Client) -> String {
-    let answer = client.within(Duration::from_secs(6)).append("x").await;
+    let answer = client
+        .with_timeout(Duration::from_secs(6))
+        .append("x")
+        .await;
     let Err(Error::Unavailable(why)) = answer else {
         panic!("expected that nothing is done, found {answer:?}");
     };

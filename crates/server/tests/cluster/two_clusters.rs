@@ -86,8 +86,8 @@ async fn a_cluster_that_refuses_a_token_is_alive_beside_another() {
     found_another(&mut servers).await;
     refuse_clerk(&servers, dir.path(), &[1, 2]).await;
     let new = named(&servers, "clerk");
-    let new = new.within(SILENCE / 2);
-    let old = old.within(SILENCE);
+    let new = new.with_timeout(SILENCE / 2);
+    let old = old.with_timeout(SILENCE);
     // A watch, whose first server may be any, is told nothing either.
     let mut watch = named(&servers, "clerk").watch(WatchTarget::Prefix("watched".into()));
     let watched = async {
@@ -109,7 +109,7 @@ async fn a_cluster_that_refuses_a_token_is_alive_beside_another() {
     for number in [1, 2] {
         write(&tokens(dir.path(), number), &TOKENS);
     }
-    let known = named(&servers, "clerk").within(Duration::from_secs(1));
+    let known = named(&servers, "clerk").with_timeout(Duration::from_secs(1));
     loop {
         let said = known.append("two").await.expect_err("there are two");
         if said.to_string().contains(" and 127.0.0.1") && !said.to_string().contains("refuse") {
@@ -166,7 +166,7 @@ async fn a_cluster_that_refuses_a_certificate_is_alive_beside_another() {
         }
     }
     for _ in 0..3 {
-        let new = client(&servers).within(SILENCE / 2);
+        let new = client(&servers).with_timeout(SILENCE / 2);
         told(&servers, &new.append("two").await.expect_err("none leads"));
     }
 }

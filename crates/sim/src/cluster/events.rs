@@ -1,6 +1,6 @@
 //! What will happen in a world, and what a row of faults waits for.
 
-use tenure_alpo::{Answer, ClientRequest, Hello, ServerId, Snapshot, StorageId};
+use tenure_alpo::{Answer, ClientRequest, DecodedSnapshot, Hello, ServerId, Snapshot, StorageId};
 
 use super::network::InFlightMessage;
 
@@ -22,6 +22,11 @@ pub(super) enum Event {
         server: usize,
         epoch: u64,
         snapshot: Snapshot,
+    },
+    SnapshotDecoded {
+        server: usize,
+        epoch: u64,
+        decoded: Box<DecodedSnapshot>,
     },
     Closed {
         server: usize,

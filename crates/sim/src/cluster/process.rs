@@ -3,8 +3,8 @@
 use tenure_alpo::codec::crc32c_append;
 use tenure_alpo::wal::{Format, WalError};
 use tenure_alpo::{
-    Body, Envelope, Event as Told, Fault, Identity, Input, Node, Output, Recovered, Reply,
-    Snapshot, State, StorageId,
+    Body, DecodedSnapshot, Envelope, Event as Told, Fault, Identity, Input, Node, Output,
+    Recovered, Reply, Snapshot, State, StorageId,
 };
 use tenure_core::Machine;
 use tenure_core::time::ClockId;
@@ -41,6 +41,18 @@ impl World {
                 let delay = self.rng.below(most);
                 self.after(delay, event);
             }
+            Output::DecodeSnapshot(received) => {
+                let event = Event::SnapshotDecoded {
+                    server,
+                    epoch: self.hosts[server].epoch,
+                    decoded: Box::new(received.decode()),
+                };
+                let slow = self.rng.below(4) == 0;
+                let most = if slow { 10 * SECOND } else { SECOND / 10 };
+                let delay = self.rng.below(most);
+                self.after(delay, event);
+            }
+            Output::Discard(_) => {}
             Output::Send { envelope, storage } => {
                 if let Some(node) = &self.hosts[server].node {
                     Leaders::sends(node, &envelope)?;
@@ -188,6 +200,29 @@ impl World {
         }
         self.step(server, |node, now| {
             node.handle(now, Input::SnapshotEncoded(snapshot));
+        })
+    }
+
+    /// A thread of that process has made a state of a snapshot.
+    pub(super) fn snapshot_decoded(
+        &mut self,
+        server: usize,
+        epoch: u64,
+        decoded: Box<DecodedSnapshot>,
+    ) -> Verdict {
+        if self.hosts[server].epoch != epoch {
+            return Ok(());
+        }
+        let event = || Event::SnapshotDecoded {
+            server,
+            epoch,
+            decoded: decoded.clone(),
+        };
+        if let Some(event) = self.postponed(server, event) {
+            return self.put_off(server, event);
+        }
+        self.step(server, |node, now| {
+            node.handle(now, Input::SnapshotDecoded(decoded));
         })
     }
 

@@ -271,9 +271,16 @@ impl RestoredCluster {
                     Output::EncodeSnapshot(copy) => {
                         node.handle(now, Input::SnapshotEncoded(copy.encode()));
                     }
+                    Output::DecodeSnapshot(received) => {
+                        let decoded = Box::new(received.decode());
+                        node.handle(now, Input::SnapshotDecoded(decoded));
+                    }
                     Output::Answer { token, answer } => answers.push((token, answer)),
                     Output::Halt(fault) => return broken(Check::Halted, fault.to_string()),
-                    Output::Send { .. } | Output::Applied { .. } | Output::Event(_) => {}
+                    Output::Send { .. }
+                    | Output::Applied { .. }
+                    | Output::Discard(_)
+                    | Output::Event(_) => {}
                 }
             }
             let Some(upto) = self.host.disk.begin() else {

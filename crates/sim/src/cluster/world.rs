@@ -232,6 +232,11 @@ impl World {
                 epoch,
                 snapshot,
             } => self.snapshot_encoded(server, epoch, snapshot),
+            Event::SnapshotDecoded {
+                server,
+                epoch,
+                decoded,
+            } => self.snapshot_decoded(server, epoch, decoded),
             Event::Closed {
                 server,
                 epoch,

@@ -232,6 +232,12 @@ impl Host {
                     let encoded = Input::SnapshotEncoded(copy.encode());
                     self.node.handle(self.now(), encoded);
                 }
+                Output::DecodeSnapshot(received) => {
+                    let decoded = Box::new(received.decode());
+                    self.node
+                        .handle(self.now(), Input::SnapshotDecoded(decoded));
+                }
+                Output::Discard(_) => {}
                 other => outputs.push(other),
             }
         }

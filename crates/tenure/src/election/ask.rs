@@ -12,7 +12,7 @@ use tenure_election::{Event, Leader, Observation, Request};
 
 use super::ask_error::AskError;
 use super::observe::{Observer, on_background, watch};
-use super::request::Asking;
+use super::request_writer::Asking;
 use crate::store::Store;
 
 /// Asks the leader of `election` to resign, and waits up to `max_wait` until

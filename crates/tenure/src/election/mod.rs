@@ -28,7 +28,7 @@ mod leadership;
 mod lease_clock;
 mod observe;
 mod repair;
-mod request;
+mod request_writer;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -60,7 +60,7 @@ use crate::store::Store;
 /// One process's stand in one election. Dropping it resigns, once the
 /// [`Leadership`] is dropped too; [`stop`](Self::stop) waits for that.
 ///
-/// # A graceful end
+/// # A graceful end (`ReleaseOnCancel` of client-go)
 ///
 /// ```no_run
 /// # async fn pay_everyone(_: tenure::Fence) {}

@@ -10,8 +10,8 @@ use tenure_core::cas::Reading;
 use tenure_core::ids::{Key, Name};
 use tenure_core::time::{Drift, Instant};
 use tenure_election::{
-    Certainty, Command, Config, Event, Expiry, LeaseJudge, News, Observation, Observer as Machine,
-    Record,
+    Certainty, Command, Config, Event, Expiry, LeaseJudge, Observation, Observer as Machine,
+    ReadOutcome, Record,
 };
 
 use super::environment::{ElectionEnvironment, Mailbox};
@@ -236,7 +236,7 @@ pub(super) async fn confirm(
         let failed = match store.read(&key, within).await {
             Ok(reading) => {
                 let news = judge.read(&config, clock::now(), asked, &reading);
-                if matches!(news, News::Corrupt(_)) {
+                if matches!(news, ReadOutcome::Corrupt(_)) {
                     decoded(election, &reading)?;
                 }
                 None

@@ -23,7 +23,7 @@ use tenure_election::{Certainty, Event, Failure, FailureClass, Record, Request, 
 
 use super::ask_error::AskError;
 use super::observe::{confirm, decoded, look, on_background};
-use super::request::Asking;
+use super::request_writer::Asking;
 use super::{Election, StartError};
 use crate::clock;
 use crate::error::StoreError;

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 
 use super::host::{Host, Hosting};
 use super::workload::{Registry, Workload};
-use super::{Before, Manager, NodeId, Origin, ResumeState};
+use super::{Manager, NodeId, PreviousIncarnation, ResumeState, StartFrom};
 use crate::election::entropy;
 use crate::store::Store;
 
@@ -37,7 +37,7 @@ pub struct Builder {
     drift: Drift,
     registry: Registry,
     runtime: Option<Handle>,
-    life: Origin,
+    start_from: StartFrom,
 }
 
 /// Why a node could not be started.
@@ -93,7 +93,7 @@ impl Builder {
             drift: Drift::DEFAULT,
             registry: Registry::default(),
             runtime: None,
-            life: Origin::default(),
+            start_from: StartFrom::default(),
         }
     }
 
@@ -113,23 +113,23 @@ impl Builder {
     pub fn host(mut self, kind: impl Into<String>, host: impl Host) -> Self {
         let (kind, host) = (kind.into(), Box::new(host));
         self.registry.host(kind.clone());
-        self.life.hosting = Some(Hosting { kind, host });
+        self.start_from.hosting = Some(Hosting { kind, host });
         self
     }
 
     /// Goes on under an old id, whose workloads the host may still have. If no
     /// beat succeeds in time they are all ended, and the node joins as another.
-    /// The configuration must be that of the old life, and so must the clock:
+    /// The configuration must be that of the old incarnation, and so must the clock:
     /// [`may_resume`](tenure_group::may_resume) says whether it is.
     pub fn resume(mut self, past: ResumeState) -> Self {
-        self.life.before = Before::Runs(past);
+        self.start_from.before = PreviousIncarnation::Runs(past);
         self
     }
 
     /// An id that this node had before and under which nothing runs any more:
     /// the others need not wait for its silence.
-    pub fn former(mut self, id: NodeId) -> Self {
-        self.life.before = Before::Ended(id);
+    pub fn replaces_node(mut self, id: NodeId) -> Self {
+        self.start_from.before = PreviousIncarnation::Ended(id);
         self
     }
 
@@ -166,7 +166,7 @@ impl Builder {
     }
 
     /// The most workloads it takes; any number by default.
-    pub fn max(mut self, workloads: u32) -> Self {
+    pub fn max_workloads(mut self, workloads: u32) -> Self {
         self.max = Some(workloads);
         self
     }
@@ -261,7 +261,7 @@ impl Builder {
             self.store,
             self.registry,
             runtime,
-            (self.life, rng),
+            (self.start_from, rng),
         ))
     }
 }

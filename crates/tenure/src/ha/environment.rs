@@ -65,12 +65,12 @@ impl Machine for Published {
 }
 
 /// What runs here: parts of this program, or what a host keeps outside.
-enum Works {
+enum WorkloadHost {
     Own(Runs),
     Hosted(Hosted),
 }
 
-impl Works {
+impl WorkloadHost {
     fn pull(&mut self, run: Run, word: StopLevel) {
         match self {
             Self::Own(runs) => runs.pull(run, word),
@@ -92,7 +92,7 @@ pub(super) struct NodeEnvironment {
     watches: MachineWatches,
     caller: Caller,
     calls: JoinSet<Input>,
-    works: Works,
+    works: WorkloadHost,
     shared: Arc<Shared>,
 }
 
@@ -113,8 +113,10 @@ impl NodeEnvironment {
             caller,
             calls: JoinSet::new(),
             works: match hosting {
-                Some((hosting, grant)) => Works::Hosted(Hosted::new(run_context, hosting, grant)),
-                None => Works::Own(Runs::new(run_context)),
+                Some((hosting, grant)) => {
+                    WorkloadHost::Hosted(Hosted::new(run_context, hosting, grant))
+                }
+                None => WorkloadHost::Own(Runs::new(run_context)),
             },
             shared,
         }
@@ -125,14 +127,16 @@ impl Environment<Published> for NodeEnvironment {
     fn carry_out(&mut self, output: Output) -> Flow {
         match output {
             Output::Event(event) => {
-                if let Works::Hosted(hosted) = &mut self.works {
+                if let WorkloadHost::Hosted(hosted) = &mut self.works {
                     hosted.follow(self.shared.group_state.borrow().id, &event);
                 }
                 return self.shared.on_event(event);
             }
             Output::Deploy(order) => match &mut self.works {
-                Works::Own(runs) => runs.begin(order, self.shared.run_deadline()),
-                Works::Hosted(hosted) => hosted.begin(self.shared.group_state.borrow().id, order),
+                WorkloadHost::Own(runs) => runs.begin(order, self.shared.run_deadline()),
+                WorkloadHost::Hosted(hosted) => {
+                    hosted.begin(self.shared.group_state.borrow().id, order);
+                }
             },
             Output::Undeploy { run } => self.works.pull(run, StopLevel::Stop),
             Output::Kill { run } => self.works.pull(run, StopLevel::Kill),

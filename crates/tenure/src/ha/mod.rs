@@ -113,20 +113,20 @@ impl Manager {
         store: Arc<dyn Store>,
         registry: Registry,
         runtime: Handle,
-        (life, rng): (Origin, Rng),
+        (start_from, rng): (StartFrom, Rng),
     ) -> Self {
         let now = clock::now();
         let (mut grant, mut adopted) = (None, BTreeMap::new());
-        let node = match life.before {
-            Before::Nothing => Node::new(config.clone(), rng, now, None),
-            Before::Ended(former) => Node::new(config.clone(), rng, now, Some(former)),
-            Before::Runs(past) => {
+        let node = match start_from.before {
+            PreviousIncarnation::Nothing => Node::new(config.clone(), rng, now, None),
+            PreviousIncarnation::Ended(former) => Node::new(config.clone(), rng, now, Some(former)),
+            PreviousIncarnation::Runs(past) => {
                 grant = Some(past.grant);
                 adopted = running(&past);
                 Node::resume(config.clone(), rng, now, past)
             }
         };
-        let hosting = life.hosting.map(|hosting| (hosting, grant));
+        let hosting = start_from.hosting.map(|hosting| (hosting, grant));
         let shared = Arc::new(Shared::new(node.id(), adopted));
         let first = Mutex::new(Some(shared.events.subscribe()));
         let (registry, keys) = (Arc::new(registry), Keys::of(config.group.clone()));
@@ -225,14 +225,14 @@ impl Manager {
 
 /// What came before a node, and who runs its workloads.
 #[derive(Debug, Default)]
-struct Origin {
-    before: Before,
+struct StartFrom {
+    before: PreviousIncarnation,
     hosting: Option<Hosting>,
 }
 
-/// What is known of an earlier life of this node.
+/// What is known of an earlier incarnation of this node.
 #[derive(Debug, Default)]
-enum Before {
+enum PreviousIncarnation {
     #[default]
     Nothing,
     /// This was its id, and all of it has ended.

@@ -189,9 +189,9 @@ async fn supervise(
 
 /// Sees that a caller that still looks at a placement is told that it is over,
 /// however the run ends.
-struct Over(Placement);
+struct EndOfPlacement(Placement);
 
-impl Drop for Over {
+impl Drop for EndOfPlacement {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -204,7 +204,7 @@ async fn keep(
     stop_levels: state::Receiver<StopLevel>,
     started: impl FnOnce() + Send,
 ) -> End {
-    let _over = Over(placement.clone());
+    let _over = EndOfPlacement(placement.clone());
     tokio::select! {
         biased;
         () = placement.pulled() => Some("its node could not confirm in time that it lives".into()),

@@ -35,7 +35,7 @@ pub(super) struct Shared {
     /// The workloads that run here, with their fences.
     pub(super) running: state::Sender<BTreeMap<Name, u64>>,
     pub(super) stopped: state::Sender<bool>,
-    /// The leash of the present incarnation.
+    /// The run deadline of the present incarnation.
     pub(super) run_deadline: Mutex<Arc<RunDeadline>>,
     pub(super) asked: Mutex<Asked>,
 }
@@ -141,7 +141,7 @@ impl Shared {
                 self.answer(*ticket, Err(why.clone()));
                 return Flow::On;
             }
-            // What still runs keeps the leash it has, which nothing extends.
+            // What still runs keeps the deadline it has, which nothing extends.
             Event::Fenced { .. } => {
                 *self
                     .run_deadline

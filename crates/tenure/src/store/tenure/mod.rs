@@ -193,7 +193,7 @@ impl Store for Tenure {
 
     fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
         Box::pin(async move {
-            let client = self.client.within(within);
+            let client = self.client.with_timeout(within);
             client.prepare().await;
             client.round_trip().await
         })

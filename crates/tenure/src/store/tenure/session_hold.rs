@@ -195,7 +195,7 @@ impl SessionPool {
             session.keep_alive(VACATE_WITHIN).await?;
             *settled = true;
         }
-        let client = self.client.within(VACATE_WITHIN);
+        let client = self.client.with_timeout(VACATE_WITHIN);
         let (reading, bound) = client.read_bound(&slot.key).await?;
         let last = lock(&slot.bindings).last.clone();
         let (Some(register), Some(last)) = (reading.register, last) else {

@@ -104,7 +104,7 @@ impl ClusterWatchTask {
 
     fn single_watch(&self, selector: &Selector) -> SingleWatch {
         SingleWatch {
-            client: self.client.clone().within(FETCH_WITHIN),
+            client: self.client.clone().with_timeout(FETCH_WITHIN),
             hub: Arc::clone(&self.hub),
             states: Arc::clone(&self.states),
             selector: selector.clone(),

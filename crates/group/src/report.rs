@@ -13,7 +13,7 @@ use super::view::View;
 use super::{Bug, NodeId};
 
 impl Node {
-    pub(super) fn tell_joined(&mut self) {
+    pub(super) fn report_joined(&mut self) {
         let id = self.context.me;
         let Some(view) = self.view_sync.view() else {
             return;
@@ -30,13 +30,13 @@ impl Node {
     /// another node has made a view again before this one looked, its epoch is
     /// above, and this node cannot tell it from one in which they were
     /// undeployed; the node that made it has told.
-    pub(super) fn tell_lost(&mut self, before: &View) {
+    pub(super) fn report_lost(&mut self, before: &View) {
         let now = self.view_sync.view();
         let found = now.map(|view| view.epoch);
         if found.is_some_and(|found| found >= before.epoch) {
             return;
         }
-        if found.is_some() && self.context.config.plant.is(Bug::LossUntold) {
+        if found.is_some() && self.context.config.plant.is(Bug::LossNotReported) {
             return;
         }
         let stays = |name: &Name| now.is_some_and(|view| view.workloads.contains_key(name));
@@ -50,7 +50,7 @@ impl Node {
     }
 
     /// Tells what has changed since `before`.
-    pub(super) fn tell_changes(&mut self, before: Option<&View>) {
+    pub(super) fn report_changes(&mut self, before: Option<&View>) {
         let Some(view) = self.view_sync.view().cloned() else {
             return;
         };
@@ -58,15 +58,15 @@ impl Node {
             return;
         }
         if let Some(before) = before {
-            self.tell_members(before, &view);
+            self.report_members(before, &view);
         }
-        self.tell_quorum(&view);
+        self.report_quorum(&view);
         if let Some(before) = before {
-            self.tell_takeovers(before, &view);
+            self.report_takeovers(before, &view);
         }
     }
 
-    fn tell_members(&mut self, before: &View, view: &View) {
+    fn report_members(&mut self, before: &View, view: &View) {
         for member in &before.members {
             if view.member(member.id).is_some() {
                 continue;
@@ -86,7 +86,7 @@ impl Node {
         }
     }
 
-    fn tell_quorum(&mut self, view: &View) {
+    fn report_quorum(&mut self, view: &View) {
         let attained = has_quorum(view, self.context.config.plant);
         let before = self.quorum.replace(attained);
         let (nodes, quorum) = (view.voters(), view.quorum);
@@ -100,7 +100,7 @@ impl Node {
     }
 
     /// What has come to this node from one that died.
-    fn tell_takeovers(&mut self, before: &View, view: &View) {
+    fn report_takeovers(&mut self, before: &View, view: &View) {
         let me = self.context.me;
         let mut begun: BTreeMap<NodeId, BTreeSet<Name>> = BTreeMap::new();
         for (name, _) in view.held_by(me) {
