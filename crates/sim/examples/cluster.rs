@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use tenure_sim::cluster::{Options, run, shrink, sweep};
+use tenure_sim::cluster::{Options, shrink, sweep};
 
 fn main() {
     let mut args = std::env::args().skip(1).filter_map(|arg| arg.parse().ok());
@@ -21,12 +21,12 @@ fn main() {
         report.stats.runs,
         report.stats.runs as f64 / seconds
     );
-    if let Some(violation) = report.violation
+    if let Some(violation) = report.violations.first()
         && trace > 0
     {
-        let (options, _) = shrink(report.seed, &options, violation.check, 0);
-        println!("{options:?}");
-        println!("{}", run(report.seed, &Options { trace, ..options }));
+        let (options, verdict) = shrink(violation.seed, &options, violation.check, trace);
+        println!("{options:?}\n{}", verdict.stats);
+        verdict.violation.iter().for_each(|it| println!("{it}"));
     }
 }
 

@@ -18,15 +18,7 @@ fn main() {
     let runs = std::env::args().nth(1);
     let runs = runs.map_or(1_000, |it| it.parse().expect("a number of runs"));
     let elections = |seed| tenure_sim::trace(seed, &tenure_sim::Options::default());
-    let whole = cluster::Options {
-        trace: usize::MAX,
-        ..cluster::Options::default()
-    };
-    let clusters = |seed| {
-        let report = cluster::run(seed, &whole);
-        assert!(report.violation.is_none(), "seed {seed}");
-        report.trace
-    };
+    let clusters = |seed| cluster::trace(seed, &cluster::Options::default());
     let groups = |seed| ha::trace(seed, &ha::Options::default());
     println!("election {:016x}", digest(runs, elections));
     println!("cluster  {:016x}", digest(runs, clusters));

@@ -28,7 +28,7 @@ fn main() {
     }
     let report = sweep(first, runs, &options, |_| true);
     println!("{}", report.stats);
-    match report.violation {
+    match report.violations.first() {
         Some(violation) => println!("{violation}"),
         None => println!("nothing was violated, from seed {first}"),
     }

@@ -2,33 +2,11 @@
 
 use std::fmt;
 
-macro_rules! stats {
-    ($($(#[$doc:meta])* $field:ident: $text:literal,)*) => {
-        /// How often what happened.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-        pub struct Stats {
-            $($(#[$doc])* pub $field: u64,)*
-        }
+use crate::kernel;
 
-        impl Stats {
-            /// Adds the counts of another run.
-            pub const fn add(&mut self, other: &Self) {
-                $(self.$field += other.$field;)*
-            }
-
-            /// Every count with its name for machines and its words for people.
-            pub fn fields(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-                [$((stringify!($field), $text, self.$field),)*].into_iter()
-            }
-        }
-    };
-}
-
-stats! {
-    /// Runs.
-    runs: "runs",
+kernel::stats! {
     /// Nanoseconds of true time.
-    simulated_ns: "simulated nanoseconds",
+    simulated_ns by saturating_add;
     /// Steps of all machines.
     steps: "steps of machines",
     /// Writes that took effect.
@@ -136,13 +114,6 @@ stats! {
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let runs = self.runs.max(1);
-        let hours = self.simulated_ns / 3_600_000_000_000;
-        writeln!(f, "{:>12}  runs, {hours} simulated hours", self.runs)?;
-        for (_, text, count) in self.fields().skip(2) {
-            let per_run = count as f64 / runs as f64;
-            writeln!(f, "{count:>12}  {text} ({per_run:.2} a run)")?;
-        }
-        Ok(())
+        kernel::show_hours(f, self, self.simulated_ns)
     }
 }

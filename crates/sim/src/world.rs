@@ -25,7 +25,7 @@ use crate::checkers::{
 };
 use crate::clock::{DriftModel, MILLI, Node, SECOND, TrueTime, WallClockModel};
 use crate::events::SimEvent;
-use crate::kernel::Queue;
+use crate::kernel::{Ended, Found, Queue, Simulation};
 use crate::simulated_process::{Actor, Guardian, ProcessInput, RequestSender, SimProcess};
 use crate::simulated_store::{Store, StoreWatch};
 use crate::stats::Stats;
@@ -71,7 +71,7 @@ pub(crate) struct World {
     pub(crate) waking: bool,
     pub(crate) healed: bool,
     pub(crate) exam: Option<RecoveryExam>,
-    pub(crate) found: Option<(Check, TrueTime, String)>,
+    pub(crate) found: Option<Found<Check>>,
     only: Option<Check>,
     done: bool,
 }
@@ -165,19 +165,6 @@ impl World {
     /// Whether faults may happen still.
     pub(crate) const fn faulty(&self) -> bool {
         !self.healed
-    }
-
-    /// Lives until the end, or until a checker objects.
-    pub(crate) fn run(&mut self) {
-        while self.found.is_none() && !self.done {
-            let Some((at, happening)) = self.queue.pop() else {
-                break;
-            };
-            self.now = at;
-            self.happen(happening);
-        }
-        self.stats.runs = 1;
-        self.stats.simulated_ns = self.now;
     }
 
     pub(crate) const fn end(&mut self) {
@@ -348,6 +335,41 @@ impl World {
             let local = self.nodes[proc.node].boot(self.now);
             self.trace.note(self.now, &proc.name, Some(local), &what());
         }
+    }
+}
+
+impl Simulation for World {
+    type Options = Options;
+    type Stats = Stats;
+    type Check = Check;
+
+    fn begin(seed: u64, options: &Options, trace: usize) -> Result<Self, (Check, String)> {
+        Self::new(seed, options, trace).map_err(|error| (Check::Liveness, error.to_string()))
+    }
+
+    fn live(&mut self) {
+        while self.found.is_none() && !self.done {
+            let Some((at, happening)) = self.queue.pop() else {
+                break;
+            };
+            self.now = at;
+            self.happen(happening);
+        }
+        self.stats.runs = 1;
+        self.stats.simulated_ns = self.now;
+    }
+
+    fn end(self) -> Ended<Self> {
+        Ended {
+            world: self.swarm.to_string(),
+            stats: self.stats,
+            found: self.found,
+            trace: self.trace,
+        }
+    }
+
+    fn trace_lines(options: &Options) -> usize {
+        options.trace
     }
 }
 

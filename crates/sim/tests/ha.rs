@@ -121,7 +121,7 @@ fn groups_kept_apart() {
         ..Options::default()
     };
     let report = sweep(1, 50, &options, |_| true);
-    assert!(report.violation.is_none(), "{:?}", report.violation);
+    assert!(report.is_clean(), "{:?}", report.violations);
     assert!(report.stats.takeovers > 50, "{}", report.stats);
 }
 
@@ -173,7 +173,7 @@ fn quorum_counted_per_group() {
         ..Options::default()
     };
     let report = sweep(1, 50, &options, |_| true);
-    assert!(report.violation.is_none(), "{:?}", report.violation);
+    assert!(report.is_clean(), "{:?}", report.violations);
     assert!(report.stats.quorum_lost > 10, "{}", report.stats);
 }
 
@@ -211,7 +211,7 @@ fn random_storm() {
         ..Options::default()
     };
     let report = sweep(1, 60, &options, |_| true);
-    assert!(report.violation.is_none(), "{:?}", report.violation);
+    assert!(report.is_clean(), "{:?}", report.violations);
     let storm = |seed: u64| {
         let mut scenario = plain(8);
         for index in 0..160 {
@@ -459,7 +459,7 @@ fn fresh_seeds_do_not_fail() {
     println!("a fresh sweep from seed {seed}");
     let report = sweep(seed, 500, &Options::default(), |_| true);
     println!("{}", report.stats);
-    if let Some(violation) = report.violation {
+    if let Some(violation) = report.violations.first() {
         panic!("{violation}");
     }
 }

@@ -7,6 +7,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use tenure_sim::kernel::Counts;
 use tenure_sim::{Options, run, sweep, trace};
 
 #[test]
@@ -41,6 +42,7 @@ fn fresh_seeds_do_not_fail() {
     let never = report
         .stats
         .fields()
+        .into_iter()
         .filter(|(key, _, n)| *n == 0 && *key != "replaced");
     let never: Vec<&str> = never.map(|(_, text, _)| text).collect();
     assert!(never.is_empty(), "never happened: {never:?}");
@@ -65,7 +67,7 @@ fn the_same_seed_gives_the_same_trace_byte_for_byte() {
 
 #[test]
 fn a_sweep_ends_when_it_is_told_to() {
-    let mut report = sweep(1, 100, &Options::default(), |runs| runs < 3);
+    let mut report = sweep(1, 100, &Options::default(), |stats| stats.runs < 3);
     assert_eq!(report.stats.runs, 3);
     report.merge(sweep(4, 2, &Options::default(), |_| true));
     assert_eq!((report.stats.runs, report.first_seed), (5, 1));

@@ -33,9 +33,7 @@ pub(crate) mod serve;
 #[cfg(feature = "tenure")]
 pub(crate) mod session;
 pub(crate) mod sim;
-mod sim_block;
-pub(crate) mod sim_cluster;
-pub(crate) mod sim_ha;
+mod sim_seeds;
 #[cfg(feature = "tenure")]
 pub(crate) mod token;
 mod trouble;

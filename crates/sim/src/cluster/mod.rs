@@ -60,86 +60,58 @@ mod swarm;
 mod world;
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use checkers::{Check, Violation};
+pub use checkers::Check;
 pub use options::{Kinds, Options};
 pub use stats::Stats;
 #[cfg(feature = "planted-bugs")]
 pub use tenure_alpo::Bug;
 
+use crate::kernel;
 use world::World;
 
-/// What became of a run.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Report {
-    /// The seed.
-    pub seed: u64,
-    /// What happened.
-    pub stats: Stats,
-    /// The rule that was broken, if one was.
-    pub violation: Option<Violation>,
-    /// The last lines of the trace, if one was asked for.
-    pub trace: Vec<String>,
-}
+/// Something that must be true was not.
+pub type Violation = kernel::Violation<Check>;
 
-/// Runs one world.
-pub fn run(seed: u64, options: &Options) -> Report {
-    let mut world = World::new(seed, options);
-    let verdict = catch_unwind(AssertUnwindSafe(|| world.run()));
-    let violation = match verdict {
-        Ok(verdict) => verdict.err(),
-        Err(panic) => {
-            let text = panic
-                .downcast_ref::<String>()
-                .cloned()
-                .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            let detail = text.unwrap_or_else(|| "a panic".to_string());
-            Some(Violation::new(Check::Halted, detail))
-        }
-    };
-    world.stats.runs = 1;
-    Report {
-        seed,
-        stats: world.stats,
-        violation,
-        trace: world.trace.into_lines(),
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.show(f, "tenure sim cluster")
     }
 }
 
-/// Runs worlds from seed `first` on, until one breaks a rule or `go_on` says
-/// no. The report of the last one has the stats of all.
+/// How a run ended.
+pub type Verdict = kernel::Verdict<Stats, Check>;
+
+/// What a sweep found.
+pub type Report = kernel::Report<Stats, Check>;
+
+/// Runs one world. The same seed and options give the same verdict.
+pub fn run(seed: u64, options: &Options) -> Verdict {
+    kernel::run::<World>(seed, options)
+}
+
+/// The whole trace of a run.
+pub fn trace(seed: u64, options: &Options) -> Vec<String> {
+    kernel::trace::<World>(seed, options)
+}
+
+/// Runs the seeds from `first` on, until one breaks a rule or `go_on` says
+/// no.
 pub fn sweep(
     first: u64,
     runs: u64,
     options: &Options,
     mut go_on: impl FnMut(&Stats) -> bool,
 ) -> Report {
-    let mut stats = Stats::default();
-    let mut last = first;
-    for seed in first..first.saturating_add(runs) {
-        let report = run(seed, options);
-        stats.add(&report.stats);
-        last = seed;
-        if report.violation.is_some() {
-            return Report { stats, ..report };
-        }
-        if !go_on(&stats) {
-            break;
-        }
-    }
-    Report {
-        seed: last,
-        stats,
-        violation: None,
-        trace: Vec::new(),
-    }
+    kernel::sweep::<World>(first, runs, options, |report| {
+        report.is_clean() && go_on(&report.stats)
+    })
 }
 
 /// The smallest world that still breaks the same rule: shorter, with fewer
-/// servers and fewer kinds of faults. Gives the options and the report with
+/// servers and fewer kinds of faults. Gives the options and the verdict with
 /// a trace of `trace` lines.
-pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Options, Report) {
+pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Options, Verdict) {
     let breaks = |options: &Options| {
         let found = run(seed, options).violation;
         found.is_some_and(|violation| violation.check == check)
@@ -199,21 +171,6 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
         best = less;
     }
     best.trace = trace;
-    let report = run(seed, &best);
-    (best, report)
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in &self.trace {
-            writeln!(f, "{line}")?;
-        }
-        writeln!(f, "{}", self.stats)?;
-        match &self.violation {
-            None => write!(f, "nothing was violated"),
-            Some(Violation { check, detail }) => {
-                write!(f, "seed {} violates '{check}': {detail}", self.seed)
-            }
-        }
-    }
+    let verdict = run(seed, &best);
+    (best, verdict)
 }

@@ -11,7 +11,7 @@ use tenure_core::time::ClockId;
 
 use super::checkers::leaders::Leaders;
 use super::checkers::members;
-use super::checkers::{Check, Verdict, Violation, broken};
+use super::checkers::{Broken, Check, Verdict, broken};
 use super::disk::StartFailure;
 use super::events::Event;
 use super::network::InFlightMessage;
@@ -314,7 +314,7 @@ impl World {
 
     /// What a server reads back; `None` if it does not start, for now or for
     /// ever.
-    fn recover(&mut self, server: usize) -> Result<Option<Recovered>, Violation> {
+    fn recover(&mut self, server: usize) -> Result<Option<Recovered>, Broken> {
         let spoils = self.swarm.kinds.disks && !self.healed && self.rng.chance(10);
         let spoils = spoils && !self.set_back_disks.returns(server);
         let host = &mut self.hosts[server];
@@ -346,7 +346,7 @@ impl World {
             }
             Err(StartFailure::Refused(refused)) => {
                 let detail = format!("{}: {refused}", host.id);
-                Err(Violation::new(Check::Disk, detail))
+                Err(Broken::new(Check::Disk, detail))
             }
         }
     }

@@ -29,7 +29,7 @@ use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, WallTime};
 
 use super::checkers::clients::Calls;
-use super::checkers::{Check, Verdict, Violation, broken};
+use super::checkers::{Broken, Check, Verdict, broken};
 use super::client::Client;
 use super::events::Event;
 use super::given_out::HighestGiven;
@@ -103,7 +103,7 @@ struct RestoredCluster {
 }
 
 impl RestoredCluster {
-    fn begin(world: &World, backup: &State, mut rng: Rng) -> Result<Self, Violation> {
+    fn begin(world: &World, backup: &State, mut rng: Rng) -> Result<Self, Broken> {
         let swarm = world.swarm.clone();
         let id = ServerId::new(1).expect("not zero");
         let mut host = Host::new(id, rng.below(1 << 40), swarm.drift[0]);
@@ -148,7 +148,7 @@ impl RestoredCluster {
         };
         let format = life.format();
         let made = life.host.disk.restore(format, life.swarm.log, batch);
-        made.map_err(|trouble| Violation::new(Check::Disk, format!("restoring: {trouble:?}")))?;
+        made.map_err(|trouble| Broken::new(Check::Disk, format!("restoring: {trouble:?}")))?;
         life.start()?;
         Ok(life)
     }
@@ -189,14 +189,14 @@ impl RestoredCluster {
     fn start(&mut self) -> Verdict {
         let format = self.format();
         let found = self.host.disk.open(format, self.swarm.log);
-        let found = found
-            .map_err(|trouble| Violation::new(Check::Disk, format!("restored: {trouble:?}")))?;
+        let found =
+            found.map_err(|trouble| Broken::new(Check::Disk, format!("restored: {trouble:?}")))?;
         let blank = State::new(self.swarm.limits, ClockId::default());
         let (config, identity) = (self.swarm.config.clone(), self.host.identity());
         let now = self.host.now(self.now).boot;
         let rng = self.rng.fork();
         let node = Node::start(config, identity, found.recovered, blank, rng, now);
-        let node = node.map_err(|error| Violation::new(Check::State, error.to_string()))?;
+        let node = node.map_err(|error| Broken::new(Check::State, error.to_string()))?;
         self.host.node = Some(node);
         Ok(())
     }
@@ -382,8 +382,8 @@ impl RestoredCluster {
 }
 
 /// The backup as it is restored: through its bytes.
-fn restored(swarm: &Swarm, backup: &State, host: &Host) -> Result<State, Violation> {
-    let wrong = |what: String| Violation::new(Check::Restored, what);
+fn restored(swarm: &Swarm, backup: &State, host: &Host) -> Result<State, Broken> {
+    let wrong = |what: String| Broken::new(Check::Restored, what);
     let state = State::decode(&backup.encode()).map_err(|error| wrong(error.to_string()))?;
     #[cfg(feature = "planted-bugs")]
     let state = {

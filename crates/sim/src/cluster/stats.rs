@@ -6,36 +6,11 @@ use std::fmt;
 use tenure_alpo::{Event, StepDownReason};
 
 use super::checkers::bindings::Seen;
+use crate::kernel;
 
-macro_rules! stats {
-    ($($(#[$doc:meta])* $name:ident: $text:literal,)*) => {
-        /// What happened in a run, or in many.
-        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-        pub struct Stats {
-            /// Runs.
-            pub runs: u64,
-            /// The longest wait of a client, in nanoseconds.
-            pub slowest: u64,
-            $($(#[$doc])* #[doc = $text] pub $name: u64,)*
-        }
-
-        impl Stats {
-            /// Adds another run's.
-            pub fn add(&mut self, other: &Self) {
-                self.runs += other.runs;
-                self.slowest = self.slowest.max(other.slowest);
-                $(self.$name += other.$name;)*
-            }
-
-            /// Everything that is counted, with its name.
-            pub fn all(&self) -> Vec<(&'static str, u64)> {
-                vec![$(($text, self.$name),)*]
-            }
-        }
-    };
-}
-
-stats! {
+kernel::stats! {
+    /// The longest wait of a client, in nanoseconds.
+    slowest by max;
     events: "events",
     ticks: "timers that ran out",
     messages: "messages",
@@ -162,12 +137,8 @@ impl Stats {
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:>12}  runs", self.runs)?;
-        let runs = self.runs.max(1) as f64;
-        for (name, count) in self.all() {
-            writeln!(f, "{count:>12}  {name} ({:.2} a run)", count as f64 / runs)?;
-        }
+        kernel::show(f, self, "")?;
         let slowest = self.slowest as f64 / 1e9;
-        write!(f, "{slowest:>12.1}  seconds a client waited at most")
+        write!(f, "\n{slowest:>12.1}  seconds a client waited at most")
     }
 }

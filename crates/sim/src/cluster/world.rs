@@ -1,6 +1,7 @@
 //! True time, and everybody in it.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use tenure_alpo::{
     Body, ClusterId, Input, LogId, Membership, Node, ServerId, State, Status, invariants,
 };
@@ -16,7 +17,7 @@ use super::checkers::deferral::{Calm, Patience};
 use super::checkers::leaders::Leaders;
 use super::checkers::majority_heard::Followed;
 use super::checkers::session_leases::Holders;
-use super::checkers::{Check, Verdict, broken};
+use super::checkers::{Broken, Check, Verdict, broken};
 use super::client::Client;
 use super::copied_disks::{ClonedProcesses, SetBackDisks};
 use super::events::{Event, Waiting};
@@ -29,7 +30,7 @@ use super::network::{InFlightMessage, Network};
 use super::reader_state::Readers;
 use super::stats::Stats;
 use super::swarm::{SECOND, Swarm};
-use crate::kernel::Queue;
+use crate::kernel::{Ended, Found, Queue, Simulation};
 use crate::trace::Trace;
 
 /// How the cluster began.
@@ -85,6 +86,7 @@ pub(super) struct World {
     pub(super) loss: ClusterLoss,
     pub(super) stats: Stats,
     pub(super) trace: Trace,
+    found: Option<Found<Check>>,
     /// Faults are over.
     pub(super) healed: bool,
     /// Clients ask for nothing new.
@@ -98,7 +100,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, options: &Options) -> Self {
+    fn new(seed: u64, options: &Options, trace: usize) -> Self {
         let mut rng = Rng::from_seed(seed);
         let mut swarm = Swarm::draw(&mut rng, options);
         let settings_rollout = SettingsRollout::draw(seed, &mut swarm, options);
@@ -155,7 +157,8 @@ impl World {
             session_leases: Holders::default(),
             loss: ClusterLoss::new(seed),
             stats: Stats::default(),
-            trace: Trace::new(options.trace),
+            trace: Trace::new(trace),
+            found: None,
             healed: false,
             quiet: false,
             undisturbed: None,
@@ -172,7 +175,7 @@ impl World {
     }
 
     /// Runs to the end, or to the first broken rule.
-    pub(super) fn run(&mut self) -> Verdict {
+    fn run(&mut self) -> Verdict {
         self.network.unruly = self.swarm.kinds.unruly;
         let blank = if self.swarm.blank {
             self.begin_founding();
@@ -471,6 +474,43 @@ impl World {
     /// The timeout in nanoseconds.
     pub(super) fn timeout(&self) -> u64 {
         self.swarm.config.timeout.as_nanos() as u64
+    }
+}
+
+impl Simulation for World {
+    type Options = Options;
+    type Stats = Stats;
+    type Check = Check;
+
+    fn begin(seed: u64, options: &Options, trace: usize) -> Result<Self, (Check, String)> {
+        Ok(Self::new(seed, options, trace))
+    }
+
+    fn live(&mut self) {
+        let verdict = catch_unwind(AssertUnwindSafe(|| self.run()));
+        let broken = verdict.map(Verdict::err).unwrap_or_else(|panic| {
+            let text = panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            let detail = text.unwrap_or_else(|| "a panic".to_string());
+            Some(Broken::new(Check::Halted, detail))
+        });
+        self.found = broken.map(|Broken { check, detail }| (check, self.now, detail));
+        self.stats.runs = 1;
+    }
+
+    fn end(self) -> Ended<Self> {
+        Ended {
+            world: String::new(),
+            stats: self.stats,
+            found: self.found,
+            trace: self.trace,
+        }
+    }
+
+    fn trace_lines(options: &Options) -> usize {
+        options.trace
     }
 }
 

@@ -5,35 +5,11 @@ use std::fmt;
 
 use tenure_group::{Event, Why};
 
-macro_rules! stats {
-    ($($name:ident: $text:literal,)*) => {
-        /// What happened in a run, or in many.
-        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-        pub struct Stats {
-            /// Runs.
-            pub runs: u64,
-            /// Nanoseconds of true time.
-            pub simulated_ns: u64,
-            $(#[doc = $text] pub $name: u64,)*
-        }
+use crate::kernel;
 
-        impl Stats {
-            /// Adds another run's.
-            pub const fn add(&mut self, other: &Self) {
-                self.runs += other.runs;
-                self.simulated_ns += other.simulated_ns;
-                $(self.$name += other.$name;)*
-            }
-
-            /// Everything that is counted, with its name.
-            pub fn all(&self) -> Vec<(&'static str, u64)> {
-                vec![$(($text, self.$name),)*]
-            }
-        }
-    };
-}
-
-stats! {
+kernel::stats! {
+    /// Nanoseconds of true time.
+    simulated_ns by saturating_add;
     happenings: "happenings",
     steps: "steps of machines",
     calls: "calls of the store",
@@ -102,13 +78,6 @@ impl Stats {
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let runs = self.runs.max(1);
-        let hours = self.simulated_ns / 3_600_000_000_000;
-        write!(f, "{:>12}  runs, {hours} simulated hours", self.runs)?;
-        for (text, count) in self.all() {
-            let per_run = count as f64 / runs as f64;
-            write!(f, "\n{count:>12}  {text} ({per_run:.2} a run)")?;
-        }
-        Ok(())
+        kernel::show_hours(f, self, self.simulated_ns)
     }
 }

@@ -18,7 +18,7 @@ use super::stats::Stats;
 use super::swarm::Swarm;
 use super::tickets::Users;
 use crate::clock::{DriftModel, Node as Machine, SECOND, TrueTime, WallClockModel};
-use crate::kernel::Queue;
+use crate::kernel::{Ended, Found, Queue, Simulation};
 use crate::trace::Trace;
 
 /// What a healed world is examined in.
@@ -54,7 +54,7 @@ pub(super) struct World {
     pub(super) trace: Trace,
     pub(super) healed: bool,
     pub(super) exam: Option<GroupRecoveryExam>,
-    pub(super) found: Option<(Check, TrueTime, String)>,
+    pub(super) found: Option<Found<Check>>,
     only: Option<Check>,
     pub(super) done: bool,
     /// The next write of that agent takes that long to arrive.
@@ -132,13 +132,6 @@ impl World {
     /// Whether faults may happen still.
     pub(super) const fn faulty(&self) -> bool {
         !self.healed
-    }
-
-    /// Lives until the end, or until a checker objects.
-    pub(super) fn run(&mut self) {
-        self.run_until(TrueTime::MAX);
-        self.stats.runs = 1;
-        self.stats.simulated_ns = self.now;
     }
 
     /// Lives until then.
@@ -273,5 +266,34 @@ impl World {
     /// The agent that has, or had, this id.
     pub(super) fn owner(&self, id: NodeId) -> Option<usize> {
         self.agents.iter().position(|agent| agent.ids.contains(&id))
+    }
+}
+
+impl Simulation for World {
+    type Options = Options;
+    type Stats = Stats;
+    type Check = Check;
+
+    fn begin(seed: u64, options: &Options, trace: usize) -> Result<Self, (Check, String)> {
+        Ok(Self::new(seed, options, trace))
+    }
+
+    fn live(&mut self) {
+        self.run_until(TrueTime::MAX);
+        self.stats.runs = 1;
+        self.stats.simulated_ns = self.now;
+    }
+
+    fn end(self) -> Ended<Self> {
+        Ended {
+            world: self.swarm.to_string(),
+            stats: self.stats,
+            found: self.found,
+            trace: self.trace,
+        }
+    }
+
+    fn trace_lines(options: &Options) -> usize {
+        options.trace
     }
 }

@@ -3,7 +3,19 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `queue` | everything that will happen in a world, in order |
+//! | `run` | a world that lives once, and what was wrong in it |
+//! | `sweep` | many runs, and what they found |
+//! | `stats` | what happened, counted |
 
 mod queue;
+mod run;
+mod stats;
+mod sweep;
 
 pub(crate) use queue::Queue;
+pub(crate) use run::{Ended, Found, Simulation, run, trace};
+pub use run::{Verdict, Violation};
+pub use stats::Counts;
+pub(crate) use stats::{show, show_hours, stats};
+pub use sweep::Report;
+pub(crate) use sweep::sweep;

@@ -102,7 +102,7 @@ impl Bound {
         session: SessionId,
         entry: &Entry,
         state: &State,
-    ) -> Result<u64, super::Violation> {
+    ) -> Result<u64, super::Broken> {
         let Some(alive) = self.alive.get(&session) else {
             return Ok(0);
         };
@@ -114,7 +114,7 @@ impl Bound {
                 "session {session} {what} at {now} by entry {}, and was to end at {ends}",
                 entry.id
             );
-            return Err(super::Violation::new(Check::Bound, detail));
+            return Err(super::Broken::new(Check::Bound, detail));
         }
         if ended {
             self.seen.expired += 1;
@@ -131,7 +131,7 @@ impl Bound {
         entry: &Entry,
         outcome: &Outcome,
         state: &State,
-    ) -> Result<u64, super::Violation> {
+    ) -> Result<u64, super::Broken> {
         if !was_done(outcome) {
             return Ok(0);
         }
@@ -162,7 +162,7 @@ impl Bound {
         }
         if anothers {
             let detail = format!("{key} is bound to {holder:?}, and {entry:?} wrote it");
-            return Err(super::Violation::new(Check::Bound, detail));
+            return Err(super::Broken::new(Check::Bound, detail));
         }
         match bind {
             Some(last) => {
@@ -182,7 +182,7 @@ impl Bound {
         session: SessionId,
         entry: &Entry,
         state: &State,
-    ) -> Result<u64, super::Violation> {
+    ) -> Result<u64, super::Broken> {
         self.alive.remove(&session);
         let held = self.by_key.extract_if(.., |_, (of, _)| *of == session);
         let mut count = 0;
@@ -195,7 +195,7 @@ impl Bound {
                     "session {session} ended at entry {}, and {key} holds {found:?}, not {last:?}",
                     entry.id
                 );
-                return Err(super::Violation::new(Check::Bound, detail));
+                return Err(super::Broken::new(Check::Bound, detail));
             }
             count += 1;
         }

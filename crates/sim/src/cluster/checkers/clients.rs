@@ -10,7 +10,7 @@ use tenure_alpo::{
 use tenure_core::cas::Stamp;
 use tenure_core::ids::Key;
 
-use super::{Check, Verdict, Violation, broken};
+use super::{Broken, Check, Verdict, broken};
 use crate::linearize::{self, Answer, Append, Ask, CallId, History, exactly_once};
 
 /// What clients asked and were told.
@@ -157,7 +157,7 @@ impl Calls {
             .map(|(number, bytes)| (number, bytes.clone()))
             .collect();
         exactly_once(&self.appends, &log)
-            .map_err(|misdeeds| Violation::new(Check::ExactlyOnce, format!("{:?}", misdeeds[0])))?;
+            .map_err(|misdeeds| Broken::new(Check::ExactlyOnce, format!("{:?}", misdeeds[0])))?;
         self.judge_registers()
     }
 

@@ -15,7 +15,7 @@ pub(in super::super) struct Leaders {
 
 impl Leaders {
     /// Looks at a server after a step; says whether its term is new.
-    pub(in super::super) fn look(&mut self, node: &Node) -> Result<bool, super::Violation> {
+    pub(in super::super) fn look(&mut self, node: &Node) -> Result<bool, super::Broken> {
         if node.status() != Status::Leader {
             return Ok(false);
         }

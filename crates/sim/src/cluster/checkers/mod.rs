@@ -124,14 +124,14 @@ impl fmt::Display for Check {
 
 /// A rule that was broken, and how.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Violation {
+pub(super) struct Broken {
     /// Which rule.
-    pub check: Check,
+    pub(super) check: Check,
     /// What was seen.
-    pub detail: String,
+    pub(super) detail: String,
 }
 
-impl Violation {
+impl Broken {
     pub(super) fn new(check: Check, detail: impl Into<String>) -> Self {
         let detail = detail.into();
         Self { check, detail }
@@ -139,8 +139,8 @@ impl Violation {
 }
 
 /// What a checker says.
-pub(super) type Verdict = Result<(), Violation>;
+pub(super) type Verdict = Result<(), Broken>;
 
 pub(super) fn broken(check: Check, detail: impl Into<String>) -> Verdict {
-    Err(Violation::new(check, detail))
+    Err(Broken::new(check, detail))
 }
