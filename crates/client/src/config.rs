@@ -17,7 +17,8 @@ pub struct Config {
     /// How long a session outlives its client's last command, 1 s to a day.
     /// Within it, an interruption costs nothing but time.
     pub ttl: Duration,
-    /// How long a call may take unless [`Client::within`](super::Client::within) says otherwise.
+    /// How long a call may take unless [`Client::with_timeout`](super::Client::with_timeout) says
+    /// otherwise.
     pub within: Duration,
     /// Certificates, for servers that speak TLS. The files are read again
     /// when they change.
