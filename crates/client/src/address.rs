@@ -24,12 +24,20 @@ pub(super) fn servers(text: &str) -> Result<Vec<Arc<str>>, Error> {
     Ok(servers)
 }
 
+/// The text without what a user's name and password may be, which are not
+/// repeated in an error.
+fn without_user(text: &str) -> String {
+    let after = text.rsplit_once('@').map(|(_, after)| after);
+    after.map_or_else(|| text.to_owned(), |after| format!("…@{after}"))
+}
+
 fn server(text: &str) -> Result<Arc<str>, Error> {
     let text = text.trim();
     let fail = || {
+        let found = without_user(text);
         Error::invalid(format!(
             "expected servers as host:port, separated by commas, e.g. h1:7400,h2:7400,h3:7400, \
-             found {text:?}"
+             found {found:?}"
         ))
     };
     let (host, port) = text.rsplit_once(':').ok_or_else(fail)?;
@@ -104,7 +112,8 @@ fn path(text: &str) -> Option<PathBuf> {
 pub(super) fn url(url: &str) -> Result<(Vec<Arc<str>>, Config), Error> {
     let rest = url.strip_prefix("tenure://").ok_or_else(|| {
         Error::invalid(format!(
-            "expected tenure://host:port,host:port,…, found {url:?}"
+            "expected tenure://host:port,host:port,…, found {:?}",
+            without_user(url)
         ))
     })?;
     let (list, options) = rest.split_once('?').unwrap_or((rest, ""));
@@ -186,6 +195,11 @@ mod tests {
             assert!(error.contains("h1:7400,h2:7400"), "{bad}: {error}");
         }
         assert!(servers(&["h:1"; 17].join(",")).is_err());
+        for secret in ["tenure://u:secret@h1:7400", "tenure:u:secret@h1:7400"] {
+            let error = url(secret).expect_err(secret).to_string();
+            assert!(error.contains("…@h1:7400"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
     }
 
     #[test]
