@@ -11,7 +11,13 @@
 //! is shorter than [`SHORT`], and proposals had to wait, larger by a quarter.
 //! Each time the next judgement is made of an entry that was appended after it.
 //! So a way of any speed is kept busy, and what is appended to a full window is
-//! committed about [`LONG`] later, if syncs and round trips take no time.
+//! committed about [`LONG`] later, if syncs and round trips take no time. A
+//! queue between the two is left alone for [`PATIENCE`] judgements.
+//!
+//! Each time the window became half as large, the delay tells a queue from a
+//! way that has become longer (a slower disk, another route), as in
+//! [`super::pacing`]: where it was `d` with the whole window and is `h` with half
+//! of it, the way alone takes `2h - d`.
 //!
 //! [`super::pacing`] does the same for each link, for the sake of heartbeats,
 //! and by the election timeout. This window bounds how long clients wait, so it is
@@ -29,6 +35,9 @@ use super::super::ids::LogId;
 const LONG: Duration = Duration::from_millis(250);
 /// One that takes less than this may be longer.
 const SHORT: Duration = Duration::from_millis(125);
+/// So often a queue may be neither, before the window becomes half as large: it
+/// may be no queue.
+const PATIENCE: u32 = 8;
 
 /// The window of one leadership.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +51,10 @@ pub(super) struct AdmissionWindow {
     is_used_up: bool,
     /// Commits up to this entry say nothing about the present window.
     judged_at: LogId,
+    /// The delay before the window became half as large just now.
+    whole: Option<LogTime>,
+    /// How often the queue was neither long nor short.
+    between: u32,
 }
 
 impl AdmissionWindow {
@@ -67,19 +80,30 @@ impl AdmissionWindow {
         if id <= self.judged_at {
             return;
         }
-        let (bytes, queue) = (self.bytes(config), delay - least);
-        let floor = config.append_bytes.div_ceil(8);
-        if queue > nanos(LONG) && bytes <= floor {
-            // So little makes no queue: the way itself has become longer.
-            self.least = Some(delay);
-            return;
-        }
-        if queue > nanos(LONG) {
+        let own = match self.whole.take() {
+            Some(whole) => (delay * 2).saturating_sub(whole).min(delay),
+            None => 0,
+        };
+        let least = least.max(own);
+        self.least = Some(least);
+        self.judge(delay, delay - least, last, config);
+    }
+
+    /// An entry of the present window was committed after so long, of which so
+    /// much was the queue.
+    fn judge(&mut self, delay: LogTime, queue: LogTime, last: LogId, config: &Config) {
+        let (bytes, floor) = (self.bytes(config), config.append_bytes.div_ceil(8));
+        if queue > nanos(LONG) || self.between == PATIENCE {
             self.bytes = (bytes / 2).max(floor);
-        } else if queue < nanos(SHORT) && self.is_used_up {
-            self.bytes = bytes.saturating_add(bytes.div_ceil(4));
-        } else {
+            self.whole = Some(delay);
+            self.between = 0;
+        } else if !self.is_used_up {
             return;
+        } else if queue < nanos(SHORT) {
+            self.bytes = bytes.saturating_add(bytes.div_ceil(4));
+            self.between = 0;
+        } else {
+            self.between += 1;
         }
         self.bytes = self.bytes(config);
         self.is_used_up = false;
@@ -92,6 +116,31 @@ mod tests {
     use super::*;
 
     const MILLI: LogTime = 1_000_000;
+
+    /// A way that takes `own` for itself, and carries so many bytes a
+    /// millisecond; the window is always full. What went through in so many
+    /// judgements, in percent of what the way carries, and the longest delay of
+    /// the later half.
+    fn run(window: &mut AdmissionWindow, own: LogTime, bytes_a_milli: u64, times: u64) -> [u64; 2] {
+        let config = Config::default();
+        let (mut carried, mut took, mut longest) = (0, 0, 0);
+        for time in 0..times {
+            window.note_wait();
+            let bytes = window.bytes(&config) as u64;
+            let delay = own.max(bytes * MILLI / bytes_a_milli);
+            let id = window.judged_at + 1;
+            window.committed(id, delay, id, &config);
+            carried += bytes;
+            took += delay;
+            if time >= times / 2 {
+                longest = longest.max(delay);
+            }
+        }
+        [
+            carried * 100 * MILLI / (took * bytes_a_milli),
+            longest / MILLI,
+        ]
+    }
 
     #[test]
     fn it_follows_the_delay_and_only_what_tells_of_it() {
@@ -108,26 +157,35 @@ mod tests {
         assert_eq!(window.bytes(&config), first + first / 4, "of before");
         window.committed(11, 300 * MILLI, 20, &config);
         assert_eq!(window.bytes(&config), (first + first / 4) / 2);
-        for id in 1..100 {
-            window.committed(20 + id, 300 * MILLI, 20 + id, &config);
-        }
-        assert_eq!(window.bytes(&config), config.append_bytes / 8);
-        // A disk or a link that has become slower for good is no queue.
-        for id in 1..100 {
-            window.note_wait();
-            window.committed(200 + id, 310 * MILLI, 200 + id, &config);
-        }
-        assert_eq!(window.bytes(&config), config.uncommitted_bytes);
     }
 
     #[test]
-    fn a_way_that_is_long_is_no_queue() {
-        let config = Config::default();
-        let mut window = AdmissionWindow::default();
-        for id in 1..20 {
-            window.note_wait();
-            window.committed(id, 2_000 * MILLI, id, &config);
+    fn a_way_of_any_speed_is_kept_busy_and_its_queue_short() {
+        for bytes_a_milli in [200, 1_250, 12_500, 125_000] {
+            let mut window = AdmissionWindow::default();
+            // The first entry of a leadership has nothing before it.
+            window.committed(1, 5 * MILLI, 1, &Config::default());
+            let [share, longest] = run(&mut window, 5 * MILLI, bytes_a_milli, 200);
+            // The smallest window may be a long queue.
+            let most = 330.max(2 * 65_536 / bytes_a_milli);
+            assert!(
+                share > 95 && longest <= most,
+                "{bytes_a_milli}: {share}, {longest}"
+            );
         }
-        assert!(window.bytes(&config) > 16 << 20);
+    }
+
+    #[test]
+    fn a_way_that_becomes_longer_is_no_queue() {
+        for own in [100, 150, 200, 260, 300, 600, 2_000] {
+            let mut window = AdmissionWindow::default();
+            run(&mut window, 5 * MILLI, 6_000, 200);
+            // Of this some is what it takes to notice.
+            let [share, longest] = run(&mut window, own * MILLI, 6_000, 200);
+            assert!(
+                share > 80 && longest <= own + own / 4 + 330,
+                "{own}: {share}, {longest}"
+            );
+        }
     }
 }
