@@ -18,7 +18,7 @@ use super::stats::Stats;
 use super::swarm::Swarm;
 use super::tickets::Users;
 use crate::clock::{DriftModel, Node as Machine, SECOND, TrueTime, WallClockModel};
-use crate::kernel::{Ended, Found, Queue, Simulation};
+use crate::kernel::{Ended, Found, Queue};
 use crate::trace::Trace;
 
 /// What a healed world is examined in.
@@ -132,6 +132,20 @@ impl World {
     /// Whether faults may happen still.
     pub(super) const fn faulty(&self) -> bool {
         !self.healed
+    }
+
+    /// The world of this seed lives until the end, or until a checker objects.
+    pub(super) fn live(seed: u64, options: &Options, trace: usize) -> Ended<Stats, Check> {
+        let mut world = Self::new(seed, options, trace);
+        world.run_until(TrueTime::MAX);
+        world.stats.runs = 1;
+        world.stats.simulated_ns = world.now;
+        Ended {
+            stats: world.stats,
+            world: world.swarm.to_string(),
+            found: world.found,
+            trace: world.trace,
+        }
     }
 
     /// Lives until then.
@@ -266,34 +280,5 @@ impl World {
     /// The agent that has, or had, this id.
     pub(super) fn owner(&self, id: NodeId) -> Option<usize> {
         self.agents.iter().position(|agent| agent.ids.contains(&id))
-    }
-}
-
-impl Simulation for World {
-    type Options = Options;
-    type Stats = Stats;
-    type Check = Check;
-
-    fn begin(seed: u64, options: &Options, trace: usize) -> Result<Self, (Check, String)> {
-        Ok(Self::new(seed, options, trace))
-    }
-
-    fn live(&mut self) {
-        self.run_until(TrueTime::MAX);
-        self.stats.runs = 1;
-        self.stats.simulated_ns = self.now;
-    }
-
-    fn end(self) -> Ended<Self> {
-        Ended {
-            world: self.swarm.to_string(),
-            stats: self.stats,
-            found: self.found,
-            trace: self.trace,
-        }
-    }
-
-    fn trace_lines(options: &Options) -> usize {
-        options.trace
     }
 }

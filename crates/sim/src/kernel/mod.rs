@@ -13,7 +13,7 @@ mod stats;
 mod sweep;
 
 pub(crate) use queue::Queue;
-pub(crate) use run::{Ended, Found, Simulation, run, trace};
+pub(crate) use run::{Ended, Found, run};
 pub use run::{Verdict, Violation};
 pub use stats::Counts;
 pub(crate) use stats::{show, show_hours, stats};
