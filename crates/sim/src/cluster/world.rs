@@ -29,7 +29,8 @@ use super::network::{DelayedMessages, LINGER_MAX};
 use super::network::{InFlightMessage, Network};
 use super::reader_state::Readers;
 use super::stats::Stats;
-use super::swarm::{SECOND, Swarm};
+use super::swarm::Swarm;
+use crate::clock::SECOND;
 use crate::kernel::{Ended, Queue};
 use crate::trace::Trace;
 

@@ -6,12 +6,15 @@
 //! | `run` | a world that lives once, and what was wrong in it |
 //! | `sweep` | many runs, and what they found |
 //! | `stats` | what happened, counted |
+//! | `fault_kinds` | kinds of faults, and how rarely each comes |
 
+mod fault_kinds;
 mod queue;
 mod run;
 mod stats;
 mod sweep;
 
+pub(crate) use fault_kinds::{fault_kinds, sometimes};
 pub(crate) use queue::Queue;
 pub(crate) use run::{Ended, Found, run};
 pub use run::{Verdict, Violation};
