@@ -10,7 +10,7 @@
 //!                                 somebody leads   nothing changes   a leader dies or leaves
 //! ```
 
-use crate::simulated_store::{Sessions, StoreDamage};
+use crate::simulated_store::Sessions;
 use std::collections::VecDeque;
 
 use tenure_core::cas::Registers;
@@ -25,7 +25,7 @@ use crate::checkers::{
 };
 use crate::clock::{DriftModel, MILLI, Node, SECOND, TrueTime, WallClockModel};
 use crate::events::SimEvent;
-use crate::kernel::{Ended, Found, Queue};
+use crate::kernel::{Ended, Found, Queue, StoreDamage};
 use crate::simulated_process::{Actor, Guardian, ProcessInput, RequestSender, SimProcess};
 use crate::simulated_store::{Store, StoreWatch};
 use crate::stats::Stats;

@@ -13,12 +13,12 @@ use super::checkers::{Check, CheckerState, Finding, Once, Writer};
 use super::events::GroupEvent;
 use super::options::Options;
 use super::simulated_agent::Agent;
-use super::simulated_store::{GroupStoreDamage, GroupStoreWatch, Store};
+use super::simulated_store::{GroupStoreWatch, Store};
 use super::stats::Stats;
 use super::swarm::Swarm;
 use super::tickets::Users;
 use crate::clock::{DriftModel, Node as Machine, SECOND, TrueTime, WallClockModel};
-use crate::kernel::{Ended, Found, Queue};
+use crate::kernel::{Ended, Found, Queue, StoreDamage};
 use crate::trace::Trace;
 
 /// What a healed world is examined in.
@@ -90,7 +90,8 @@ impl World {
                 lines: vec![GroupStoreWatch::default(); count],
                 outage: None,
                 cuts: vec![None; count],
-                store_damage: GroupStoreDamage::default(),
+                store_damage: StoreDamage::default(),
+                backup: None,
             },
             users: Users::default(),
             once: Once::default(),
