@@ -120,35 +120,9 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
         found.is_some_and(|violation| violation.check == check)
     };
     let mut best = options.clone();
-    let mut without = Vec::new();
-    for index in 0..14 {
-        without.push(move |options: &Options| {
-            let mut less = options.clone();
-            let kinds = &mut less.kinds;
-            let all = [
-                &mut kinds.crashes,
-                &mut kinds.pauses,
-                &mut kinds.partitions,
-                &mut kinds.unruly,
-                &mut kinds.disks,
-                &mut kinds.rot,
-                &mut kinds.members,
-                &mut kinds.transfers,
-                &mut kinds.snipers,
-                &mut kinds.slow_links,
-                &mut kinds.delayed_messages,
-                &mut kinds.lasting_partitions,
-                &mut kinds.settings,
-                &mut kinds.stalls,
-            ];
-            if let Some(kind) = all.into_iter().nth(index) {
-                *kind = false;
-            }
-            less
-        });
-    }
-    for less in without {
-        let less = less(&best);
+    for index in 0..best.kinds.all().len() {
+        let mut less = best.clone();
+        *less.kinds.all()[index] = false;
         if less != best && breaks(&less) {
             best = less;
         }
