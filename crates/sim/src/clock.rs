@@ -18,8 +18,11 @@ use tenure_core::time::{Instant, Now, WallTime};
 /// Nanoseconds of true time since the run began.
 pub(crate) type TrueTime = u64;
 
+/// A microsecond in nanoseconds.
 pub(crate) const MICRO: u64 = 1_000;
+/// A millisecond in nanoseconds.
 pub(crate) const MILLI: u64 = 1_000_000;
+/// A second in nanoseconds.
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
 const MILLION: u128 = 1_000_000;

@@ -4,7 +4,7 @@ use tenure_core::ids::Term;
 
 use crate::simulated_process::{GuardianMessage, ProcessInput};
 use crate::simulated_store::StoreCall;
-use crate::swarm::FaultRates;
+use crate::swarm::InjectedFault;
 
 /// What can happen.
 #[derive(Clone, Debug)]
@@ -87,62 +87,4 @@ pub(crate) enum SimEvent {
     Settled,
     Stable,
     Examined,
-}
-
-/// A kind of mishap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum InjectedFault {
-    Pause,
-    Stall,
-    Crash,
-    Suspend,
-    Reboot,
-    Outage,
-    Cut,
-    Calendar,
-    StoreWatch,
-    Command,
-    LeaderRequest,
-    Tear,
-    Standstill,
-    Hang,
-}
-
-impl InjectedFault {
-    pub(crate) const ALL: [Self; 14] = [
-        Self::Pause,
-        Self::Stall,
-        Self::Crash,
-        Self::Suspend,
-        Self::Reboot,
-        Self::Outage,
-        Self::Cut,
-        Self::Calendar,
-        Self::StoreWatch,
-        Self::Command,
-        Self::LeaderRequest,
-        Self::Tear,
-        Self::Standstill,
-        Self::Hang,
-    ];
-
-    /// The mean pause between two of them in thousandths of a lease.
-    pub(crate) const fn rarity(self, fault_rates: &FaultRates) -> u64 {
-        match self {
-            Self::Pause => fault_rates.pause,
-            Self::Stall => fault_rates.stall,
-            Self::Crash => fault_rates.crash,
-            Self::Suspend => fault_rates.suspend,
-            Self::Reboot => fault_rates.reboot,
-            Self::Outage => fault_rates.outage,
-            Self::Cut => fault_rates.cut,
-            Self::Calendar => fault_rates.calendar,
-            Self::StoreWatch => fault_rates.line,
-            Self::Command => fault_rates.command,
-            Self::LeaderRequest => fault_rates.leader_request,
-            Self::Tear => fault_rates.tear,
-            Self::Standstill => fault_rates.standstill,
-            Self::Hang => fault_rates.hang,
-        }
-    }
 }

@@ -8,15 +8,15 @@ use tenure_core::ids::Name;
 use tenure_election::{Command, Expiry, Input, Request};
 
 use crate::clock::{MILLI, SECOND, pick};
-use crate::events::{InjectedFault, SimEvent};
+use crate::events::SimEvent;
 use crate::simulated_process::{Actor, ProcessInput};
-use crate::swarm::{StoreClock, candidate_name};
+use crate::swarm::{InjectedFault, StoreClock, candidate_name};
 use crate::world::World;
 
 impl World {
     pub(crate) fn schedule_mishaps(&mut self) {
         for mishap in InjectedFault::ALL {
-            self.schedule(mishap);
+            self.schedule(*mishap);
         }
     }
 

@@ -115,12 +115,14 @@ impl Report {
 
 /// Runs one world. The same seed and options give the same verdict.
 pub fn run(seed: u64, options: &Options) -> Verdict {
-    kernel::run::<World>(seed, options)
+    kernel::run(seed, options.trace, |trace| {
+        World::live(seed, options, trace)
+    })
 }
 
 /// The whole trace of a run.
 pub fn trace(seed: u64, options: &Options) -> Vec<String> {
-    kernel::trace::<World>(seed, options)
+    World::live(seed, options, usize::MAX).trace.into_lines()
 }
 
 /// Runs the seeds from `first_seed`, one after the other, until `go_on` says
@@ -131,7 +133,8 @@ pub fn sweep(
     options: &Options,
     mut go_on: impl FnMut(&Stats) -> bool,
 ) -> Report {
-    kernel::sweep::<World>(first_seed, runs, options, |report| go_on(&report.stats))
+    let run = |seed| run(seed, options);
+    kernel::sweep(first_seed, runs, run, |report| go_on(&report.stats))
 }
 
 /// A JSON string.

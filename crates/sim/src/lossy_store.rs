@@ -16,19 +16,14 @@
 //! as two copies of one SQLite file do. A compare-and-swap of one name would
 //! then overwrite the other's, and only the fence would tell.
 
-use tenure_core::cas::{Expect, Register, Registers, Stamp, Write};
+use tenure_core::cas::{Register, Registers};
 use tenure_core::ids::{Key, Version};
 use tenure_election::Record;
 
 use crate::clock::MILLI;
 use crate::events::SimEvent;
+use crate::kernel::{HISTORY_MAX, StoreCopy, give_out_again};
 use crate::world::World;
-
-/// How many states of registers are kept, of which one may come back.
-const HISTORY_MAX: usize = 64;
-/// Where the versions of the first second copy begin; each later one begins so
-/// far above the one before.
-const COPY_FROM: u64 = 1 << 40;
 
 impl World {
     /// The registers that `p` sees.
@@ -89,19 +84,8 @@ impl World {
             return;
         }
         let (key, old) = self.store.store_damage.history[self.rng.below(states) as usize].clone();
-        let held = self.store.registers.read(&key);
-        let expect = held.map_or(Expect::Absent, |held| Expect::Version(held.version.clone()));
-        let fresh = Version::from_u64(self.store.registers.revision() + 1);
-        let keep = self.swarm.hashed || self.rng.chance(50);
-        let version = if keep { old.version } else { fresh };
-        let write = Write {
-            key: key.clone(),
-            expect,
-            value: old.value,
-            stamp: Stamp::Now,
-        };
-        let put = &mut self.store.registers;
-        if let Ok(version) = put.swap_as(write, old.stamp, version) {
+        let (registers, hashed) = (&mut self.store.registers, self.swarm.hashed);
+        if let Some(version) = give_out_again(registers, &key, old, hashed, &mut self.rng) {
             self.stats.restored += 1;
             self.came_back(&key, &version);
         }
@@ -113,10 +97,9 @@ impl World {
             let register = self.store.registers.read(key)?;
             Some((key.clone(), register.clone()))
         });
-        let copy = Registers::restored(known.collect(), COPY_FROM * (1 + self.stats.forks), 0);
-        let processes = self.processes.len();
-        let who = (0..processes).map(|_| self.rng.chance(50)).collect();
-        self.store.store_damage.copy = Some((copy, who));
+        let (forks, processes) = (self.stats.forks, self.processes.len());
+        let copy = StoreCopy::new(known.collect(), forks, processes, (), &mut self.rng);
+        self.store.store_damage.copy = Some(copy);
         self.stats.forks += 1;
         self.note(0, || "** the store has two copies".into());
         self.terms.iter_mut().for_each(|terms| terms.forked(true));
@@ -126,11 +109,11 @@ impl World {
 
     /// One of the copies is lost.
     pub(crate) fn join(&mut self) {
-        let Some((copy, _)) = self.store.store_damage.copy.take() else {
+        let Some(copy) = self.store.store_damage.copy.take() else {
             return;
         };
         if self.rng.chance(50) {
-            self.store.registers = copy;
+            self.store.registers = copy.registers;
         }
         self.note(0, || "** the store has one copy".into());
         self.terms.iter_mut().for_each(|terms| terms.forked(false));

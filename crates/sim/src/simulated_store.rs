@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::cas::{Bytes, Register, Registers, Stamp, Write};
+use tenure_core::cas::{Bytes, Registers, Stamp, Write};
 use tenure_core::ids::Key;
 use tenure_core::time::Instant;
 use tenure_election::{Bind, Call};
 
 use crate::clock::{DriftModel, TrueTime};
+use crate::kernel::StoreDamage;
 
 /// What is asked of a store.
 #[derive(Clone, Debug)]
@@ -94,7 +95,7 @@ pub(crate) struct Store {
     pub(crate) lines: Vec<StoreWatch>,
     pub(crate) sessions: Sessions,
     /// What it has lost, and what it may give out again.
-    pub(crate) store_damage: StoreDamage,
+    pub(crate) store_damage: StoreDamage<()>,
     /// Until when it is down, and whether it says so.
     pub(crate) outage: Option<(TrueTime, bool)>,
     /// Until when it answers the writes of candidates with a conflict, whatever
@@ -170,35 +171,5 @@ impl Sessions {
             .iter()
             .filter(|(_, (holder, _))| *holder == session);
         held.map(|(key, _)| key.clone()).collect()
-    }
-}
-
-/// What a store may give out once more, and its second copy.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct StoreDamage {
-    pub(crate) history: Vec<(Key, Register)>,
-    /// The second copy, and who sees it.
-    pub(crate) copy: Option<(Registers, Vec<bool>)>,
-    /// Whether any promise was ever broken.
-    pub(crate) ever: bool,
-    /// Until when nothing of what rests on it is promised.
-    pub(crate) until: TrueTime,
-}
-
-impl StoreDamage {
-    /// Whether what rests on the store's promise is promised at `now`.
-    pub(crate) const fn excuses(&self, now: TrueTime) -> bool {
-        self.copy.is_some() || (self.ever && now < self.until)
-    }
-
-    /// The copy that `p` sees, if it is the second one.
-    pub(crate) fn copy(&self, p: usize) -> Option<&Registers> {
-        let (copy, who) = self.copy.as_ref()?;
-        who[p].then_some(copy)
-    }
-
-    pub(crate) fn copy_mut(&mut self, p: usize) -> Option<&mut Registers> {
-        let (copy, who) = self.copy.as_mut()?;
-        who[p].then_some(copy)
     }
 }

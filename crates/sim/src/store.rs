@@ -9,8 +9,7 @@
 //! [`lossy_store`](crate::lossy_store). Left out: stores that answer reads from
 //! the past. Against those the election promises nothing without a fence.
 
-use tenure_core::cas::{Bytes, Expect, Reading, Register, Stamp, Write};
-use tenure_core::fnv::fnv1a;
+use tenure_core::cas::{Bytes, Expect, Reading, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::{ClockId, StoreTime};
 use tenure_election::{Failure, FailureClass, Input, Record};
@@ -18,6 +17,7 @@ use tenure_election::{Failure, FailureClass, Input, Record};
 use crate::checkers::{Causes, Check};
 use crate::clock::{MILLI, TrueTime};
 use crate::events::SimEvent;
+use crate::kernel;
 use crate::process::sketch;
 use crate::simulated_process::{Actor, ProcessInput};
 use crate::simulated_store::{Op, Store, StoreCall};
@@ -54,14 +54,7 @@ impl World {
     }
 
     fn hop(&mut self) -> u64 {
-        let (least, most) = self.swarm.net;
-        // Mostly quick.
-        let most = if self.rng.chance(90) {
-            least + (most - least) / 4
-        } else {
-            most
-        };
-        self.rng.between(least, most)
+        kernel::hop(&mut self.rng, self.swarm.net)
     }
 
     /// A question arrives at the store.
@@ -154,7 +147,7 @@ impl World {
                 if self.faulty() && self.rng.chance(self.swarm.calls.corrupt) {
                     self.stats.corrupted += 1;
                     self.causes.disturb(question.p, self.now);
-                    register = register.map(|register| self.damage(register));
+                    register = register.map(|register| kernel::damaged(&mut self.rng, register));
                     writes = None;
                 }
                 let now = self.store_time(question.p);
@@ -223,13 +216,7 @@ impl World {
         let second = copy.is_some();
         let registers = copy.unwrap_or(registers);
         let key = write.key.clone();
-        let swapped = if self.swarm.hashed {
-            let version = Version::from_u64(fnv1a(write.value.iter().copied()));
-            registers.swap_as(write, stamp, version)
-        } else {
-            registers.compare_and_swap(write, stamp)
-        };
-        let version = swapped.ok()?;
+        let version = kernel::swap(registers, write, stamp, self.swarm.hashed).ok()?;
         let state = registers.read(&key).filter(|_| !second).cloned();
         if let Some(state) = state {
             self.keep(&key, state);
@@ -377,20 +364,6 @@ impl World {
         Some(StoreTime { clock, nanos })
     }
 
-    fn damage(&mut self, register: Register) -> Register {
-        let mut bytes = register.value.to_vec();
-        if self.rng.chance(30) {
-            bytes.truncate(self.rng.below(bytes.len() as u64) as usize);
-        } else if !bytes.is_empty() {
-            let at = self.rng.below(bytes.len() as u64) as usize;
-            bytes[at] ^= 1 << self.rng.below(8);
-        }
-        Register {
-            value: bytes.into(),
-            ..register
-        }
-    }
-
     pub(crate) fn election_of(&self, key: &Key) -> usize {
         self.store
             .keys
@@ -426,7 +399,7 @@ impl World {
         let key = self.store.keys[election].clone();
         let mut register = self.registers(p).read(&key).cloned();
         if faulty && self.rng.chance(self.swarm.calls.corrupt) {
-            register = register.map(|register| self.damage(register));
+            register = register.map(|register| kernel::damaged(&mut self.rng, register));
         }
         self.post(p, at, ProcessInput::Input(Input::Seen { key, register }));
     }

@@ -19,6 +19,7 @@ use tenure_core::time::Drift;
 use tenure_election::{Config, Expiry, Priority};
 
 use crate::clock::{MICRO, MILLI, SECOND, pick};
+use crate::kernel::{fault_kinds, sometimes};
 use crate::{Error, Options};
 
 /// The clock that a store stamps its writes with.
@@ -58,27 +59,29 @@ pub(crate) struct Calls {
     pub(crate) stale_news: u64,
 }
 
-/// What happens from time to time, and how rarely: the mean pause in
-/// thousandths of a lease; 0 is never.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct FaultRates {
-    pub(crate) pause: u64,
-    pub(crate) stall: u64,
-    pub(crate) crash: u64,
-    pub(crate) suspend: u64,
-    pub(crate) reboot: u64,
-    pub(crate) outage: u64,
-    pub(crate) cut: u64,
-    pub(crate) calendar: u64,
-    pub(crate) line: u64,
-    pub(crate) command: u64,
-    pub(crate) leader_request: u64,
+fault_kinds! {
+    /// A kind of mishap.
+    enum InjectedFault;
+    /// What happens from time to time, and how rarely: the mean pause in
+    /// thousandths of a lease; 0 is never.
+    struct FaultRates;
+    Pause: pause,
+    Stall: stall,
+    Crash: crash,
+    Suspend: suspend,
+    Reboot: reboot,
+    Outage: outage,
+    Cut: cut,
+    Calendar: calendar,
+    StoreWatch: line,
+    Command: command,
+    LeaderRequest: leader_request,
     /// The store breaks its promise.
-    pub(crate) tear: u64,
+    Tear: tear,
     /// A process, or the store, stands still for many leases.
-    pub(crate) standstill: u64,
+    Standstill: standstill,
     /// The guardian of work that confirms hangs.
-    pub(crate) hang: u64,
+    Hang: hang,
 }
 
 /// The world of one run.
@@ -246,13 +249,7 @@ impl Swarm {
     }
 
     fn draw_calls(&mut self, rng: &mut Rng) {
-        let mut some = |percent: u64, most: &[u64]| {
-            if rng.chance(percent) {
-                *pick(rng, most)
-            } else {
-                0
-            }
-        };
+        let mut some = |percent, most: &[u64]| sometimes(rng, percent, most);
         self.calls = Calls {
             lose_request: some(25, &[1, 5, 20]),
             lose_answer: some(25, &[1, 5, 20]),
@@ -267,13 +264,7 @@ impl Swarm {
     }
 
     fn draw_mishaps(&mut self, rng: &mut Rng) {
-        let mut some = |percent: u64, most: &[u64]| {
-            if rng.chance(percent) {
-                *pick(rng, most)
-            } else {
-                0
-            }
-        };
+        let mut some = |percent, most: &[u64]| sometimes(rng, percent, most);
         self.fault_rates = FaultRates {
             pause: some(55, &[1_500, 3_000, 6_000]),
             stall: some(25, &[200, 1_000]),
@@ -296,13 +287,7 @@ impl Swarm {
             return;
         }
         self.guarded = rng.chance(40);
-        let mut some = |percent: u64, most: &[u64]| {
-            if rng.chance(percent) {
-                *pick(rng, most)
-            } else {
-                0
-            }
-        };
+        let mut some = |percent, most: &[u64]| sometimes(rng, percent, most);
         self.fault_rates.standstill = some(12, &[4_000, 8_000]);
         let tear = some(15, &[3_000, 6_000, 12_000]);
         // What is bound to a session is not lost register by register.

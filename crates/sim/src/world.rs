@@ -10,7 +10,7 @@
 //!                                 somebody leads   nothing changes   a leader dies or leaves
 //! ```
 
-use crate::simulated_store::{Sessions, StoreDamage};
+use crate::simulated_store::Sessions;
 use std::collections::VecDeque;
 
 use tenure_core::cas::Registers;
@@ -25,7 +25,7 @@ use crate::checkers::{
 };
 use crate::clock::{DriftModel, MILLI, Node, SECOND, TrueTime, WallClockModel};
 use crate::events::SimEvent;
-use crate::kernel::{Ended, Found, Queue, Simulation};
+use crate::kernel::{Ended, Found, Queue, StoreDamage};
 use crate::simulated_process::{Actor, Guardian, ProcessInput, RequestSender, SimProcess};
 use crate::simulated_store::{Store, StoreWatch};
 use crate::stats::Stats;
@@ -165,6 +165,38 @@ impl World {
     /// Whether faults may happen still.
     pub(crate) const fn faulty(&self) -> bool {
         !self.healed
+    }
+
+    /// The world of this seed lives until the end, or until a checker objects.
+    pub(crate) fn live(seed: u64, options: &Options, trace: usize) -> Ended<Stats, Check> {
+        let mut world = match Self::new(seed, options, trace) {
+            Ok(world) => world,
+            Err(error) => {
+                let mut trace = Trace::new(1);
+                trace.note(0, "*", None, &error.to_string());
+                return Ended {
+                    stats: Stats::default(),
+                    world: String::new(),
+                    found: Some((Check::Liveness, 0, error.to_string())),
+                    trace,
+                };
+            }
+        };
+        while world.found.is_none() && !world.done {
+            let Some((at, happening)) = world.queue.pop() else {
+                break;
+            };
+            world.now = at;
+            world.happen(happening);
+        }
+        world.stats.runs = 1;
+        world.stats.simulated_ns = world.now;
+        Ended {
+            stats: world.stats,
+            world: world.swarm.to_string(),
+            found: world.found,
+            trace: world.trace,
+        }
     }
 
     pub(crate) const fn end(&mut self) {
@@ -335,41 +367,6 @@ impl World {
             let local = self.nodes[proc.node].boot(self.now);
             self.trace.note(self.now, &proc.name, Some(local), &what());
         }
-    }
-}
-
-impl Simulation for World {
-    type Options = Options;
-    type Stats = Stats;
-    type Check = Check;
-
-    fn begin(seed: u64, options: &Options, trace: usize) -> Result<Self, (Check, String)> {
-        Self::new(seed, options, trace).map_err(|error| (Check::Liveness, error.to_string()))
-    }
-
-    fn live(&mut self) {
-        while self.found.is_none() && !self.done {
-            let Some((at, happening)) = self.queue.pop() else {
-                break;
-            };
-            self.now = at;
-            self.happen(happening);
-        }
-        self.stats.runs = 1;
-        self.stats.simulated_ns = self.now;
-    }
-
-    fn end(self) -> Ended<Self> {
-        Ended {
-            world: self.swarm.to_string(),
-            stats: self.stats,
-            found: self.found,
-            trace: self.trace,
-        }
-    }
-
-    fn trace_lines(options: &Options) -> usize {
-        options.trace
     }
 }
 

@@ -1,46 +1,44 @@
 //! Which checker objects, and in which words.
 
-use std::fmt;
+use crate::kernel::checks;
 
 /// What a checker found wrong, in a sentence.
 pub(crate) type Finding = Result<(), String>;
 
-/// Which checker.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Check {
+checks! {
     /// At most one leadership is valid at any instant of true time.
-    Exclusivity,
+    Exclusivity: "exclusivity",
     /// A grant counts from before the write that gave it took effect.
-    Grants,
+    Grants: "grants",
     /// The term grows by exactly one whenever the leader changes, and every
     /// leadership has its own id.
-    Terms,
+    Terms: "terms",
     /// A process that runs at a deadline has been told by then.
-    Told,
+    Told: "told in time",
     /// Never two works at once, and none after its deadline.
-    Work,
+    Work: "work",
     /// No step of guarded work begins after the end of its grant.
-    Guard,
+    Guard: "guard",
     /// A leadership is renewed only for work that has confirmed the last grant.
-    Confirms,
+    Confirms: "confirms",
     /// A process is never elected at or below a term that it knows, and asks
     /// for a higher one at most once a lease.
-    Floors,
+    Floors: "floors",
     /// No leadership is lost without a cause.
-    Causes,
+    Causes: "causes",
     /// A candidate that watches is not the holder it sees.
-    OwnId,
+    OwnId: "own id",
     /// Nobody races for an election whose judged holder is still valid.
-    Races,
+    Races: "races",
     /// What is said to be proven is true.
-    Observers,
+    Observers: "observers",
     /// A healed world has a leader in time, and keeps it.
-    Liveness,
+    Liveness: "liveness",
     /// What was asked through the register is obeyed.
-    Requests,
+    Requests: "requests",
     /// A machine never asks to be woken at a time that has passed, again and
     /// again, and does not repeat what the store refuses as fast as it answers.
-    Spin,
+    Spin: "spin",
 }
 
 impl Check {
@@ -57,27 +55,5 @@ impl Check {
     /// once, a term may be had twice.
     pub(crate) const fn rests_on_terms(self) -> bool {
         matches!(self, Self::Races | Self::Observers | Self::Requests)
-    }
-}
-
-impl fmt::Display for Check {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Exclusivity => "exclusivity",
-            Self::Grants => "grants",
-            Self::Terms => "terms",
-            Self::Told => "told in time",
-            Self::Work => "work",
-            Self::Guard => "guard",
-            Self::Confirms => "confirms",
-            Self::Floors => "floors",
-            Self::Causes => "causes",
-            Self::OwnId => "own id",
-            Self::Races => "races",
-            Self::Observers => "observers",
-            Self::Liveness => "liveness",
-            Self::Requests => "requests",
-            Self::Spin => "spin",
-        })
     }
 }

@@ -6,8 +6,8 @@ use super::checkers::Verdict;
 use super::client::Pending;
 use super::events::Event;
 use super::readers::any_query;
-use super::swarm::{MILLI, SECOND};
 use super::world::World;
+use crate::clock::{MILLI, SECOND};
 
 impl World {
     /// It is a client's turn, and that of somebody who only reads.

@@ -26,8 +26,8 @@ use tenure_alpo::{DiskProgress, Start, StartVerdict};
 use super::checkers::Verdict;
 use super::host::Host;
 use super::network::InFlightMessage;
-use super::swarm::SECOND;
 use super::world::World;
+use crate::clock::SECOND;
 
 use super::copied_disks::ProcessPair;
 use super::events::Event;

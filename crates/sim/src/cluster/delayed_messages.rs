@@ -13,8 +13,8 @@ use tenure_alpo::Body;
 use super::events::Event;
 use super::network::InFlightMessage;
 use super::network::{DelayRule, DelayedMessage};
-use super::swarm::SECOND;
 use super::world::World;
+use crate::clock::SECOND;
 
 impl World {
     /// Some connections of a server, more often than not of the leader, begin

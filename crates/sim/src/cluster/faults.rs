@@ -11,8 +11,8 @@ use tenure_alpo::{Change, ClientRequest, Membership, StorageId, VotingStatus};
 use super::checkers::Verdict;
 use super::disk::Disk;
 use super::events::Event;
-use super::swarm::SECOND;
 use super::world::World;
+use crate::clock::SECOND;
 
 impl World {
     /// Something goes wrong, or is mended.

@@ -31,8 +31,8 @@ use tenure_alpo::Status;
 use super::checkers::{Check, Verdict, broken};
 use super::events::Event;
 use super::recovery_checks::describe;
-use super::swarm::SECOND;
 use super::world::World;
+use crate::clock::SECOND;
 
 /// A broken network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

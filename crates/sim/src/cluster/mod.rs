@@ -87,12 +87,14 @@ pub type Report = kernel::Report<Stats, Check>;
 
 /// Runs one world. The same seed and options give the same verdict.
 pub fn run(seed: u64, options: &Options) -> Verdict {
-    kernel::run::<World>(seed, options)
+    kernel::run(seed, options.trace, |trace| {
+        World::live(seed, options, trace)
+    })
 }
 
 /// The whole trace of a run.
 pub fn trace(seed: u64, options: &Options) -> Vec<String> {
-    kernel::trace::<World>(seed, options)
+    World::live(seed, options, usize::MAX).trace.into_lines()
 }
 
 /// Runs the seeds from `first` on, until one breaks a rule or `go_on` says
@@ -103,7 +105,8 @@ pub fn sweep(
     options: &Options,
     mut go_on: impl FnMut(&Stats) -> bool,
 ) -> Report {
-    kernel::sweep::<World>(first, runs, options, |report| {
+    let run = |seed| run(seed, options);
+    kernel::sweep(first, runs, run, |report| {
         report.is_clean() && go_on(&report.stats)
     })
 }
@@ -117,35 +120,9 @@ pub fn shrink(seed: u64, options: &Options, check: Check, trace: usize) -> (Opti
         found.is_some_and(|violation| violation.check == check)
     };
     let mut best = options.clone();
-    let mut without = Vec::new();
-    for index in 0..14 {
-        without.push(move |options: &Options| {
-            let mut less = options.clone();
-            let kinds = &mut less.kinds;
-            let all = [
-                &mut kinds.crashes,
-                &mut kinds.pauses,
-                &mut kinds.partitions,
-                &mut kinds.unruly,
-                &mut kinds.disks,
-                &mut kinds.rot,
-                &mut kinds.members,
-                &mut kinds.transfers,
-                &mut kinds.snipers,
-                &mut kinds.slow_links,
-                &mut kinds.delayed_messages,
-                &mut kinds.lasting_partitions,
-                &mut kinds.settings,
-                &mut kinds.stalls,
-            ];
-            if let Some(kind) = all.into_iter().nth(index) {
-                *kind = false;
-            }
-            less
-        });
-    }
-    for less in without {
-        let less = less(&best);
+    for index in 0..best.kinds.all().len() {
+        let mut less = best.clone();
+        *less.kinds.all()[index] = false;
         if less != best && breaks(&less) {
             best = less;
         }

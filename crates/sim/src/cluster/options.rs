@@ -23,25 +23,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
+        let mut kinds = Kinds::default();
+        kinds.all().into_iter().for_each(|kind| *kind = true);
         Self {
             seconds: 40,
             servers: None,
-            kinds: Kinds {
-                crashes: true,
-                pauses: true,
-                partitions: true,
-                unruly: true,
-                disks: true,
-                rot: true,
-                members: true,
-                transfers: true,
-                snipers: true,
-                slow_links: true,
-                delayed_messages: true,
-                lasting_partitions: true,
-                settings: true,
-                stalls: true,
-            },
+            kinds,
             trace: 0,
             #[cfg(feature = "planted-bugs")]
             planted: None,
@@ -50,25 +37,12 @@ impl Default for Options {
 }
 
 impl Options {
-    pub(super) const fn allow(&self, drawn: Kinds) -> Kinds {
-        let allowed = self.kinds;
-        Kinds {
-            crashes: drawn.crashes && allowed.crashes,
-            pauses: drawn.pauses && allowed.pauses,
-            partitions: drawn.partitions && allowed.partitions,
-            unruly: drawn.unruly && allowed.unruly,
-            disks: drawn.disks && allowed.disks,
-            rot: drawn.rot && allowed.rot,
-            members: drawn.members && allowed.members,
-            transfers: drawn.transfers && allowed.transfers,
-            snipers: drawn.snipers && allowed.snipers,
-            slow_links: drawn.slow_links && allowed.slow_links,
-            delayed_messages: drawn.delayed_messages && allowed.delayed_messages,
-            lasting_partitions: drawn.lasting_partitions && allowed.lasting_partitions,
-            // Drawn elsewhere, see `settings_rollout`.
-            settings: false,
-            stalls: false,
+    pub(super) fn allow(&self, mut drawn: Kinds) -> Kinds {
+        let mut both = self.kinds;
+        for (allowed, drawn) in both.all().into_iter().zip(drawn.all()) {
+            *allowed &= *drawn;
         }
+        both
     }
 }
 
@@ -120,8 +94,29 @@ impl Kinds {
             slow_links: rng.chance(40),
             delayed_messages: rng.chance(50),
             lasting_partitions: servers > 2 && rng.chance(35),
+            // Drawn elsewhere, see `settings_rollout`.
             settings: false,
             stalls: false,
         }
+    }
+
+    /// Every kind.
+    pub(super) const fn all(&mut self) -> [&mut bool; 14] {
+        [
+            &mut self.crashes,
+            &mut self.pauses,
+            &mut self.partitions,
+            &mut self.unruly,
+            &mut self.disks,
+            &mut self.rot,
+            &mut self.members,
+            &mut self.transfers,
+            &mut self.snipers,
+            &mut self.slow_links,
+            &mut self.delayed_messages,
+            &mut self.lasting_partitions,
+            &mut self.settings,
+            &mut self.stalls,
+        ]
     }
 }

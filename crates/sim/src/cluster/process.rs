@@ -15,8 +15,8 @@ use super::checkers::{Broken, Check, Verdict, broken};
 use super::disk::StartFailure;
 use super::events::Event;
 use super::network::InFlightMessage;
-use super::swarm::SECOND;
 use super::world::World;
+use crate::clock::SECOND;
 
 impl World {
     pub(super) fn carry_out(&mut self, server: usize, output: Output) -> Verdict {

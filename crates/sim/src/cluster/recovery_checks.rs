@@ -21,8 +21,8 @@ use super::checkers::committed::matching;
 use super::checkers::{Check, Verdict, broken};
 use super::events::Event;
 use super::host::Host;
-use super::swarm::SECOND;
 use super::world::World;
+use crate::clock::SECOND;
 
 impl World {
     /// The storm is over.

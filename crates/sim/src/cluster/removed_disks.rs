@@ -24,8 +24,8 @@ use super::events::Event;
 use super::host::Host;
 use super::network::InFlightMessage;
 use super::network::LINGER_MAX;
-use super::swarm::SECOND;
 use super::world::World;
+use crate::clock::SECOND;
 
 impl World {
     /// A server's place in the network: that of its number.

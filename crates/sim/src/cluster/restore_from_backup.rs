@@ -34,8 +34,9 @@ use super::client::Client;
 use super::events::Event;
 use super::given_out::HighestGiven;
 use super::host::Host;
-use super::swarm::{MILLI, Swarm};
+use super::swarm::Swarm;
 use super::world::World;
+use crate::clock::MILLI;
 
 /// How many turns clients have in the new life.
 const TURNS: u64 = 80;

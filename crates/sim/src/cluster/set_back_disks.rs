@@ -18,8 +18,8 @@ use tenure_alpo::{DiskProgress, KnownStarts, Node, Start, StartVerdict};
 use super::copied_disks::DiskCopy;
 use super::events::Event;
 use super::host::Host;
-use super::swarm::SECOND;
 use super::world::World;
+use crate::clock::SECOND;
 
 impl World {
     /// Plans when a disk is copied.

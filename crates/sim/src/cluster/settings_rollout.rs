@@ -14,8 +14,8 @@ use std::time::Duration;
 use tenure_alpo::{Body, Envelope, Request, StorageId};
 
 use super::events::Event;
-use super::swarm::{MILLI, SECOND};
 use super::world::World;
+use crate::clock::{MILLI, SECOND};
 
 impl World {
     /// Plans when the settings change.

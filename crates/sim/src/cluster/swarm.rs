@@ -12,11 +12,7 @@ use tenure_core::time::Drift;
 
 use super::Options;
 use super::options::Kinds;
-
-/// A second in nanoseconds.
-pub(super) const SECOND: u64 = 1_000_000_000;
-/// A millisecond in nanoseconds.
-pub(super) const MILLI: u64 = 1_000_000;
+use crate::clock::{MILLI, SECOND};
 
 /// One world.
 #[derive(Clone, Debug)]

@@ -29,8 +29,9 @@ use super::network::{DelayedMessages, LINGER_MAX};
 use super::network::{InFlightMessage, Network};
 use super::reader_state::Readers;
 use super::stats::Stats;
-use super::swarm::{SECOND, Swarm};
-use crate::kernel::{Ended, Found, Queue, Simulation};
+use super::swarm::Swarm;
+use crate::clock::SECOND;
+use crate::kernel::{Ended, Queue};
 use crate::trace::Trace;
 
 /// How the cluster began.
@@ -86,7 +87,6 @@ pub(super) struct World {
     pub(super) loss: ClusterLoss,
     pub(super) stats: Stats,
     pub(super) trace: Trace,
-    found: Option<Found<Check>>,
     /// Faults are over.
     pub(super) healed: bool,
     /// Clients ask for nothing new.
@@ -158,7 +158,6 @@ impl World {
             loss: ClusterLoss::new(seed),
             stats: Stats::default(),
             trace: Trace::new(trace),
-            found: None,
             healed: false,
             quiet: false,
             undisturbed: None,
@@ -172,6 +171,28 @@ impl World {
 
     pub(super) fn after(&mut self, delay: u64, event: Event) {
         self.queue.push(self.now.saturating_add(delay), event);
+    }
+
+    /// The world of this seed lives until the end, or until a rule is broken. A
+    /// panic of a server breaks one.
+    pub(super) fn live(seed: u64, options: &Options, trace: usize) -> Ended<Stats, Check> {
+        let mut world = Self::new(seed, options, trace);
+        let verdict = catch_unwind(AssertUnwindSafe(|| world.run()));
+        let broken = verdict.map(Verdict::err).unwrap_or_else(|panic| {
+            let text = panic
+                .downcast_ref::<String>()
+                .cloned()
+                .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            let detail = text.unwrap_or_else(|| "a panic".to_string());
+            Some(Broken::new(Check::Halted, detail))
+        });
+        world.stats.runs = 1;
+        Ended {
+            stats: world.stats,
+            world: String::new(),
+            found: broken.map(|Broken { check, detail }| (check, world.now, detail)),
+            trace: world.trace,
+        }
     }
 
     /// Runs to the end, or to the first broken rule.
@@ -474,43 +495,6 @@ impl World {
     /// The timeout in nanoseconds.
     pub(super) fn timeout(&self) -> u64 {
         self.swarm.config.timeout.as_nanos() as u64
-    }
-}
-
-impl Simulation for World {
-    type Options = Options;
-    type Stats = Stats;
-    type Check = Check;
-
-    fn begin(seed: u64, options: &Options, trace: usize) -> Result<Self, (Check, String)> {
-        Ok(Self::new(seed, options, trace))
-    }
-
-    fn live(&mut self) {
-        let verdict = catch_unwind(AssertUnwindSafe(|| self.run()));
-        let broken = verdict.map(Verdict::err).unwrap_or_else(|panic| {
-            let text = panic
-                .downcast_ref::<String>()
-                .cloned()
-                .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            let detail = text.unwrap_or_else(|| "a panic".to_string());
-            Some(Broken::new(Check::Halted, detail))
-        });
-        self.found = broken.map(|Broken { check, detail }| (check, self.now, detail));
-        self.stats.runs = 1;
-    }
-
-    fn end(self) -> Ended<Self> {
-        Ended {
-            world: String::new(),
-            stats: self.stats,
-            found: self.found,
-            trace: self.trace,
-        }
-    }
-
-    fn trace_lines(options: &Options) -> usize {
-        options.trace
     }
 }
 

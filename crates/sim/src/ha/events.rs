@@ -3,7 +3,7 @@
 use tenure_group::{Input, Run};
 
 use super::simulated_store::GroupStoreCall;
-use super::swarm::GroupFaultRates;
+use super::swarm::GroupFault;
 
 /// What can happen.
 #[derive(Debug)]
@@ -60,49 +60,4 @@ pub(super) enum GroupEvent {
     Settled,
     Examined,
     Collected,
-}
-
-/// A kind of mishap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum GroupFault {
-    Pause,
-    Crash,
-    Reboot,
-    Outage,
-    Cut,
-    GroupStoreWatch,
-    Forget,
-    Suspend,
-    Standstill,
-    Tear,
-}
-
-impl GroupFault {
-    pub(super) const ALL: [Self; 10] = [
-        Self::Pause,
-        Self::Crash,
-        Self::Reboot,
-        Self::Outage,
-        Self::Cut,
-        Self::GroupStoreWatch,
-        Self::Forget,
-        Self::Suspend,
-        Self::Standstill,
-        Self::Tear,
-    ];
-
-    pub(super) const fn rarity(self, fault_rates: &GroupFaultRates) -> u64 {
-        match self {
-            Self::Pause => fault_rates.pause,
-            Self::Crash => fault_rates.crash,
-            Self::Reboot => fault_rates.reboot,
-            Self::Outage => fault_rates.outage,
-            Self::Cut => fault_rates.cut,
-            Self::GroupStoreWatch => fault_rates.line,
-            Self::Forget => fault_rates.forget,
-            Self::Suspend => fault_rates.suspend,
-            Self::Standstill => fault_rates.standstill,
-            Self::Tear => fault_rates.tear,
-        }
-    }
 }

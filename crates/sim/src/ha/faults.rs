@@ -2,14 +2,15 @@
 
 use tenure_group::Input;
 
-use super::events::{GroupEvent, GroupFault};
+use super::events::GroupEvent;
+use super::swarm::GroupFault;
 use super::world::World;
 use crate::clock::{MILLI, SECOND, pick};
 
 impl World {
     pub(super) fn schedule_mishaps(&mut self) {
         for mishap in GroupFault::ALL {
-            self.schedule(mishap);
+            self.schedule(*mishap);
         }
     }
 

@@ -18,21 +18,17 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::cas::{Expect, Register, Registers, Stamp, Write};
-use tenure_core::ids::{Key, Name, Version};
+use tenure_core::cas::{Register, Registers};
+use tenure_core::ids::{Key, Name};
 use tenure_group::{Heartbeat, Keys, NodeId, View};
 
 use super::checkers::{Check, HeartbeatRecord};
 use super::events::GroupEvent;
-use super::simulated_store::Copy;
+use super::simulated_store::Books;
 use super::world::World;
 use crate::clock::MILLI;
+use crate::kernel::{HISTORY_MAX, StoreCopy, give_out_again};
 
-/// How many states of registers are kept, of which one may come back.
-const HISTORY_MAX: usize = 64;
-/// Where the versions of a second copy begin; those of the next one begin as far
-/// above, since the first may be the store by then.
-const COPY_FROM: u64 = 1 << 40;
 /// For how many leases nothing is promised that rests on the store: a verdict
 /// or a swap of the view that was on its way lands within two, a node that it
 /// hits ends within one, and a node whose view fell has looked within one and a
@@ -43,20 +39,12 @@ impl World {
     /// The registers that `p` sees.
     pub(super) fn registers(&self, p: usize) -> &Registers {
         let copy = self.store.store_damage.copy(p);
-        copy.map_or(&self.store.registers, |copy| &copy.registers)
+        copy.unwrap_or(&self.store.registers)
     }
 
     pub(super) fn registers_mut(&mut self, p: usize) -> &mut Registers {
-        let copy = self
-            .store
-            .store_damage
-            .copy
-            .as_mut()
-            .filter(|copy| copy.who[p]);
-        match copy {
-            Some(copy) => &mut copy.registers,
-            None => &mut self.store.registers,
-        }
+        let copy = self.store.store_damage.copy_mut(p);
+        copy.unwrap_or(&mut self.store.registers)
     }
 
     /// Does something with the checkers' books of the copy that `p` sees.
@@ -74,8 +62,11 @@ impl World {
 
     fn exchange_books(&mut self) {
         if let Some(copy) = &mut self.store.store_damage.copy {
-            std::mem::swap(&mut copy.views, &mut self.checker_state.views);
-            std::mem::swap(&mut copy.heartbeats, &mut self.checker_state.heartbeats);
+            std::mem::swap(&mut copy.books.views, &mut self.checker_state.views);
+            std::mem::swap(
+                &mut copy.books.heartbeats,
+                &mut self.checker_state.heartbeats,
+            );
         }
     }
 
@@ -90,7 +81,7 @@ impl World {
         if self.rng.chance(1) {
             let all = self.store.registers.list("ha/");
             let all = all.map(|(key, it)| (key.clone(), it.clone()));
-            self.store.store_damage.backup = Some(all.collect());
+            self.store.backup = Some(all.collect());
         }
         let history = &mut self.store.store_damage.history;
         if history.len() < HISTORY_MAX {
@@ -190,7 +181,7 @@ impl World {
 
     /// A backup is restored.
     fn restore_all(&mut self) {
-        if let Some(backup) = self.store.store_damage.backup.clone() {
+        if let Some(backup) = self.store.backup.clone() {
             self.stats.restored += 1;
             self.put_all(backup);
         }
@@ -218,18 +209,10 @@ impl World {
                 // It is there, with this version.
                 let _ = self.store.registers.delete(key, &version);
             }
-            (Some(old), held) => {
-                let fresh = Version::from_u64(self.store.registers.revision() + 1);
-                let keep = self.swarm.hashed || self.rng.chance(50);
-                let write = Write {
-                    key: key.clone(),
-                    expect: held.map_or(Expect::Absent, Expect::Version),
-                    value: old.value,
-                    stamp: Stamp::Now,
-                };
-                let version = if keep { old.version } else { fresh };
+            (Some(old), _) => {
+                let (registers, hashed) = (&mut self.store.registers, self.swarm.hashed);
                 // It is what is expected.
-                let _ = self.store.registers.swap_as(write, old.stamp, version);
+                let _ = give_out_again(registers, key, old, hashed, &mut self.rng);
             }
         }
         self.came_back(key);
@@ -281,14 +264,12 @@ impl World {
     fn fork(&mut self) {
         let known = self.store.registers.list("ha/");
         let known = known.map(|(key, it)| (key.clone(), it.clone())).collect();
-        let agents = self.agents.len();
-        let from = COPY_FROM * (1 + self.stats.forks);
-        let copy = Copy {
-            registers: Registers::restored(known, from, 0),
-            who: (0..agents).map(|_| self.rng.chance(50)).collect(),
+        let books = Books {
             views: self.checker_state.views.clone(),
             heartbeats: self.checker_state.heartbeats.clone(),
         };
+        let (forks, agents) = (self.stats.forks, self.agents.len());
+        let copy = StoreCopy::new(known, forks, agents, books, &mut self.rng);
         self.store.store_damage.copy = Some(copy);
         self.stats.forks += 1;
         self.trace_note(None, || "** the store has two copies".into());
@@ -308,7 +289,7 @@ impl World {
         if self.rng.chance(50) {
             self.store.registers = copy.registers;
             (self.checker_state.views, self.checker_state.heartbeats) =
-                (copy.views, copy.heartbeats);
+                (copy.books.views, copy.books.heartbeats);
         }
         self.trace_note(None, || "** the store has one copy".into());
         keys.sort();

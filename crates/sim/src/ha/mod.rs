@@ -56,12 +56,14 @@ pub type Report = kernel::Report<Stats, Check>;
 
 /// Runs one world. The same seed and options give the same verdict.
 pub fn run(seed: u64, options: &Options) -> Verdict {
-    kernel::run::<World>(seed, options)
+    kernel::run(seed, options.trace, |trace| {
+        World::live(seed, options, trace)
+    })
 }
 
 /// The whole trace of a run.
 pub fn trace(seed: u64, options: &Options) -> Vec<String> {
-    kernel::trace::<World>(seed, options)
+    World::live(seed, options, usize::MAX).trace.into_lines()
 }
 
 /// Runs the seeds from `first` on, until one breaks a rule or `go_on` says
@@ -72,7 +74,8 @@ pub fn sweep(
     options: &Options,
     mut go_on: impl FnMut(&Stats) -> bool,
 ) -> Report {
-    kernel::sweep::<World>(first, runs, options, |report| {
+    let run = |seed| run(seed, options);
+    kernel::sweep(first, runs, run, |report| {
         report.is_clean() && go_on(&report.stats)
     })
 }

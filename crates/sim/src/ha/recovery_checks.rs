@@ -232,7 +232,7 @@ impl World {
                 continue;
             }
             for member in &view.members {
-                if self.machine_clocks(member.id).is_none() {
+                if self.agent_of(member.id).is_none() {
                     return Err(format!("{} is listed as a member of {group}", member.name));
                 }
             }
@@ -241,7 +241,8 @@ impl World {
         self.nothing_else()
     }
 
-    fn machine_clocks(&self, id: NodeId) -> Option<usize> {
+    /// The agent whose node has this id at present.
+    fn agent_of(&self, id: NodeId) -> Option<usize> {
         self.agents
             .iter()
             .position(|agent| agent.node().is_some_and(|node| node.id() == id))
@@ -252,7 +253,7 @@ impl World {
             let runner = self.once.runner(group, name);
             match it.place {
                 Place::Assigned(id) if view.has_quorum() || !it.ha => {
-                    let p = self.machine_clocks(id).ok_or("a node is not there")?;
+                    let p = self.agent_of(id).ok_or("a node is not there")?;
                     if runner != Some(p) {
                         return Err(format!(
                             "{name} does not run on {}",

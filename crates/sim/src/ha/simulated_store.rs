@@ -9,6 +9,7 @@ use tenure_group::{NodeId, View};
 
 use super::checkers::HeartbeatRecord;
 use crate::clock::TrueTime;
+use crate::kernel::StoreDamage;
 
 /// What is asked of the store.
 #[derive(Clone, Debug)]
@@ -52,37 +53,14 @@ pub(super) struct Store {
     /// The same for single agents.
     pub(super) cuts: Vec<Option<(TrueTime, bool)>>,
     /// What it has lost, and may give out once more.
-    pub(super) store_damage: GroupStoreDamage,
-}
-
-/// A second copy of the store, who sees it, and what checkers know of it.
-#[derive(Clone, Debug)]
-pub(super) struct Copy {
-    pub(super) registers: Registers,
-    pub(super) who: Vec<bool>,
-    pub(super) views: BTreeMap<Name, View>,
-    pub(super) heartbeats: BTreeMap<NodeId, HeartbeatRecord>,
-}
-
-/// What a store may give out once more, and its second copy.
-#[derive(Clone, Debug, Default)]
-pub(super) struct GroupStoreDamage {
-    pub(super) history: Vec<(Key, Register)>,
+    pub(super) store_damage: StoreDamage<Books>,
     /// All of it, as it was once.
     pub(super) backup: Option<BTreeMap<Key, Register>>,
-    pub(super) copy: Option<Copy>,
-    /// Whether any promise was ever broken.
-    pub(super) ever: bool,
-    pub(super) until: TrueTime,
 }
 
-impl GroupStoreDamage {
-    /// Whether what rests on the store's promise is promised at `now`.
-    pub(super) const fn excuses(&self, now: TrueTime) -> bool {
-        self.copy.is_some() || (self.ever && now < self.until)
-    }
-
-    pub(super) fn copy(&self, p: usize) -> Option<&Copy> {
-        self.copy.as_ref().filter(|copy| copy.who[p])
-    }
+/// What checkers know of a second copy.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Books {
+    pub(super) views: BTreeMap<Name, View>,
+    pub(super) heartbeats: BTreeMap<NodeId, HeartbeatRecord>,
 }

@@ -3,7 +3,6 @@
 //! sender has given it up, and a watch tells old news or dies without a word.
 
 use tenure_core::cas::{Reading, Register, Write};
-use tenure_core::fnv::fnv1a;
 use tenure_core::ids::{Key, Version};
 use tenure_election::{Failure, FailureClass};
 use tenure_group::{Input, NodeId};
@@ -13,6 +12,7 @@ use super::events::GroupEvent;
 use super::simulated_store::{GroupStoreCall, Op};
 use super::world::World;
 use crate::clock::{MILLI, TrueTime};
+use crate::kernel;
 
 impl World {
     /// A question leaves its sender.
@@ -50,15 +50,7 @@ impl World {
     }
 
     pub(super) fn hop(&mut self) -> u64 {
-        let (least, most) = self.swarm.net;
-        // Mostly quick.
-        let quick = self.rng.chance(90);
-        let most = if quick {
-            least + (most - least) / 4
-        } else {
-            most
-        };
-        self.rng.between(least, most)
+        kernel::hop(&mut self.rng, self.swarm.net)
     }
 
     /// A question arrives at the store.
@@ -201,13 +193,7 @@ impl World {
         let idle = self.check_idle(question, write);
         let hashed = self.swarm.hashed && !again;
         let registers = self.registers_mut(question.p);
-        let swapped = if hashed {
-            let version = Version::from_u64(fnv1a(write.value.iter().copied()));
-            registers.swap_as(write.clone(), None, version)
-        } else {
-            registers.compare_and_swap(write.clone(), None)
-        };
-        let Ok(version) = swapped else {
+        let Ok(version) = kernel::swap(registers, write.clone(), None, hashed) else {
             self.stats.conflicts += 1;
             return Err(Failure::new(FailureClass::Conflict, "somebody wrote first"));
         };
@@ -259,17 +245,7 @@ impl World {
         if !self.faulty() || !self.rng.chance(self.swarm.calls.corrupt) {
             return register;
         }
-        let mut bytes = register.value.to_vec();
-        if self.rng.chance(30) {
-            bytes.truncate(self.rng.below(bytes.len() as u64) as usize);
-        } else if !bytes.is_empty() {
-            let at = self.rng.below(bytes.len() as u64) as usize;
-            bytes[at] ^= 1 << self.rng.below(8);
-        }
-        Register {
-            value: bytes.into(),
-            ..register
-        }
+        kernel::damaged(&mut self.rng, register)
     }
 
     /// Tells a change to everybody who has a line.

@@ -15,6 +15,7 @@ use tenure_core::time::Drift;
 use tenure_group::{Config, Plant};
 
 use crate::clock::{MICRO, MILLI, SECOND, pick};
+use crate::kernel::{fault_kinds, sometimes};
 
 /// In how many of 100 calls what happens.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,23 +30,25 @@ pub(super) struct Calls {
     pub(super) stale_news: u64,
 }
 
-/// The mean pause between two mishaps of a kind in thousandths of a lease; 0
-/// is never.
-#[derive(Clone, Debug, Default)]
-pub(super) struct GroupFaultRates {
-    pub(super) pause: u64,
-    pub(super) crash: u64,
-    pub(super) reboot: u64,
-    pub(super) outage: u64,
-    pub(super) cut: u64,
-    pub(super) line: u64,
-    pub(super) forget: u64,
+fault_kinds! {
+    /// A kind of mishap.
+    enum GroupFault;
+    /// The mean pause between two mishaps of a kind in thousandths of a lease; 0
+    /// is never.
+    struct GroupFaultRates;
+    Pause: pause,
+    Crash: crash,
+    Reboot: reboot,
+    Outage: outage,
+    Cut: cut,
+    GroupStoreWatch: line,
+    Forget: forget,
     /// A machine is suspended.
-    pub(super) suspend: u64,
+    Suspend: suspend,
     /// An agent, or the store, stands still for many leases.
-    pub(super) standstill: u64,
+    Standstill: standstill,
     /// The store breaks its promise.
-    pub(super) tear: u64,
+    Tear: tear,
 }
 
 /// The world of one run.
@@ -163,13 +166,7 @@ impl Swarm {
     }
 
     fn draw_calls(&mut self, rng: &mut Rng) {
-        let mut some = |percent: u64, most: &[u64]| {
-            if rng.chance(percent) {
-                *pick(rng, most)
-            } else {
-                0
-            }
-        };
+        let mut some = |percent, most: &[u64]| sometimes(rng, percent, most);
         self.calls = Calls {
             lose_request: some(25, &[1, 5, 20]),
             lose_answer: some(25, &[1, 5, 20]),
@@ -183,13 +180,7 @@ impl Swarm {
     }
 
     fn draw_mishaps(&mut self, rng: &mut Rng) {
-        let mut some = |percent: u64, most: &[u64]| {
-            if rng.chance(percent) {
-                *pick(rng, most)
-            } else {
-                0
-            }
-        };
+        let mut some = |percent, most: &[u64]| sometimes(rng, percent, most);
         self.fault_rates = GroupFaultRates {
             pause: some(55, &[1_500, 3_000, 6_000]),
             crash: some(50, &[1_500, 4_000]),
@@ -216,13 +207,7 @@ impl Swarm {
         if !options.faults {
             return;
         }
-        let mut some = |percent: u64, most: &[u64]| {
-            if rng.chance(percent) {
-                *pick(rng, most)
-            } else {
-                0
-            }
-        };
+        let mut some = |percent, most: &[u64]| sometimes(rng, percent, most);
         self.fault_rates.suspend = some(15, &[3_000, 8_000]);
         self.fault_rates.standstill = some(12, &[4_000, 8_000]);
         self.fault_rates.tear = some(15, &[3_000, 6_000, 12_000]);

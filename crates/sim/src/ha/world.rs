@@ -13,12 +13,12 @@ use super::checkers::{Check, CheckerState, Finding, Once, Writer};
 use super::events::GroupEvent;
 use super::options::Options;
 use super::simulated_agent::Agent;
-use super::simulated_store::{GroupStoreDamage, GroupStoreWatch, Store};
+use super::simulated_store::{GroupStoreWatch, Store};
 use super::stats::Stats;
 use super::swarm::Swarm;
 use super::tickets::Users;
 use crate::clock::{DriftModel, Node as Machine, SECOND, TrueTime, WallClockModel};
-use crate::kernel::{Ended, Found, Queue, Simulation};
+use crate::kernel::{Ended, Found, Queue, StoreDamage};
 use crate::trace::Trace;
 
 /// What a healed world is examined in.
@@ -90,7 +90,8 @@ impl World {
                 lines: vec![GroupStoreWatch::default(); count],
                 outage: None,
                 cuts: vec![None; count],
-                store_damage: GroupStoreDamage::default(),
+                store_damage: StoreDamage::default(),
+                backup: None,
             },
             users: Users::default(),
             once: Once::default(),
@@ -132,6 +133,20 @@ impl World {
     /// Whether faults may happen still.
     pub(super) const fn faulty(&self) -> bool {
         !self.healed
+    }
+
+    /// The world of this seed lives until the end, or until a checker objects.
+    pub(super) fn live(seed: u64, options: &Options, trace: usize) -> Ended<Stats, Check> {
+        let mut world = Self::new(seed, options, trace);
+        world.run_until(TrueTime::MAX);
+        world.stats.runs = 1;
+        world.stats.simulated_ns = world.now;
+        Ended {
+            stats: world.stats,
+            world: world.swarm.to_string(),
+            found: world.found,
+            trace: world.trace,
+        }
     }
 
     /// Lives until then.
@@ -266,34 +281,5 @@ impl World {
     /// The agent that has, or had, this id.
     pub(super) fn owner(&self, id: NodeId) -> Option<usize> {
         self.agents.iter().position(|agent| agent.ids.contains(&id))
-    }
-}
-
-impl Simulation for World {
-    type Options = Options;
-    type Stats = Stats;
-    type Check = Check;
-
-    fn begin(seed: u64, options: &Options, trace: usize) -> Result<Self, (Check, String)> {
-        Ok(Self::new(seed, options, trace))
-    }
-
-    fn live(&mut self) {
-        self.run_until(TrueTime::MAX);
-        self.stats.runs = 1;
-        self.stats.simulated_ns = self.now;
-    }
-
-    fn end(self) -> Ended<Self> {
-        Ended {
-            world: self.swarm.to_string(),
-            stats: self.stats,
-            found: self.found,
-            trace: self.trace,
-        }
-    }
-
-    fn trace_lines(options: &Options) -> usize {
-        options.trace
     }
 }

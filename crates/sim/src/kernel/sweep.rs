@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::run::{Simulation, Verdict, Violation, run};
+use super::run::{Verdict, Violation};
 use super::stats::Counts;
 
 /// What a sweep found.
@@ -65,15 +65,15 @@ where
 
 /// Runs the seeds from `first_seed`, one after the other, until `go_on` says
 /// no of what was found so far.
-pub(crate) fn sweep<W: Simulation>(
+pub(crate) fn sweep<S: Counts, C>(
     first_seed: u64,
     runs: u64,
-    options: &W::Options,
-    mut go_on: impl FnMut(&Report<W::Stats, W::Check>) -> bool,
-) -> Report<W::Stats, W::Check> {
+    run: impl Fn(u64) -> Verdict<S, C>,
+    mut go_on: impl FnMut(&Report<S, C>) -> bool,
+) -> Report<S, C> {
     let mut report = Report::new(first_seed);
     for number in 0..runs {
-        let Verdict { stats, violation } = run::<W>(first_seed.wrapping_add(number), options);
+        let Verdict { stats, violation } = run(first_seed.wrapping_add(number));
         report.merge(Report {
             first_seed,
             stats,

@@ -1,78 +1,51 @@
 //! Which checker objects, and in which words.
 
-use std::fmt;
+use crate::kernel::checks;
 
 /// What a checker found wrong, in a sentence.
 pub(in crate::ha) type Finding = Result<(), String>;
 
-/// Which checker.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Check {
+checks! {
     /// At most one instance of a workload at any instant of true time.
-    Once,
+    Once: "once",
     /// A grant counts from before the beat that gave it took effect.
-    Grants,
+    Grants: "grants",
     /// A heartbeat register is swapped to dead only after the lease has
     /// passed in true time since the last beat, and is never created again.
-    Verdicts,
+    Verdicts: "verdicts",
     /// A node goes from the view by leaving, or by the two steps of a death.
-    Members,
+    Members: "members",
     /// The heir is the one that everybody would choose.
-    Heirs,
+    Heirs: "heirs",
     /// Nothing is lost, nothing appears twice, nothing is changed.
-    Fate,
+    Fate: "fate",
     /// The epoch grows by one with every view.
-    Views,
+    Views: "views",
     /// No register of one group speaks of another.
-    Groups,
+    Groups: "groups",
     /// A node starts only what is assigned to it, and HA workloads only with
     /// the quorum.
-    Placed,
+    Placed: "placed",
     /// What runs was started under the id that the node has.
-    Identity,
+    Identity: "identity",
     /// A node that runs at a deadline acts on it.
-    Told,
+    Told: "told in time",
     /// A node, and the guardian that it tells times to, read one clock.
-    Clocks,
+    Clocks: "clocks",
     /// No workload begins at or after the end of the last grant that was
     /// confirmed, however long the agent stood still.
-    Guard,
+    Guard: "guard",
     /// No epoch is written and no fence is handed out below what was seen;
     /// none is raised for nothing; what a view that fell has lost is told.
-    Floors,
+    Floors: "floors",
     /// A command is answered, and truly.
-    Commands,
+    Commands: "commands",
     /// No machine asks again and again to be woken in the past.
-    Spin,
+    Spin: "spin",
     /// What a view names is there; what no workload needs is gone in the end.
-    Content,
+    Content: "content",
     /// A healed world is as it should be within the bound.
-    Liveness,
-}
-
-impl fmt::Display for Check {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Once => "once",
-            Self::Grants => "grants",
-            Self::Verdicts => "verdicts",
-            Self::Members => "members",
-            Self::Heirs => "heirs",
-            Self::Fate => "fate",
-            Self::Views => "views",
-            Self::Groups => "groups",
-            Self::Placed => "placed",
-            Self::Identity => "identity",
-            Self::Told => "told in time",
-            Self::Clocks => "clocks",
-            Self::Guard => "guard",
-            Self::Floors => "floors",
-            Self::Commands => "commands",
-            Self::Spin => "spin",
-            Self::Content => "content",
-            Self::Liveness => "liveness",
-        })
-    }
+    Liveness: "liveness",
 }
 
 impl Check {
