@@ -62,7 +62,7 @@ const MARKS: usize = 256;
 /// In election timeouts: how often links are measured. Rarely enough that half a
 /// window costs little, often enough that a link that became longer is used
 /// again soon.
-const MEASURED_EVERY: u64 = 8;
+const MEASURED_EVERY: u64 = 5;
 
 /// No request yet.
 const NOT_YET: u64 = u64::MAX;
