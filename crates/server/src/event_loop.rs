@@ -22,7 +22,6 @@ use tenure_runtime::clock;
 use tokio::sync::oneshot;
 
 use super::config::Config;
-use super::data;
 use super::ended::Ended;
 use super::inbox::{ClosedBy, Event, Inbox, PeerConnection, ReplyTo, SnapshotWork, TimedAnswer};
 use super::keep_alive_batch::KeepAliveBatch;
@@ -360,11 +359,8 @@ impl EventLoop {
 
     /// Keeps what is known of addresses, off this thread.
     pub(super) fn save_address_book(&self) {
-        let (dir, address_book) = (
-            self.data.clone(),
-            self.shared.local_server().address_book.clone(),
-        );
-        tokio::task::spawn_blocking(move || data::write_address_book(&dir, &address_book));
+        let (dir, shared) = (self.data.clone(), Arc::clone(&self.shared));
+        tokio::task::spawn_blocking(move || shared.save_address_book(&dir));
     }
 
     /// A leader hands over before it goes, so that nobody has to notice.

@@ -5,6 +5,7 @@
 //! server is ready, and how far the plain log has come.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use tenure_runtime::clock;
 use tokio::sync::watch;
 
 use super::audit::Audit;
+use super::data;
 use super::handshakes::HandshakeQueue;
 use super::log_rate_limit::LogRateLimit;
 use super::metrics::{Metrics, Port};
@@ -147,9 +149,20 @@ pub(super) struct Shared {
     /// The members that are committed; told whenever they change, and not
     /// with each entry.
     pub(super) settled: watch::Sender<CommittedMembers>,
+    /// Held while the addresses are written: by one at a time, or it could be an
+    /// earlier book that stays.
+    pub(super) address_book_file: Mutex<()>,
 }
 
 impl Shared {
+    /// Keeps what is known of addresses by now.
+    pub(super) fn save_address_book(&self, dir: &Path) {
+        let one = self.address_book_file.lock();
+        let address_book = self.local_server().address_book.clone();
+        data::write_address_book(dir, &address_book);
+        drop(one);
+    }
+
     /// Says something else of this server from now on. Those that are
     /// connected come again, and hear it.
     pub(super) fn announce(&self, hello: Hello) {
@@ -190,6 +203,7 @@ impl Shared {
             }),
             secret,
             settled: watch::Sender::default(),
+            address_book_file: Mutex::default(),
             health_status: watch::Sender::new(health_status),
             progress: watch::Sender::default(),
             caught_up: watch::Sender::default(),
