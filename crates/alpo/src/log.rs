@@ -170,10 +170,10 @@ impl Log {
         if count == 0 {
             return;
         }
+        self.bytes = self.bytes_after(self.base.id + ids).unwrap_or(0);
         self.forgotten += count;
         let last = self.entries.get(self.forgotten - 1);
         self.base = last.map_or(self.base, Entry::position);
-        self.bytes = self.iter().map(Entry::weight).sum();
         self.look_at_the_last();
     }
 
@@ -184,9 +184,9 @@ impl Log {
         self.last = last.map_or(self.base, Entry::position);
     }
 
-    /// Forgets entries up to and including `id`, but for the last of them: at
-    /// most `count`, and at most `bytes` of them.
-    pub fn compact_behind(&mut self, id: LogId, count: u64, bytes: usize) {
+    /// The entry before the last that go up to and including `id`: at most
+    /// `count`, and at most `bytes` of them.
+    pub fn behind(&self, id: LogId, count: u64, bytes: usize) -> LogId {
         let mut weight = 0;
         let mut upto = id;
         while id - upto < count
@@ -198,7 +198,21 @@ impl Log {
             }
             upto -= 1;
         }
-        self.compact(upto);
+        upto
+    }
+
+    /// How much memory the entries after `id` take, about; `None` if some of
+    /// them are gone.
+    pub fn bytes_after(&self, id: LogId) -> Option<usize> {
+        let skip = usize::try_from(id.checked_sub(self.base.id)?).ok()?;
+        // The fewer are counted: where the log is long, most of it stays.
+        Some(if skip < self.len() / 2 {
+            let before = self.iter().take(skip).map(Entry::weight);
+            self.bytes - before.sum::<usize>()
+        } else {
+            let after = self.entries.from(self.forgotten.saturating_add(skip));
+            after.map(Entry::weight).sum()
+        })
     }
 
     /// Entries from `from` on: at most `count`, and at most `bytes` of them

@@ -103,7 +103,7 @@ fn operate(rng: &mut Rng, log: &mut Log, model: &mut Model) {
                 log.compact(id);
             } else {
                 let (count, bytes) = (rng.below(5), rng.below(300) as usize);
-                log.compact_behind(id, count, bytes);
+                log.compact(log.behind(id, count, bytes));
                 // Of those up to there the last few stay.
                 let upto = model.entries.iter().rev().filter(|entry| entry.id <= id);
                 let mut room = bytes;

@@ -91,6 +91,9 @@ impl Leader {
             .map(|transfer| (transfer.to, transfer.timeout_now_sent));
         transfer.hash(into);
         self.changing.map(Changing::digested).hash(into);
+        for snapshot in &self.sending {
+            snapshot.last.hash(into);
+        }
         for (id, peer) in &self.peers {
             id.hash(into);
             peer.digest(into);

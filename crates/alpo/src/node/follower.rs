@@ -16,7 +16,7 @@ use super::super::bug::Bug;
 use super::super::entry::Entry;
 use super::super::ids::{LogId, Position};
 use super::super::message::{CompareChecksums, Reply, Request};
-use super::installing::{Chunk, Incoming, take_chunk};
+use super::installing::{Chunk, take_chunk};
 use super::server::{RequestContext, Server};
 use super::types::{Event, Fault};
 
@@ -29,7 +29,6 @@ pub(super) struct Follower {
     not_before: Wait,
     /// The disk was asked for a sync, to see how long one takes by now.
     probed: bool,
-    incoming: Option<Incoming>,
 }
 
 /// How long to wait, and then for a round of votes, as disks were when the wait
@@ -123,7 +122,6 @@ impl Follower {
             deadline: Wait::until(deadline),
             not_before: Wait::until(Instant::ZERO),
             probed: false,
-            incoming: None,
         }
     }
 
@@ -173,7 +171,7 @@ impl Follower {
                     bytes: &bytes,
                     total,
                 };
-                let next = take_chunk(&mut self.incoming, server, (context, round), &chunk);
+                let next = take_chunk(server, (context, round), &chunk);
                 let reply = Reply::Installed {
                     last,
                     offset: next.unwrap_or(total),

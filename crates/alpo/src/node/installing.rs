@@ -26,7 +26,9 @@
 //! As long as the state is not there, the sender is told that nothing is
 //! missing but that the snapshot is not in use. It asks again with each
 //! heartbeat, by a chunk without bytes. After a restart nothing of all this is
-//! left, and the leader begins anew.
+//! left, and the leader begins anew. What has arrived stays if this server stands
+//! meanwhile: a moment in which it heard nobody costs no transfer. If it leads
+//! it is given up.
 //!
 //! [`Output::DecodeSnapshot`]: super::Output::DecodeSnapshot
 //! [`Output::Discard`]: super::Output::Discard
@@ -41,20 +43,12 @@ use super::super::ids::Position;
 use super::super::log::Log;
 use super::super::message::Reply;
 use super::super::state::{DecodedSnapshot, ReceivedSnapshot, State};
-use super::server::{Decoding, RequestContext, Server};
+use super::server::{Decoding, Incoming, RequestContext, Server};
 use super::types::{Discarded, Event, Output};
 
 /// The largest snapshot that is taken over, in bytes. A larger one is not
 /// answered.
 pub const MAX_SNAPSHOT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
-
-/// A snapshot that is arriving.
-#[derive(Clone, Debug)]
-pub(super) struct Incoming {
-    last: Position,
-    total: u64,
-    bytes: Vec<u8>,
-}
 
 impl Incoming {
     fn whole(self) -> Snapshot {
@@ -80,7 +74,6 @@ pub(super) struct Chunk<'a> {
 /// Takes a chunk; says which byte comes next, or `None` when all of it is in
 /// use.
 pub(super) fn take_chunk(
-    known: &mut Option<Incoming>,
     server: &mut Server,
     request: (&RequestContext, u64),
     chunk: &Chunk<'_>,
@@ -91,11 +84,12 @@ pub(super) fn take_chunk(
         bytes,
         total,
     } = *chunk;
-    let of_use = |it: &Incoming| it.last == last && it.total == total;
-    if let Some(old) = known.take_if(|it| it.last.id <= server.commit || !of_use(it)) {
-        server.discard(Discarded::Snapshot(old.whole()));
+    let is_needed = last.id > server.commit;
+    let goes_on = |it: &Incoming| is_needed && it.last == last && it.total == total;
+    if !server.incoming.as_ref().is_some_and(goes_on) {
+        server.give_up_incoming();
     }
-    if last.id <= server.commit {
+    if !is_needed {
         return None;
     }
     if total > MAX_SNAPSHOT_BYTES {
@@ -104,7 +98,7 @@ pub(super) fn take_chunk(
     if server.decoding.as_ref().is_some_and(|it| it.last == last) {
         return Some(total);
     }
-    let mut incoming = known.take().unwrap_or_else(|| Incoming {
+    let mut incoming = server.incoming.take().unwrap_or_else(|| Incoming {
         last,
         total,
         bytes: Vec::new(),
@@ -115,7 +109,7 @@ pub(super) fn take_chunk(
     }
     let have = incoming.bytes.len() as u64;
     if have < total || server.decoding.is_some() {
-        *known = Some(incoming);
+        server.incoming = Some(incoming);
     } else {
         server.decode_snapshot(incoming, request);
     }
@@ -123,6 +117,13 @@ pub(super) fn take_chunk(
 }
 
 impl Server {
+    /// What has arrived of a snapshot is of no use.
+    pub(super) fn give_up_incoming(&mut self) {
+        if let Some(incoming) = self.incoming.take() {
+            self.discard(Discarded::Snapshot(incoming.whole()));
+        }
+    }
+
     /// Has the state made of a snapshot that is there as a whole.
     fn decode_snapshot(&mut self, incoming: Incoming, request: (&RequestContext, u64)) {
         let (last, request) = (incoming.last, (*request.0, request.1));

@@ -9,7 +9,7 @@
 //! sure that there is one.
 //!
 //! It sends a follower `AppendEntries` (`replicate`) or, if the log no longer
-//! has what the follower lacks, `InstallSnapshot` in chunks (`send_chunk`).
+//! has what the follower lacks, `InstallSnapshot` in chunks (`sending.rs`).
 //! It steps down when no majority answers for a timeout (`leads_until`;
 //! `CheckQuorum` in etcd).
 
@@ -28,7 +28,7 @@ use super::pending_proposals::PendingProposals;
 use super::progress::{Mode, Progress};
 use super::quorum_rounds::QuorumRounds;
 use super::server::Server;
-use super::types::{Answer, Event, Refusal, StepDownReason};
+use super::types::{Answer, Discarded, Event, Refusal, StepDownReason};
 use super::under_way::{Changing, ChecksumComparison, Transfer};
 
 /// Entries in one request, at most.
@@ -37,6 +37,9 @@ const APPEND_ENTRIES: usize = 1_024;
 #[derive(Clone, Debug)]
 pub(super) struct Leader {
     pub(super) peers: BTreeMap<ServerId, Progress>,
+    /// Snapshots that are not the newest any more and still on their way to
+    /// peers.
+    pub(super) sending: Vec<Snapshot>,
     pub(super) no_op: LogId,
     pub(super) quorum_rounds: QuorumRounds,
     pub(super) pending_proposals: PendingProposals,
@@ -61,10 +64,12 @@ impl Leader {
     /// Becomes the leader: a majority has voted for this server in this term.
     pub(super) fn become_leader(server: &mut Server) -> Self {
         server.hear(server.id(), server.identity.storage);
+        server.give_up_incoming();
         let last = server.log.last().id;
         let time = server.time.max(server.log.last_time().unwrap_or(0));
         let mut leader = Self {
             peers: BTreeMap::new(),
+            sending: Vec::new(),
             no_op: last + 1,
             quorum_rounds: QuorumRounds::new(server.now),
             pending_proposals: PendingProposals::default(),
@@ -351,10 +356,11 @@ impl Leader {
             self.judge_change(server);
             self.heartbeats(server);
         }
+        self.release_snapshots(server);
         let round = self.quorum_rounds.current();
         let more_waits = self.pending_proposals.queue_len() > 0;
         for (id, peer) in &mut self.peers {
-            replicate(server, *id, peer, round);
+            replicate(server, *id, peer, &self.sending, round);
             if more_waits {
                 // It would be sent what waits for its turn, too.
                 peer.pacing.room(&server.config);
@@ -408,6 +414,9 @@ impl Leader {
     /// of their requests.
     pub(super) fn leave(self, server: &mut Server, why: StepDownReason) {
         server.fresh_at = self.fresh_at(server).or(server.fresh_at);
+        for snapshot in self.sending {
+            server.discard(Discarded::Snapshot(snapshot));
+        }
         let leader = server.leader.filter(|leader| *leader != server.id());
         let (waiting, backlog) = self.pending_proposals.abandon();
         for token in waiting {
@@ -460,7 +469,13 @@ impl Leader {
 }
 
 /// Sends `peer` what it lacks, as far as its window allows.
-fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64) {
+fn replicate(
+    server: &mut Server,
+    id: ServerId,
+    peer: &mut Progress,
+    sending: &[Snapshot],
+    round: u64,
+) {
     // It must come back with another disk; until then its heartbeats keep it
     // from standing.
     if peer.set_back {
@@ -468,7 +483,7 @@ fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64)
     }
     loop {
         if let Mode::Installing { .. } = peer.mode {
-            return send_chunk(server, id, peer, round);
+            return peer.send_chunk(server, id, sending, round);
         }
         let may = match &peer.mode {
             Mode::Probing { asked } => !asked,
@@ -512,53 +527,4 @@ fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64)
             Mode::Installing { .. } => {}
         }
     }
-}
-
-/// Sends the next chunk of a snapshot, one at a time, and of the size that the
-/// pace allows: heartbeats go on beside it, and are not to wait behind it.
-fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64) {
-    let Mode::Installing {
-        last,
-        offset,
-        first,
-        asked,
-    } = &mut peer.mode
-    else {
-        return;
-    };
-    let Some(snapshot) = server.snapshot.clone() else {
-        return;
-    };
-    if snapshot.last != *last {
-        // A newer one has taken its place; the peer begins it anew.
-        (*last, *offset, *first, *asked) = (snapshot.last, 0, None, None);
-    }
-    let total = snapshot.bytes.len();
-    let from = usize::try_from(*offset).unwrap_or(usize::MAX).min(total);
-    // Where nothing is missing it only asks whether the peer is done.
-    let room = if from < total {
-        // Also asked while a chunk is on its way: the pace is to know that more
-        // would be sent.
-        peer.pacing.room(&server.config)
-    } else {
-        Some(0)
-    };
-    let Some(room) = room.filter(|_| asked.is_none()) else {
-        return;
-    };
-    // The smallest window may be less than a chunk is ever to be.
-    let whole = server.config.chunk_bytes;
-    let most = room.clamp(whole.div_ceil(8), whole);
-    let to = from.saturating_add(most).min(total);
-    let request = Request::Install {
-        last: snapshot.last,
-        offset: from as u64,
-        bytes: snapshot.bytes[from..to].into(),
-        total: total as u64,
-        round,
-    };
-    let number = server.ask(id, request);
-    peer.pacing.sends(number, to - from, server.now);
-    first.get_or_insert(number);
-    *asked = Some(number);
 }

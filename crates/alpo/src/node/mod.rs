@@ -42,6 +42,7 @@ mod progress;
 mod query;
 mod quorum_rounds;
 mod reads;
+mod sending;
 mod server;
 mod session_ends;
 mod snapshot_schedule;
@@ -73,7 +74,7 @@ pub use types::{
 
 use super::bug::Bug;
 use super::config::Config;
-use super::durable::{Identity, Recovered};
+use super::durable::{Identity, Recovered, Snapshot};
 use super::ids::{ServerId, StorageId};
 use super::log::Log;
 use super::message::{Body, Envelope, Reply, Request, SenderRole};
@@ -152,6 +153,7 @@ impl Node {
             state,
             snapshot,
             encoding: None,
+            incoming: None,
             decoding: None,
             snapshot_wanted: false,
             schedule: SnapshotSchedule::default(),
@@ -390,6 +392,13 @@ impl Node {
         }
     }
 
+    fn snapshot_encoded(&mut self, snapshot: Snapshot) {
+        match &mut self.role {
+            Role::Leader(leader) => leader.snapshot_encoded(&mut self.server, snapshot),
+            Role::Follower(_) | Role::Candidate(_) => self.server.snapshot_encoded(snapshot, &[]),
+        }
+    }
+
     fn snapshot_decoded(&mut self, decoded: DecodedSnapshot) {
         let follows = matches!(self.role, Role::Follower(_));
         self.server.snapshot_decoded(decoded, follows);
@@ -523,7 +532,7 @@ impl Machine for Node {
             Input::ClientRequest { token, ask } => self.client_request(token, ask),
             Input::Closed(peer, storage) => self.closed(peer, storage),
             Input::Compact => self.server.compact_now(),
-            Input::SnapshotEncoded(snapshot) => self.server.snapshot_encoded(snapshot),
+            Input::SnapshotEncoded(snapshot) => self.snapshot_encoded(snapshot),
             Input::SnapshotDecoded(decoded) => self.snapshot_decoded(*decoded),
         }
         self.watch_itself(before);

@@ -47,6 +47,9 @@ pub(super) struct Progress {
     /// What its state was marked with where it was asked for last.
     pub(super) state_checksum: Option<StateChecksum>,
     pub(super) mode: Mode,
+    /// It is brought up to date: it was sent a snapshot, and has not had all
+    /// that a newer one covers since; see `sending.rs`.
+    pub(super) catches_up: bool,
     /// How much may be on its way to it.
     pub(super) pacing: Pacing,
     /// Refusals of requests up to this number tell nothing any more.
@@ -106,6 +109,7 @@ impl Progress {
             version: None,
             state_checksum: None,
             mode: Mode::Probing { asked: false },
+            catches_up: false,
             pacing: Pacing::new(config),
             settled_by: newest,
             set_back: false,
@@ -278,6 +282,7 @@ impl Progress {
             matched,
             next,
             mode,
+            catches_up,
             // What is sent sooner or later is the explorer's choice.
             pacing: _,
             // Rounds decide about reads and leases, and about whether a leader
@@ -295,7 +300,7 @@ impl Progress {
             last_heartbeat_answered: _,
             requests_before: _,
         } = self;
-        (storage, matched, next, set_back).hash(into);
+        (storage, matched, next, set_back, catches_up).hash(into);
         core::mem::discriminant(mode).hash(into);
         match mode {
             Mode::Probing { asked } => asked.hash(into),
@@ -315,12 +320,37 @@ impl Progress {
 
     /// The snapshot that ends at `last` is sent from its first byte.
     pub(super) fn install(&mut self, last: Position) {
+        self.catches_up = true;
         self.mode = Mode::Installing {
             last,
             offset: 0,
             first: None,
             asked: None,
         };
+    }
+
+    /// Whether the peer has a part of the snapshot that ends at `of`, or the
+    /// first part of it is on its way.
+    pub(super) fn is_sent(&self, of: Position) -> bool {
+        let Mode::Installing {
+            last,
+            offset,
+            asked,
+            ..
+        } = &self.mode
+        else {
+            return false;
+        };
+        *last == of && (*offset > 0 || asked.is_some())
+    }
+
+    /// The entry after which the peer needs the log, now or when its snapshot
+    /// is in use.
+    pub(super) const fn needs_after(&self) -> LogId {
+        match &self.mode {
+            Mode::Installing { last, .. } => last.id,
+            Mode::Probing { .. } | Mode::Streaming { .. } => self.matched,
+        }
     }
 
     /// The peer has said to request `number` that it wants byte `wanted` of

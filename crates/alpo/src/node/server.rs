@@ -3,6 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use tenure_core::ids::Term;
@@ -25,11 +26,26 @@ use super::types::{Answer, Discarded, Event, Fault, Output};
 /// A disk whose sync takes longer than so many timeouts is not waited for.
 const LONGEST_SYNC: u32 = 16;
 
+/// How much of the log behind the newest snapshot is kept for peers that are
+/// brought up to date, in thresholds; `sending.rs` says why that is enough.
+const KEPT_THRESHOLDS: usize = 2;
+
 /// A snapshot whose bytes are not there yet.
 #[derive(Clone, Debug)]
 pub(super) struct Encoding {
     /// Its last entry.
     last: Position,
+}
+
+/// A snapshot that is arriving.
+#[derive(Clone, Debug)]
+pub(super) struct Incoming {
+    /// Its last entry.
+    pub(super) last: Position,
+    /// How many bytes it has.
+    pub(super) total: u64,
+    /// Those that are there, from the first on.
+    pub(super) bytes: Vec<u8>,
 }
 
 /// A snapshot of another server whose state is not there yet.
@@ -57,6 +73,8 @@ pub(super) struct Server {
     pub(super) snapshot: Option<Snapshot>,
     /// The one that is being made.
     pub(super) encoding: Option<Encoding>,
+    /// The one of another server that is arriving.
+    pub(super) incoming: Option<Incoming>,
     /// The one of another server whose state is being made.
     pub(super) decoding: Option<Decoding>,
     /// One is to be made as soon as it may be begun, whether it is due or not.
@@ -436,12 +454,12 @@ impl Server {
     }
 
     /// A snapshot is encoded: the disk and peers that need one get it, and old
-    /// entries go.
+    /// entries go; but not those after `needed`, of a leader (`sending.rs`).
     ///
     /// What was applied by then stays committed and in the state, so the
     /// snapshot is as good as on the day it was begun. If one from the leader
     /// has overtaken it, it is of no use any more.
-    pub(super) fn snapshot_encoded(&mut self, snapshot: Snapshot) {
+    pub(super) fn snapshot_encoded(&mut self, snapshot: Snapshot, needed: &[LogId]) {
         let Some(Encoding { last }) = self.encoding.take_if(|it| it.last == snapshot.last) else {
             return self.discard(Discarded::Snapshot(snapshot));
         };
@@ -452,12 +470,28 @@ impl Server {
             let end = self.log.last().id;
             self.disk.stage_snapshot(snapshot, false, end, self.now);
             self.emit(Event::Compacted { upto: last });
-            self.log
-                .compact_behind(last.id, self.config.kept_entries, threshold / 2);
+            self.compact_log(last.id, threshold, needed);
         } else {
             self.discard(Discarded::Snapshot(snapshot));
         }
         self.compact();
+    }
+
+    /// Entries up to `last` go, which the newest snapshot covers. Some stay for
+    /// servers that are a little late, and what peers need that are brought up
+    /// to date stays.
+    fn compact_log(&mut self, last: LogId, threshold: usize, needed: &[LogId]) {
+        let log = &self.log;
+        let usual = log.behind(last, self.config.kept_entries, threshold / 2);
+        let tail = log.bytes_after(last).unwrap_or(0);
+        let most = threshold.saturating_mul(KEPT_THRESHOLDS);
+        let fits = |after: &LogId| {
+            let bytes = log.bytes_after(*after);
+            bytes.is_some_and(|bytes| bytes - tail <= most)
+        };
+        let needed = needed.iter().copied().filter(|after| *after < usual);
+        let upto = needed.filter(fits).min();
+        self.log.compact(upto.unwrap_or(usual));
     }
 
     pub(super) fn ask(&mut self, to: ServerId, request: Request) -> u64 {

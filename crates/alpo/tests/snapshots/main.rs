@@ -1,6 +1,8 @@
 //! When snapshots are taken, and what is kept behind them.
 
-use std::collections::VecDeque;
+mod far;
+mod transfers;
+
 use std::time::Duration;
 
 use tenure_alpo::codec::crc32c_append;
@@ -13,6 +15,8 @@ use tenure_core::Machine;
 use tenure_core::ids::Term;
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Instant, Now, WallTime};
+
+use far::Far;
 
 fn at(seconds: u64) -> Now {
     Now {
@@ -167,145 +171,6 @@ fn a_long_tail_that_waits_makes_no_snapshot_due() {
     assert!((8..=13).contains(&snapshots), "{snapshots} snapshots");
 }
 
-/// Three servers whose network is slow and in order.
-struct Far {
-    now: u64,
-    delay: u64,
-    nodes: Vec<Node>,
-    under_way: VecDeque<(u64, Envelope)>,
-    /// Nothing reaches this server.
-    cut: Option<usize>,
-    chunks: usize,
-    /// What a link carries in a millisecond, and until when the links to each
-    /// server are busy, in microseconds.
-    carries: u64,
-    busy: [u64; 3],
-    /// The longest that a heartbeat was on its way, in milliseconds.
-    slowest: u64,
-}
-
-impl Far {
-    fn new(config: &Config) -> Self {
-        let id = |n: u64| ServerId::new(n).expect("not zero");
-        let members =
-            Membership::bootstrapped((1..=3).map(|n| (id(n), StorageId::from_u128(n.into()))));
-        let blank = State::bootstrapped(Limits::default(), ClockId::default(), members);
-        let node = |n: u64| {
-            let identity = Identity {
-                cluster: ClusterId::from_u128(1),
-                server: id(n),
-                storage: StorageId::from_u128(n.into()),
-            };
-            let rng = Rng::from_seed(n);
-            let (config, recovered) = (config.clone(), Recovered::default());
-            Node::start(config, identity, recovered, blank.clone(), rng, at(0).boot)
-                .expect("no snapshot")
-        };
-        Self {
-            now: 0,
-            delay: 1,
-            nodes: (1..=3).map(node).collect(),
-            under_way: VecDeque::new(),
-            cut: None,
-            chunks: 0,
-            carries: u64::MAX,
-            busy: [0; 3],
-            slowest: 0,
-        }
-    }
-
-    fn step(&mut self, index: usize, act: impl FnOnce(&mut Node, Now)) {
-        let now = Now {
-            boot: Instant::from_nanos(self.now * 1_000_000),
-            wall: WallTime::default(),
-        };
-        let node = &mut self.nodes[index];
-        act(node, now);
-        let mut sent = Vec::new();
-        while let Some(output) = node.poll() {
-            match output {
-                Output::Persist(batch) => node.handle(now, Input::Persisted(batch.number)),
-                Output::EncodeSnapshot(copy) => {
-                    node.handle(now, Input::SnapshotEncoded(copy.encode()));
-                }
-                Output::DecodeSnapshot(received) => {
-                    let decoded = Box::new(received.decode());
-                    node.handle(now, Input::SnapshotDecoded(decoded));
-                }
-                Output::Send { envelope, .. } => {
-                    if let Body::Request {
-                        request: Request::Install { .. },
-                        ..
-                    } = envelope.body
-                    {
-                        self.chunks += 1;
-                    }
-                    sent.push(envelope);
-                }
-                _ => {}
-            }
-        }
-        for envelope in sent {
-            let arrives = self.now + self.delay + self.waits(&envelope);
-            self.under_way.push_back((arrives, envelope));
-        }
-    }
-
-    /// How long a message waits for what was sent before it over its link.
-    fn waits(&mut self, envelope: &Envelope) -> u64 {
-        let bytes = match &envelope.body {
-            Body::Request {
-                request: Request::Install { bytes, .. },
-                ..
-            } => bytes.len() as u64,
-            Body::Request {
-                request: Request::Append { entries, .. },
-                ..
-            } => entries.iter().map(|entry| entry.weight() as u64).sum(),
-            _ => 0,
-        };
-        let busy = &mut self.busy[envelope.to.get() as usize - 1];
-        *busy = (*busy).max(self.now * 1_000) + bytes * 1_000 / self.carries;
-        let waits = (*busy / 1_000).saturating_sub(self.now);
-        if let Body::Request {
-            request: Request::Heartbeat { .. },
-            ..
-        } = envelope.body
-        {
-            self.slowest = self.slowest.max(waits);
-        }
-        waits
-    }
-
-    fn run(&mut self, ms: u64) {
-        for _ in 0..ms {
-            self.now += 1;
-            // Links are in order, each by itself.
-            let under_way = self.under_way.make_contiguous();
-            under_way.sort_by_key(|(at, _)| *at);
-            while self
-                .under_way
-                .front()
-                .is_some_and(|(at, _)| *at <= self.now)
-                && let Some((_, envelope)) = self.under_way.pop_front()
-            {
-                let to = envelope.to.get() as usize - 1;
-                if self.cut != Some(to) {
-                    let storage = StorageId::from_u128(envelope.from.get().into());
-                    let input = Input::Received { envelope, storage };
-                    self.step(to, |node, now| node.handle(now, input));
-                }
-            }
-            for index in 0..3 {
-                let now = Instant::from_nanos(self.now * 1_000_000);
-                if self.nodes[index].deadline().is_some_and(|due| due <= now) {
-                    self.step(index, Node::tick);
-                }
-            }
-        }
-    }
-}
-
 #[test]
 fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
     let mut far = Far::new(&Config {
@@ -317,7 +182,7 @@ fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
     far.run(5_000);
     let leader = far.nodes.iter().position(Node::is_ready).expect("a leader");
     let late = (leader + 1) % 3;
-    far.cut = Some(late);
+    far.cut = vec![late];
     let open = |token| Input::ClientRequest {
         token,
         ask: ClientRequest::Open(OpenSession::unowned(u64::MAX)),
@@ -330,7 +195,7 @@ fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
     let snapshot = far.nodes[leader].snapshot().expect("one").bytes.len();
     assert!(snapshot > 20_000, "{snapshot}");
     // Slower than two heartbeats there and back.
-    far.cut = None;
+    far.cut.clear();
     far.delay = 110;
     far.run(60_000);
     let upto = far.nodes[leader].commit();
@@ -544,7 +409,7 @@ fn heartbeats_are_in_time_beside_a_snapshot_on_a_slow_link() {
     far.run(5_000);
     let leader = far.nodes.iter().position(Node::is_ready).expect("a leader");
     let late = (leader + 1) % 3;
-    far.cut = Some(late);
+    far.cut = vec![late];
     let ask = |far: &mut Far, token, ask| {
         let input = Input::ClientRequest { token, ask };
         far.step(leader, |node, now| node.handle(now, input));
@@ -566,9 +431,9 @@ fn heartbeats_are_in_time_beside_a_snapshot_on_a_slow_link() {
     }
     let snapshot = far.nodes[leader].snapshot().expect("one").bytes.len();
     assert!(snapshot > 3_000_000, "{snapshot}");
-    far.carries = 2_500;
+    far.carries = vec![2_500; 3];
     far.run(500);
-    (far.cut, far.slowest) = (None, 0);
+    (far.cut, far.slowest) = (Vec::new(), 0);
     let began = far.now;
     // The leadership finds out what the link carries.
     far.run(1_000);
