@@ -395,10 +395,9 @@ fn a_snapshot_that_is_asked_for_while_another_waits_for_the_disk_is_taken_later(
     assert_eq!(node.snapshot().map(|it| it.last.id), Some(2));
 }
 
-/// A chunk of 512 KiB takes 210 ms over 20 Mbit/s, and heartbeats wait behind
-/// it.
-#[test]
-fn heartbeats_are_in_time_beside_a_snapshot_on_a_slow_link() {
+/// Three servers of which one was away, with a state of more than 3 MB; which
+/// one leads, and which was away.
+fn with_large_state() -> (Far, usize, usize) {
     let mut far = Far::new(&Config {
         timeout: Duration::from_millis(250),
         heartbeat: Duration::from_millis(50),
@@ -407,30 +406,21 @@ fn heartbeats_are_in_time_beside_a_snapshot_on_a_slow_link() {
         ..Config::default()
     });
     far.run(5_000);
-    let leader = far.nodes.iter().position(Node::is_ready).expect("a leader");
+    let leader = far.leader().expect("a leader");
     let late = (leader + 1) % 3;
     far.cut = vec![late];
-    let ask = |far: &mut Far, token, ask| {
-        let input = Input::ClientRequest { token, ask };
-        far.step(leader, |node, now| node.handle(now, input));
-        far.run(5);
-    };
-    let open = ClientRequest::Open(OpenSession::unowned(u64::MAX));
-    ask(&mut far, 1, open);
-    let session = far.nodes[leader].state().applied().id;
-    for serial in 1..=100 {
-        let operation = Operation::Append(vec![7; 50_000].into());
-        let command = Command {
-            session,
-            serial,
-            outstanding: serial,
-            operation,
-        };
-        let command = ClientRequest::Command(command, OwnershipProof::NONE);
-        ask(&mut far, 1 + serial, command);
-    }
+    far.open();
+    far.append(500, 10_000, 50_000);
     let snapshot = far.nodes[leader].snapshot().expect("one").bytes.len();
     assert!(snapshot > 3_000_000, "{snapshot}");
+    (far, leader, late)
+}
+
+/// A chunk of 512 KiB takes 210 ms over 20 Mbit/s, and heartbeats wait behind
+/// it.
+#[test]
+fn heartbeats_are_in_time_beside_a_snapshot_on_a_slow_link() {
+    let (mut far, leader, late) = with_large_state();
     far.carries = vec![2_500; 3];
     far.run(500);
     (far.cut, far.slowest) = (Vec::new(), 0);
@@ -438,7 +428,7 @@ fn heartbeats_are_in_time_beside_a_snapshot_on_a_slow_link() {
     // The leadership finds out what the link carries.
     far.run(1_000);
     let at_first = std::mem::take(&mut far.slowest);
-    while far.nodes[late].state().applied() != far.nodes[leader].state().applied() {
+    while far.lag(late) > 0 {
         far.run(10);
         assert!(far.now < began + 10_000, "most of the link is not used");
     }
@@ -448,6 +438,21 @@ fn heartbeats_are_in_time_beside_a_snapshot_on_a_slow_link() {
         at_first < 200 && slowest < 150,
         "{at_first} ms, {slowest} ms"
     );
+}
+
+/// There is one chunk in each round trip, so the first ones' size would make a
+/// snapshot of 3 MB take 50 of them.
+#[test]
+fn over_a_long_link_chunks_become_larger() {
+    let (mut far, _, late) = with_large_state();
+    far.delay = 40;
+    far.run(500);
+    far.cut.clear();
+    let began = far.now;
+    while far.lag(late) > 0 {
+        far.run(10);
+        assert!(far.now < began + 2_000, "{} chunks so far", far.chunks);
+    }
 }
 
 /// Servers apply the same entries, and would all be busy at the same time; with
