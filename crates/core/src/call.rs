@@ -1,14 +1,64 @@
-//! A call to a store as a machine sees it: which one, and how it failed.
+//! A call to a store as a machine sees it: which one, until when its answer is
+//! awaited, how it failed, and how long to wait before the next.
+//!
+//! All machines that call stores go by this one patience. An answer that comes
+//! when its call is given up, or one of an earlier call, is nobody's: its
+//! number is awaited no more.
 
 use alloc::sync::Arc;
 use core::fmt;
+use core::time::Duration;
 
 use crate::cas::Reading;
 use crate::ids::Key;
+use crate::time::Instant;
 
 /// Ties an answer to its question.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Call(pub u64);
+
+/// Numbers the calls of one machine.
+#[derive(Clone, Debug, Default)]
+pub struct Calls {
+    last: u64,
+}
+
+impl Calls {
+    /// The next call, asked at `now` and awaited for `within`.
+    pub fn begin(&mut self, now: Instant, within: Duration) -> Pending {
+        self.last += 1;
+        Pending {
+            call: Call(self.last),
+            asked: now,
+            give_up_at: now.after(within),
+        }
+    }
+}
+
+/// A call whose answer is awaited.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending {
+    /// Which.
+    pub call: Call,
+    /// Since when.
+    pub asked: Instant,
+    /// Until when. What it was to do may happen later all the same.
+    pub give_up_at: Instant,
+}
+
+impl Pending {
+    /// Whether its answer is awaited no more.
+    pub fn is_given_up(&self, now: Instant) -> bool {
+        now >= self.give_up_at
+    }
+}
+
+/// The pause after so many failures in a row: `least`, doubled each time, and
+/// at most `most`.
+pub fn back_off(least: Duration, in_a_row: u32, most: Duration) -> Duration {
+    let doubled = 1u32 << in_a_row.saturating_sub(1).min(8);
+    least.saturating_mul(doubled).min(most)
+}
 
 /// How a store call failed, by what may be concluded from it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -70,6 +120,17 @@ impl Failure {
             FailureClass::Conflict,
             "the session that holds the election is over",
         )
+    }
+
+    /// How long to wait before the next call, after so many failures in a row:
+    /// an eighth of the interval, doubled each time, at most an interval; at
+    /// most a lease where a person must do something first.
+    pub fn pause(&self, in_a_row: u32, interval: Duration, lease: Duration) -> Duration {
+        let most = match self.class {
+            FailureClass::Broken => lease,
+            FailureClass::Conflict | FailureClass::Unavailable | FailureClass::Unknown => interval,
+        };
+        back_off(interval / 8, in_a_row, most)
     }
 
     /// The time for an answer has passed.

@@ -11,7 +11,7 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use tenure_core::call::{Call, Failure, FailureClass};
+use tenure_core::call::{Call, Calls, Failure, FailureClass, Pending, back_off};
 use tenure_core::cas::{Reading, Register};
 use tenure_core::ids::{Key, LeaderId, Name, Term};
 use tenure_core::machine::Machine;
@@ -38,13 +38,13 @@ pub struct Observer {
     renewals: bool,
     watch_up: bool,
     stopped: bool,
-    pending: Option<(Call, Instant)>,
+    pending: Option<Pending>,
     read_at: Instant,
     /// The pause before the next poll, as learnt so far.
     pause: Duration,
     renewed_at: Option<Instant>,
     failures: u32,
-    last_call: u64,
+    calls: Calls,
     reported: Option<Option<(Term, LeaderId)>>,
     /// The fall of the register that was told last.
     fell: Option<TermRegression>,
@@ -74,7 +74,7 @@ impl Observer {
             pause: PAUSE_MIN,
             renewed_at: None,
             failures: 0,
-            last_call: 0,
+            calls: Calls::default(),
             reported: None,
             fell: None,
             outputs: VecDeque::new(),
@@ -94,7 +94,7 @@ impl Observer {
     }
 
     fn answer(&mut self, call: Call, result: Result<Reading, Failure>) {
-        let Some((_, asked)) = self.pending.take_if(|(pending, _)| *pending == call) else {
+        let Some(Pending { asked, .. }) = self.pending.take_if(|it| it.call == call) else {
             return;
         };
         match result {
@@ -170,9 +170,7 @@ impl Observer {
 
     fn failed(&mut self, failure: Failure) {
         self.failures = self.failures.saturating_add(1);
-        let pause = PAUSE_MIN
-            .saturating_mul(1 << (self.failures - 1).min(8))
-            .min(PAUSE_MAX);
+        let pause = back_off(PAUSE_MIN, self.failures, PAUSE_MAX);
         self.read_at = self.now.boot.after(pause);
         let in_a_row = self.failures;
         self.outputs
@@ -204,21 +202,17 @@ impl Observer {
             return;
         }
         let now = self.now.boot;
-        if self
-            .pending
-            .is_some_and(|(_, asked)| now >= asked.after(READ_TIMEOUT))
-        {
+        if self.pending.is_some_and(|it| it.is_given_up(now)) {
             self.pending = None;
             self.failed(Failure::no_answer());
         }
         if self.pending.is_none() && now >= self.look_at() {
-            self.last_call += 1;
-            let call = Call(self.last_call);
-            self.pending = Some((call, now));
+            let pending = self.calls.begin(now, READ_TIMEOUT);
+            self.pending = Some(pending);
             self.read_at = Instant::MAX;
             let key = self.key.clone();
             self.outputs.push_back(Output::Read {
-                call,
+                call: pending.call,
                 key,
                 within: READ_TIMEOUT,
             });
@@ -274,9 +268,7 @@ impl Machine for Observer {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        Some(
-            self.pending
-                .map_or_else(|| self.look_at(), |(_, asked)| asked.after(READ_TIMEOUT)),
-        )
+        let look_at = || self.look_at();
+        Some(self.pending.map_or_else(look_at, |it| it.give_up_at))
     }
 }

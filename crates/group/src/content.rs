@@ -47,12 +47,12 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::time::Duration;
 
-use tenure_core::call::{Call, Failure, FailureClass};
+use tenure_core::call::{Call, Failure, FailureClass, Pending};
 use tenure_core::cas::{Bytes, Expect, Reading};
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::Instant;
 
-use super::context::{Context, Pending};
+use super::context::Context;
 use super::edit::Draft;
 use super::types::KeyPage;
 use super::view::{MARKS_MAX, SERIALS, View};
@@ -160,7 +160,7 @@ impl Uploads {
                     item.stage = Stage::Reading(context.read(context.keys.content(digest)));
                 }
                 Stage::Reading(pending) | Stage::Writing(pending, _)
-                    if context.now >= pending.give_up_at =>
+                    if pending.is_given_up(context.now) =>
                 {
                     item.fail(context, &mut self.failures, &Failure::no_answer());
                 }
@@ -352,11 +352,11 @@ impl Collector {
             Look::At(at) if context.now >= at => {
                 self.look = Look::Page(context.page(self.after.clone()));
             }
-            Look::Page(pending) if context.now >= pending.give_up_at => self.look_later(context),
+            Look::Page(pending) if pending.is_given_up(context.now) => self.look_later(context),
             _ => {}
         }
         if let Some((_, pending)) = &self.deleting
-            && context.now >= pending.give_up_at
+            && pending.is_given_up(context.now)
         {
             self.delete_again(context);
         }

@@ -4,7 +4,7 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use tenure_core::call::{Call, Failure, FailureClass};
+use tenure_core::call::{Calls, Failure, Pending};
 use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::rng::Rng;
@@ -12,14 +12,6 @@ use tenure_core::time::{Instant, Now};
 
 use super::types::{Event, Output};
 use super::{Bug, Config, Keys, NodeId};
-
-/// A call whose answer is awaited.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pending {
-    pub(super) call: Call,
-    pub(super) asked: Instant,
-    pub(super) give_up_at: Instant,
-}
 
 /// What all parts share.
 #[derive(Clone, Debug)]
@@ -34,7 +26,7 @@ pub(super) struct Context {
     pub(super) watch_up: bool,
     /// Whether trouble was told, and not yet that it is over.
     pub(super) troubled: bool,
-    last_call: u64,
+    calls: Calls,
     pub(super) outputs: VecDeque<Output>,
 }
 
@@ -48,7 +40,7 @@ impl Context {
             now: now.boot,
             watch_up: false,
             troubled: false,
-            last_call: 0,
+            calls: Calls::default(),
             outputs: VecDeque::new(),
         }
     }
@@ -68,13 +60,8 @@ impl Context {
     /// A call that is awaited for an interval. The store is given nine tenths
     /// of it: one that gives up says why, and that is heard in time.
     fn pending(&mut self) -> (Pending, Duration) {
-        self.last_call += 1;
         let interval = self.config.interval;
-        let pending = Pending {
-            call: Call(self.last_call),
-            asked: self.now,
-            give_up_at: self.now.after(interval),
-        };
+        let pending = self.calls.begin(self.now, interval);
         (pending, interval / 10 * 9)
     }
 
@@ -145,19 +132,13 @@ impl Context {
         pending
     }
 
-    /// Tells of a failure and says how long to wait: an eighth of the
-    /// interval, doubled each time, at most an interval; at most a lease
-    /// where a person must do something first.
+    /// Tells of a failure and says how long to wait.
     pub(super) fn trouble(&mut self, failure: &Failure, in_a_row: u32) -> Duration {
-        let most = match failure.class {
-            FailureClass::Broken => self.config.lease,
-            _ => self.config.interval,
-        };
+        let pause = failure.pause(in_a_row, self.config.interval, self.config.lease);
         let failure = failure.clone();
         self.troubled = true;
         self.event(Event::Trouble { failure, in_a_row });
-        let doubled = 1u32 << in_a_row.saturating_sub(1).min(8);
-        (self.config.interval / 8).saturating_mul(doubled).min(most)
+        pause
     }
 
     /// At most 10 % of the lease, so that nodes that judge do not stampede.

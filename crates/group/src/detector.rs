@@ -19,13 +19,13 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use tenure_core::call::{Call, Failure, FailureClass};
+use tenure_core::call::{Call, Failure, FailureClass, Pending};
 use tenure_core::cas::{Expect, Reading, Register};
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::Instant;
 
 use super::codec::NUMBER_MAX;
-use super::context::{Context, Pending};
+use super::context::Context;
 use super::heartbeat::Heartbeat;
 use super::view::{Member, View};
 use super::{Bug, NodeId, Plant};
@@ -475,7 +475,7 @@ impl FailureDetector {
     /// Does what time has made due.
     pub(super) fn advance(&mut self, context: &mut Context, view: &View) {
         let now = context.now;
-        if self.list.is_some_and(|pending| now >= pending.give_up_at) {
+        if self.list.is_some_and(|pending| pending.is_given_up(now)) {
             self.list = None;
             self.failed(context, &Failure::no_answer());
         }
@@ -511,11 +511,11 @@ impl FailureDetector {
                 self.set(id, Stage::Confirming(pending));
             }
             (Stage::Confirming(pending) | Stage::Declaring(pending), _)
-                if now >= pending.give_up_at =>
+                if pending.is_given_up(now) =>
             {
                 self.doubt_again(context, id, &Failure::no_answer());
             }
-            (Stage::Deleting(pending), _) if now >= pending.give_up_at => {
+            (Stage::Deleting(pending), _) if pending.is_given_up(now) => {
                 self.peers.remove(&id);
             }
             (Stage::Condemned { bury_at }, HeartbeatState::Dead { version })

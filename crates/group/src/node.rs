@@ -20,7 +20,7 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
-use tenure_core::call::{Call, Failure};
+use tenure_core::call::{Call, Failure, Pending};
 use tenure_core::cas::Bytes;
 use tenure_core::ids::{Key, Name, Version};
 use tenure_core::machine::Machine;
@@ -29,7 +29,7 @@ use tenure_core::time::{Instant, Now};
 use tenure_election::Grant;
 
 use super::content::{Collector, Uploads};
-use super::context::{Context, Pending};
+use super::context::Context;
 use super::detector::FailureDetector;
 use super::edit::Refusal;
 use super::heartbeat::STATUS_BYTES_MAX;
@@ -438,7 +438,7 @@ impl Node {
                 }
             }
             // If it cannot be deleted, those who stay will.
-            Stage::Deleting(Some(pending)) if self.context.now >= pending.give_up_at => self.stop(),
+            Stage::Deleting(Some(pending)) if pending.is_given_up(self.context.now) => self.stop(),
             _ => {}
         }
     }

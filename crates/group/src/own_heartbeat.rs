@@ -13,13 +13,13 @@
 
 use alloc::collections::VecDeque;
 
-use tenure_core::call::{Call, Failure, FailureClass};
+use tenure_core::call::{Call, Failure, FailureClass, Pending};
 use tenure_core::cas::{Bytes, Expect, Reading};
 use tenure_core::ids::Version;
 use tenure_core::time::Instant;
 use tenure_election::Grant;
 
-use super::context::{Context, Pending};
+use super::context::Context;
 use super::heartbeat::Heartbeat;
 use super::types::{Event, Why};
 use super::{Bug, NodeId};
@@ -294,11 +294,11 @@ impl OwnHeartbeat {
 
     pub(super) fn advance(&mut self, context: &mut Context) {
         match self.stage {
-            Stage::Writing(pending) if context.now >= pending.give_up_at => {
+            Stage::Writing(pending) if pending.is_given_up(context.now) => {
                 self.failed(context, &Failure::no_answer());
                 self.stage = Stage::Reading(context.read(context.keys.heartbeat(context.me)));
             }
-            Stage::Reading(pending) if context.now >= pending.give_up_at => {
+            Stage::Reading(pending) if pending.is_given_up(context.now) => {
                 let at = self.failed(context, &Failure::no_answer());
                 self.stage = Stage::Unread { at };
             }

@@ -31,13 +31,13 @@ use alloc::collections::VecDeque;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
 
-use tenure_core::call::{Call, Failure, FailureClass};
+use tenure_core::call::{Call, Failure, FailureClass, Pending};
 use tenure_core::cas::{Bytes, Expect, Reading, Register};
 use tenure_core::ids::Version;
 use tenure_core::time::Instant;
 
 use super::content::Uploads;
-use super::context::{Context, Pending};
+use super::context::Context;
 use super::edit::{Draft, Refusal, Request};
 use super::types::Event;
 use super::view::{SERIALS, View};
@@ -577,7 +577,7 @@ impl ViewSync {
 
     pub(super) fn advance(&mut self, context: &mut Context) {
         let pending = self.pending.as_ref().map(Op::pending);
-        if pending.is_some_and(|pending| context.now >= pending.give_up_at) {
+        if pending.is_some_and(|pending| pending.is_given_up(context.now)) {
             let was_write = matches!(self.pending.take(), Some(Op::Write(..)));
             self.failed(context, &Failure::no_answer());
             if was_write {

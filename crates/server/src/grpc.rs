@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::vec;
 
-use tenure_alpo::{ClientRequest, Operation, Query, SessionId};
+use tenure_alpo::{ClientRequest, Query, SessionId};
 use tenure_api::v1::cluster_server::Cluster;
 use tenure_api::v1::log_server::Log;
 use tenure_api::v1::pipeline_server::Pipeline;
@@ -17,7 +17,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::account::{CallerAccount, FlowControl, Pipelined, Reserved, StreamKind};
-use super::audit::Entry;
+use super::authorization::{Asks, Authorized};
 use super::caller_proof::CallerProof;
 use super::errors::{busy, invalid};
 use super::grpc_body::{DecodedMessages, GrpcBody, MESSAGE_BYTES};
@@ -51,11 +51,18 @@ const REFUSED_WORK: usize = 16;
 /// until then it shares its values with the state.
 const PAGE_BYTES: usize = 128 * 1024;
 
-/// What was asked, and by whom: `listen` has noted that.
-fn taken<T>(request: Request<T>) -> Result<(Caller, T), Status> {
+/// Who asks: `listen` has noted that.
+fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get::<Caller>().cloned();
-    let caller = caller.ok_or_else(|| Status::internal("internal error: the caller is missing"))?;
-    Ok((caller, request.into_inner()))
+    caller.ok_or_else(|| Status::internal("internal error: the caller is missing"))
+}
+
+impl ServerHandle {
+    /// What is asked, if its caller may ask it.
+    fn taken<Q: Asks>(&self, request: Request<Q>) -> Result<Authorized<Q>, Status> {
+        let caller = caller(&request)?;
+        Authorized::of(caller, request.into_inner(), &self.shared.audit).map_err(status)
+    }
 }
 
 /// `listen` finds the messages there, and not in the stream.
@@ -81,40 +88,36 @@ impl Registers for ServerHandle {
         &self,
         request: Request<v1::ReadRequest>,
     ) -> Result<Response<v1::ReadResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(Self::read(self, &caller, request).await)
+        respond(Self::read(self, self.taken(request)?).await)
     }
 
     async fn compare_and_swap(
         &self,
         request: Request<v1::CompareAndSwapRequest>,
     ) -> Result<Response<v1::CompareAndSwapResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(Self::compare_and_swap(self, &caller, request).await)
+        respond(Self::compare_and_swap(self, self.taken(request)?).await)
     }
 
     async fn delete(
         &self,
         request: Request<v1::DeleteRequest>,
     ) -> Result<Response<v1::DeleteResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(Self::delete(self, &caller, request).await)
+        respond(Self::delete(self, self.taken(request)?).await)
     }
 
     async fn list(
         &self,
         request: Request<v1::ListRequest>,
     ) -> Result<Response<v1::ListResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(Self::list(self, &caller, request).await)
+        respond(Self::list(self, self.taken(request)?).await)
     }
 
     async fn watch(
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let (caller, request) = taken(request)?;
-        let news = Self::watch(self, caller, request).await.map_err(status)?;
+        let asked = self.taken(request)?;
+        let news = Self::watch(self, asked).await.map_err(status)?;
         let messages = tokio_stream::StreamExt::map(news, |it| it.map_err(status));
         Ok(stream(StreamKind::News, messages))
     }
@@ -128,25 +131,22 @@ impl Log for ServerHandle {
         &self,
         request: Request<v1::AppendRequest>,
     ) -> Result<Response<v1::AppendResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(Self::append(self, &caller, request).await)
+        respond(Self::append(self, self.taken(request)?).await)
     }
 
     async fn read(
         &self,
         request: Request<v1::ReadLogRequest>,
     ) -> Result<Response<v1::ReadLogResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(self.read_log(&caller, request).await)
+        respond(Self::read_log(self, self.taken(request)?).await)
     }
 
     async fn tail(
         &self,
         request: Request<v1::TailRequest>,
     ) -> Result<Response<Self::TailStream>, Status> {
-        let (caller, request) = taken(request)?;
-        let tail = Self::tail(self, caller, request.from).await;
-        let tail = tail.map_err(status)?;
+        let asked = self.taken(request)?;
+        let tail = Self::tail(self, asked).await.map_err(status)?;
         let messages = tokio_stream::StreamExt::map(tail, |it| it.map_err(status));
         Ok(stream(StreamKind::Bulk, messages))
     }
@@ -158,42 +158,35 @@ impl Sessions for ServerHandle {
         &self,
         request: Request<v1::OpenSessionRequest>,
     ) -> Result<Response<v1::OpenSessionResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(Self::open(self, &caller, request).await)
+        respond(Self::open(self, self.taken(request)?).await)
     }
 
     async fn keep_alive(
         &self,
         request: Request<v1::KeepAliveRequest>,
     ) -> Result<Response<v1::KeepAliveResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        let done = self.session(&caller, request.numbered, Operation::KeepAlive);
-        respond(done.await.map(|()| v1::KeepAliveResponse {}))
+        respond(Self::keep_alive(self, self.taken(request)?).await)
     }
 
     async fn close(
         &self,
         request: Request<v1::CloseSessionRequest>,
     ) -> Result<Response<v1::CloseSessionResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        let done = self.session(&caller, request.numbered, Operation::Close);
-        respond(done.await.map(|()| v1::CloseSessionResponse {}))
+        respond(Self::close(self, self.taken(request)?).await)
     }
 
     async fn list(
         &self,
         request: Request<v1::ListSessionsRequest>,
     ) -> Result<Response<v1::ListSessionsResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(self.list_sessions(&caller, request).await)
+        respond(Self::list_sessions(self, self.taken(request)?).await)
     }
 
     async fn end(
         &self,
         request: Request<v1::EndSessionRequest>,
     ) -> Result<Response<v1::EndSessionResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(self.end_session(&caller, request).await)
+        respond(Self::end_session(self, self.taken(request)?).await)
     }
 }
 
@@ -205,64 +198,57 @@ impl Cluster for ServerHandle {
         &self,
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(Self::status(self, &caller, request).await)
+        respond(Self::status(self, self.taken(request)?).await)
     }
 
     async fn add_member(
         &self,
         request: Request<v1::AddMemberRequest>,
     ) -> Result<Response<v1::MembersResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(Self::add_member(self, &caller, request).await)
+        respond(Self::add_member(self, self.taken(request)?).await)
     }
 
     async fn promote_member(
         &self,
         request: Request<v1::PromoteMemberRequest>,
     ) -> Result<Response<v1::MembersResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(Self::promote_member(self, &caller, request).await)
+        respond(Self::promote_member(self, self.taken(request)?).await)
     }
 
     async fn remove_member(
         &self,
         request: Request<v1::RemoveMemberRequest>,
     ) -> Result<Response<v1::MembersResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(Self::remove_member(self, &caller, request).await)
+        respond(Self::remove_member(self, self.taken(request)?).await)
     }
 
     async fn transfer(
         &self,
         request: Request<v1::TransferRequest>,
     ) -> Result<Response<v1::TransferResponse>, Status> {
-        let (caller, request) = taken(request)?;
-        respond(Self::transfer(self, &caller, request.to).await)
+        respond(Self::transfer(self, self.taken(request)?).await)
     }
 
     async fn snapshot(
         &self,
         request: Request<v1::SnapshotRequest>,
     ) -> Result<Response<v1::SnapshotResponse>, Status> {
-        let (caller, _) = taken(request)?;
-        respond(Self::snapshot(self, &caller).await)
+        respond(Self::snapshot(self, self.taken(request)?).await)
     }
 
     async fn metrics(
         &self,
         request: Request<v1::MetricsRequest>,
     ) -> Result<Response<v1::MetricsResponse>, Status> {
-        let (caller, _) = taken(request)?;
-        respond(Self::metrics(self, &caller).await)
+        respond(Self::metrics(self, self.taken(request)?).await)
     }
 
     async fn backup(
         &self,
         request: Request<v1::BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
-        let (caller, _) = taken(request)?;
-        let parts = Self::backup(self, &caller).await.map_err(status)?;
+        let asked = self.taken(request)?;
+        let parts = Self::backup(self, asked).await.map_err(status)?;
         let parts = parts.map(|part| Ok(v1::BackupResponse { part }));
         Ok(stream(StreamKind::Bulk, tokio_stream::iter(parts)))
     }
@@ -280,7 +266,7 @@ impl Pipeline for ServerHandle {
         let body = request.extensions().get().and_then(GrpcBody::take);
         let body = body.ok_or_else(|| Status::internal("internal error: the body is missing"))?;
         let requests = DecodedMessages::new(body, MESSAGE_BYTES);
-        let (caller, _) = taken(request)?;
+        let caller = caller(&request)?;
         // A caller that is not known at all is turned away; what each request
         // needs is asked when it comes.
         caller.granted().map_err(status)?;
@@ -455,10 +441,11 @@ impl Exchange {
         granted: &Result<Granted, v1::Error>,
         proof: Result<CallerProof, v1::Error>,
     ) -> Result<Event, v1::Error> {
-        let entry = audited(&self.handle, &self.caller, request.what.as_ref());
+        let (audit, what) = (&self.handle.shared.audit, request.what.as_ref());
+        let entry = what.and_then(|what| what.noted(audit, &self.caller));
         let ask = match request.what {
             Some(what) => granted.as_ref().map_err(Clone::clone).and_then(|granted| {
-                granted.may_ask(&what)?;
+                granted.may(what.need())?;
                 let ask = translate::pipelined(what, &proof?)?;
                 Ok((has_room(&self.place, &self.caller, ask)?, granted.quota()))
             }),
@@ -501,24 +488,6 @@ fn asks_as<'a>(
             Some(v1::command::Operation::Close(_)) => None,
             _ => Some((granted, command.session)),
         },
-        _ => None,
-    }
-}
-
-/// What is to be noted of a request, if it changes a leadership.
-fn audited(
-    handle: &ServerHandle,
-    caller: &Caller,
-    what: Option<&v1::request::What>,
-) -> Option<Entry> {
-    let Some(v1::request::What::Command(command)) = what else {
-        return None;
-    };
-    match &command.operation {
-        Some(v1::command::Operation::Swap(swap)) => handle.shared.audit.begin_swap(caller, swap),
-        Some(v1::command::Operation::Delete(delete)) => {
-            handle.shared.audit.begin_delete(caller, &delete.key)
-        }
         _ => None,
     }
 }

@@ -21,8 +21,7 @@ use axum::Extension;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequestParts, Path, State};
-use axum::http::request::Parts;
+use axum::extract::{FromRequest, FromRequestParts, Path, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -33,11 +32,12 @@ use tenure_runtime::error::cut;
 use tokio_stream::StreamExt as _;
 
 use super::account::StreamKind;
+use super::authorization::{Asks, Authorized};
 use super::errors::{error, invalid};
 use super::handle::ServerHandle;
 use super::objects::Objects;
+use super::steps::{Step, Steps};
 use super::tokens::Caller;
-use tenure_alpo::Operation;
 
 /// The largest request that is read.
 pub(super) const BODY_MAX: usize = 4 * 1024 * 1024;
@@ -110,7 +110,8 @@ async fn metrics(
     State(handle): State<ServerHandle>,
     Extension(caller): CallerExtension,
 ) -> Response {
-    let text = match ServerHandle::metrics(&handle, &caller).await {
+    let asked = authorized(&handle, &caller, v1::MetricsRequest {});
+    let text = match async { handle.metrics(asked?).await }.await {
         Ok(metrics) => metrics.text,
         Err(error) => return failed(error),
     };
@@ -123,11 +124,8 @@ async fn status(
     Extension(caller): CallerExtension,
     body: BodyResult,
 ) -> Response {
-    let request = match parse(&body) {
-        Ok(request) => request,
-        Err(error) => return failed(error),
-    };
-    let status = match ServerHandle::status(&handle, &caller, request).await {
+    let asked = parse(&body).and_then(|request| authorized(&handle, &caller, request));
+    let status = match async { handle.status(asked?).await }.await {
         Ok(status) => status,
         Err(error) => return failed(error),
     };
@@ -188,8 +186,10 @@ pub(super) fn failed(error: v1::Error) -> Response {
     response
 }
 
-fn respond<T: serde::Serialize>(result: Result<T, v1::Error>) -> Response {
-    match result.map(|response| serde_json::to_value(&response)) {
+async fn respond<T: serde::Serialize>(
+    call: impl Future<Output = Result<T, v1::Error>>,
+) -> Response {
+    match call.await.map(|response| serde_json::to_value(&response)) {
         Ok(Ok(value)) => answer(StatusCode::OK, &value),
         Ok(Err(why)) => failed(invalid(why.to_string())),
         Err(error) => failed(error),
@@ -227,10 +227,18 @@ fn parse<T: DeserializeOwned>(body: &BodyResult) -> Result<T, v1::Error> {
 }
 
 /// Messages of a stream, an object a line.
-fn lines<T: serde::Serialize + Send + 'static>(
+async fn lines<T>(
     streams: StreamKind,
-    messages: impl tokio_stream::Stream<Item = Result<T, v1::Error>> + Send + 'static,
-) -> Response {
+    call: impl Future<Output = Result<Steps<T>, v1::Error>>,
+) -> Response
+where
+    T: Step + Unpin,
+    T::Message: serde::Serialize + Send,
+{
+    let messages = match call.await {
+        Ok(messages) => messages,
+        Err(error) => return failed(error),
+    };
     let lines = messages.map(|message| {
         let value = match message {
             Ok(message) => serde_json::to_value(&message).unwrap_or_default(),
@@ -247,56 +255,71 @@ fn lines<T: serde::Serialize + Send + 'static>(
     response
 }
 
-/// Which call of a service. A path that is no text leads nowhere; left to the
-/// HTTP library it would be answered in another way than all other errors.
-struct CallName(String);
-
-impl<S: Send + Sync> FromRequestParts<S> for CallName {
-    type Rejection = Response;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
-        match Path::from_request_parts(parts, state).await {
-            Ok(Path(call)) => Ok(Self(call)),
-            Err(_) => Err(nowhere(parts.uri.clone()).await),
-        }
-    }
-}
-
 /// Who calls, as `listen` has noted it.
 type CallerExtension = Extension<Caller>;
 
-async fn registers(
-    State(handle): State<ServerHandle>,
-    Extension(caller): CallerExtension,
-    CallName(call): CallName,
+/// What is asked, if its caller may ask it.
+fn authorized<Q: Asks>(
+    handle: &ServerHandle,
+    caller: &Caller,
+    request: Q,
+) -> Result<Authorized<Q>, v1::Error> {
+    Authorized::of(caller.clone(), request, &handle.shared.audit)
+}
+
+/// A call of a service, as it has come.
+struct Incoming {
+    handle: ServerHandle,
+    caller: Caller,
+    call: String,
     body: BodyResult,
-) -> Response {
-    match call.as_str() {
-        "read" => match parse(&body) {
-            Ok(request) => respond(ServerHandle::read(&handle, &caller, request).await),
-            Err(error) => failed(error),
-        },
-        "compare_and_swap" => match parse(&body) {
-            Ok(request) => respond(ServerHandle::compare_and_swap(&handle, &caller, request).await),
-            Err(error) => failed(error),
-        },
-        "delete" => match parse(&body) {
-            Ok(request) => respond(ServerHandle::delete(&handle, &caller, request).await),
-            Err(error) => failed(error),
-        },
-        "list" => match parse(&body) {
-            Ok(request) => respond(ServerHandle::list(&handle, &caller, request).await),
-            Err(error) => failed(error),
-        },
+}
+
+impl FromRequest<ServerHandle> for Incoming {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, handle: &ServerHandle) -> Result<Self, Response> {
+        let (mut parts, body) = request.into_parts();
+        let caller = CallerExtension::from_request_parts(&mut parts, handle).await;
+        let Extension(caller) = caller.map_err(IntoResponse::into_response)?;
+        // A path that is no text leads nowhere; left to the HTTP library it
+        // would be answered in another way than all other errors.
+        let Ok(Path(call)) = Path::from_request_parts(&mut parts, handle).await else {
+            return Err(nowhere(parts.uri).await);
+        };
+        let body = Bytes::from_request(Request::from_parts(parts, body), handle).await;
+        Ok(Self {
+            handle: handle.clone(),
+            caller,
+            call,
+            body,
+        })
+    }
+}
+
+impl Incoming {
+    /// What the body asks, if its caller may ask it.
+    fn asked<Q: Asks + DeserializeOwned>(&self) -> Result<Authorized<Q>, v1::Error> {
+        self.asks(parse(&self.body)?)
+    }
+
+    fn asks<Q: Asks>(&self, request: Q) -> Result<Authorized<Q>, v1::Error> {
+        authorized(&self.handle, &self.caller, request)
+    }
+}
+
+async fn registers(from: Incoming) -> Response {
+    let handle = &from.handle;
+    match from.call.as_str() {
+        "read" => respond(async { handle.read(from.asked()?).await }).await,
+        "compare_and_swap" => respond(async { handle.compare_and_swap(from.asked()?).await }).await,
+        "delete" => respond(async { handle.delete(from.asked()?).await }).await,
+        "list" => respond(async { handle.list(from.asked()?).await }).await,
         "watch" => {
-            let request = match parse(&body) {
-                Ok(request) => request,
-                Err(error) => return failed(error),
-            };
-            match ServerHandle::watch(&handle, caller, request).await {
-                Ok(news) => lines(StreamKind::News, news),
-                Err(error) => failed(error),
-            }
+            lines(StreamKind::News, async {
+                handle.watch(from.asked()?).await
+            })
+            .await
         }
         other => unknown(
             "registers",
@@ -306,91 +329,42 @@ async fn registers(
     }
 }
 
-async fn log(
-    State(handle): State<ServerHandle>,
-    Extension(caller): CallerExtension,
-    CallName(call): CallName,
-    body: BodyResult,
-) -> Response {
-    match call.as_str() {
-        "append" => match parse(&body) {
-            Ok(request) => respond(ServerHandle::append(&handle, &caller, request).await),
-            Err(error) => failed(error),
-        },
-        "read" => match parse(&body) {
-            Ok(request) => respond(handle.read_log(&caller, request).await),
-            Err(error) => failed(error),
-        },
-        "tail" => match parse::<v1::TailRequest>(&body) {
-            Ok(request) => match ServerHandle::tail(&handle, caller, request.from).await {
-                Ok(messages) => lines(StreamKind::Bulk, messages),
-                Err(error) => failed(error),
-            },
-            Err(error) => failed(error),
-        },
+async fn log(from: Incoming) -> Response {
+    let handle = &from.handle;
+    match from.call.as_str() {
+        "append" => respond(async { handle.append(from.asked()?).await }).await,
+        "read" => respond(async { handle.read_log(from.asked()?).await }).await,
+        "tail" => lines(StreamKind::Bulk, async { handle.tail(from.asked()?).await }).await,
         other => unknown("log", other, "append, read, tail"),
     }
 }
 
-async fn sessions(
-    State(handle): State<ServerHandle>,
-    Extension(caller): CallerExtension,
-    CallName(call): CallName,
-    body: BodyResult,
-) -> Response {
-    let numbered = |operation| async {
-        match parse::<v1::KeepAliveRequest>(&body) {
-            Ok(request) => {
-                let done = handle.session(&caller, request.numbered, operation).await;
-                respond(done.map(|()| v1::KeepAliveResponse {}))
-            }
-            Err(error) => failed(error),
-        }
-    };
-    match call.as_str() {
-        "open" => match parse(&body) {
-            Ok(request) => respond(ServerHandle::open(&handle, &caller, request).await),
-            Err(error) => failed(error),
-        },
-        "keep_alive" => numbered(Operation::KeepAlive).await,
-        "close" => numbered(Operation::Close).await,
-        "list" => match parse(&body) {
-            Ok(request) => respond(handle.list_sessions(&caller, request).await),
-            Err(error) => failed(error),
-        },
-        "end" => match parse(&body) {
-            Ok(request) => respond(handle.end_session(&caller, request).await),
-            Err(error) => failed(error),
-        },
+async fn sessions(from: Incoming) -> Response {
+    let handle = &from.handle;
+    match from.call.as_str() {
+        "open" => respond(async { handle.open(from.asked()?).await }).await,
+        "keep_alive" => respond(async { handle.keep_alive(from.asked()?).await }).await,
+        "close" => respond(async { handle.close(from.asked()?).await }).await,
+        "list" => respond(async { handle.list_sessions(from.asked()?).await }).await,
+        "end" => respond(async { handle.end_session(from.asked()?).await }).await,
         other => unknown("sessions", other, "open, keep_alive, close, list, end"),
     }
 }
 
-async fn cluster(
-    State(handle): State<ServerHandle>,
-    Extension(caller): CallerExtension,
-    CallName(call): CallName,
-    body: BodyResult,
-) -> Response {
-    match call.as_str() {
-        "add_member" => match parse(&body) {
-            Ok(request) => respond(ServerHandle::add_member(&handle, &caller, request).await),
-            Err(error) => failed(error),
-        },
-        "promote_member" => match parse(&body) {
-            Ok(request) => respond(ServerHandle::promote_member(&handle, &caller, request).await),
-            Err(error) => failed(error),
-        },
-        "remove_member" => match parse(&body) {
-            Ok(request) => respond(ServerHandle::remove_member(&handle, &caller, request).await),
-            Err(error) => failed(error),
-        },
-        "transfer" => match parse::<v1::TransferRequest>(&body) {
-            Ok(request) => respond(ServerHandle::transfer(&handle, &caller, request.to).await),
-            Err(error) => failed(error),
-        },
-        "snapshot" => respond(ServerHandle::snapshot(&handle, &caller).await),
-        "metrics" => respond(ServerHandle::metrics(&handle, &caller).await),
+async fn cluster(from: Incoming) -> Response {
+    let handle = &from.handle;
+    match from.call.as_str() {
+        "add_member" => respond(async { handle.add_member(from.asked()?).await }).await,
+        "promote_member" => respond(async { handle.promote_member(from.asked()?).await }).await,
+        "remove_member" => respond(async { handle.remove_member(from.asked()?).await }).await,
+        "transfer" => respond(async { handle.transfer(from.asked()?).await }).await,
+        // Of these two the body is not looked at.
+        "snapshot" => {
+            respond(async { handle.snapshot(from.asks(v1::SnapshotRequest {})?).await }).await
+        }
+        "metrics" => {
+            respond(async { handle.metrics(from.asks(v1::MetricsRequest {})?).await }).await
+        }
         other => unknown(
             "cluster",
             other,

@@ -65,6 +65,7 @@
 
 mod account;
 mod audit;
+mod authorization;
 mod backup;
 mod body_limit;
 mod bootstrap;

@@ -1,13 +1,10 @@
 //! What clients can call, as functions over the messages of the interface.
 //!
 //! gRPC (`grpc`) and HTTP (`http`) are two ways to reach the same functions.
-//! Each wants to know who calls, and begins by asking whether that may be:
-//! before it looks at the rest of the request, so that no caller learns from an
-//! answer what they may not ask.
+//! Each takes a request whose caller has the right to it (`authorization`).
 
 use std::sync::Arc;
 
-use serde_json::json;
 use tenure_alpo::{
     Change, ClientRequest, ClusterId, MAX_NUMBER, Node, Outcome, Query, QueryResult, ServerId,
     StorageId, VotingStatus,
@@ -19,24 +16,17 @@ use tenure_runtime::error::cut;
 use tokio::sync::{SemaphorePermit, oneshot};
 
 use super::audit;
+use super::authorization::Authorized;
 use super::config::check_address;
 use super::errors::{error, invalid};
 use super::handle::ServerHandle;
 use super::inbox::{Event, TimedAnswer};
 use super::status_response::{Applied, status};
-use super::tokens::{Caller, Need};
+use super::tokens::Caller;
 use super::translate::{self, done, found};
 
 pub(super) type ApiResult<T> = Result<T, v1::Error>;
 
-/// What a call without a swap would write.
-const NOTHING: v1::Swap = v1::Swap {
-    key: String::new(),
-    expect: None,
-    value: bytes::Bytes::new(),
-    keep_stamp: false,
-    at_end: None,
-};
 /// Entries of one call of Append, at most.
 const APPEND_MAX: usize = 4_096;
 
@@ -67,18 +57,17 @@ impl ServerHandle {
 
     pub(super) async fn read(
         &self,
-        caller: &Caller,
-        request: v1::ReadRequest,
+        asked: Authorized<v1::ReadRequest>,
     ) -> ApiResult<v1::ReadResponse> {
-        caller.may(Need::Read(&request.key))?;
+        let (caller, request, _) = asked.into_parts();
         let query = translate::read(&request.key)?;
         if !request.stale {
             let found = self.query(query).await?;
-            Self::room(caller)?;
+            Self::room(&caller)?;
             return Ok(translate::read_response(found));
         }
         let (found, applied) = self.stale(query).await?;
-        Self::room(caller)?;
+        Self::room(&caller)?;
         Ok(v1::ReadResponse {
             applied: applied.id,
             age_millis: applied.age_millis(),
@@ -88,23 +77,21 @@ impl ServerHandle {
 
     pub(super) async fn list(
         &self,
-        caller: &Caller,
-        request: v1::ListRequest,
+        asked: Authorized<v1::ListRequest>,
     ) -> ApiResult<v1::ListResponse> {
-        caller.may(Need::Read(&request.prefix))?;
+        let (caller, request, _) = asked.into_parts();
         let query = translate::list(&request)?;
-        let page = self.page(caller, query, request.stale).await?;
+        let page = self.page(&caller, query, request.stale).await?;
         Ok(page.told(translate::list_response))
     }
 
     pub(super) async fn read_log(
         &self,
-        caller: &Caller,
-        request: v1::ReadLogRequest,
+        asked: Authorized<v1::ReadLogRequest>,
     ) -> ApiResult<v1::ReadLogResponse> {
-        caller.may(Need::ReadLog)?;
+        let (caller, request, _) = asked.into_parts();
         let query = translate::read_log(&request);
-        let page = self.page(caller, query, request.stale).await?;
+        let page = self.page(&caller, query, request.stale).await?;
         Ok(page.told(translate::log_response))
     }
 
@@ -128,15 +115,11 @@ impl ServerHandle {
 
     pub(super) async fn compare_and_swap(
         &self,
-        caller: &Caller,
-        request: v1::CompareAndSwapRequest,
+        asked: Authorized<v1::CompareAndSwapRequest>,
     ) -> ApiResult<v1::CompareAndSwapResponse> {
-        let swap = request.swap.as_ref();
-        let entry = swap.and_then(|swap| self.shared.audit.begin_swap(caller, swap));
-        let done = self.do_compare_and_swap(caller, request).await;
-        if let Some(entry) = entry {
-            entry.ends(done.as_ref().map(|it| it.swapped));
-        }
+        let (caller, request, entry) = asked.into_parts();
+        let done = self.do_compare_and_swap(&caller, request).await;
+        audit::end(entry, &done, |it| it.swapped);
         done
     }
 
@@ -145,7 +128,6 @@ impl ServerHandle {
         caller: &Caller,
         request: v1::CompareAndSwapRequest,
     ) -> ApiResult<v1::CompareAndSwapResponse> {
-        caller.may(Need::Swap(request.swap.as_ref().unwrap_or(&NOTHING)))?;
         let swap = request
             .swap
             .ok_or_else(|| invalid("expected a swap, found none"))?;
@@ -162,38 +144,26 @@ impl ServerHandle {
 
     pub(super) async fn delete(
         &self,
-        caller: &Caller,
-        request: v1::DeleteRequest,
+        asked: Authorized<v1::DeleteRequest>,
     ) -> ApiResult<v1::DeleteResponse> {
-        let entry = self.shared.audit.begin_delete(caller, &request.key);
-        let done = self.do_delete(caller, request).await;
-        if let Some(entry) = entry {
-            entry.ends(done.as_ref().map(|it| it.deleted));
-        }
-        done
-    }
-
-    async fn do_delete(
-        &self,
-        caller: &Caller,
-        request: v1::DeleteRequest,
-    ) -> ApiResult<v1::DeleteResponse> {
-        caller.may(Need::Delete(&request.key))?;
-        let operation = translate::delete(&request.key, request.expect)?;
-        let (outcome, _) = self
-            .run(caller, operation, request.numbered.as_ref())
-            .await?;
-        Ok(v1::DeleteResponse {
+        let (caller, request, entry) = asked.into_parts();
+        let done = async {
+            let operation = translate::delete(&request.key, request.expect)?;
+            self.run(&caller, operation, request.numbered.as_ref())
+                .await
+        };
+        let done = done.await.map(|(outcome, _)| v1::DeleteResponse {
             deleted: outcome == Outcome::Deleted,
-        })
+        });
+        audit::end(entry, &done, |it| it.deleted);
+        done
     }
 
     pub(super) async fn append(
         &self,
-        caller: &Caller,
-        request: v1::AppendRequest,
+        asked: Authorized<v1::AppendRequest>,
     ) -> ApiResult<v1::AppendResponse> {
-        caller.may(Need::Append)?;
+        let (caller, request, _) = asked.into_parts();
         let count = request.entries.len();
         if count > APPEND_MAX || (count != 1 && request.numbered.is_some()) || count == 0 {
             return Err(invalid(format!(
@@ -205,7 +175,10 @@ impl ServerHandle {
         let mut numbers = Vec::with_capacity(count);
         for entry in &request.entries {
             let operation = translate::append(entry)?;
-            match self.run(caller, operation, request.numbered.as_ref()).await {
+            match self
+                .run(&caller, operation, request.numbered.as_ref())
+                .await
+            {
                 Ok((Outcome::Appended(number), _)) => numbers.push(number),
                 Ok(_) => {}
                 Err(refused) if numbers.is_empty() => return Err(refused),
@@ -231,113 +204,78 @@ impl ServerHandle {
         done(told, &self.shared).map(|_| v1::MembersResponse {})
     }
 
-    /// Whom a change is about: the member with the disk that was given, or
-    /// with the one that the member has now. It may wait here until somebody
-    /// leads, and the number may be given to another meanwhile.
-    async fn whom(
+    /// Changes the member with the disk that was given, or with the one that
+    /// the member has now. The change may wait until somebody leads, and the
+    /// number may be given to another meanwhile.
+    async fn change_member(
         &self,
-        id: u64,
-        storage: &str,
-    ) -> Result<(ServerId, Option<StorageId>), v1::Error> {
+        (id, storage): (u64, &str),
+        change: fn(ServerId) -> Change,
+    ) -> ApiResult<v1::MembersResponse> {
         let id = server(id)?;
-        if !storage.is_empty() {
-            return Ok((id, Some(disk(storage)?)));
-        }
-        let member = self.inspect(move |node| node.members().get(id)).await?;
-        Ok((id, member.map(|it| it.storage)))
+        let of = if storage.is_empty() {
+            let member = self.inspect(move |node| node.members().get(id)).await?;
+            member.map(|it| it.storage)
+        } else {
+            Some(disk(storage)?)
+        };
+        self.change(change(id), of).await
     }
 
     pub(super) async fn add_member(
         &self,
-        caller: &Caller,
-        request: v1::AddMemberRequest,
+        asked: Authorized<v1::AddMemberRequest>,
     ) -> ApiResult<v1::MembersResponse> {
-        let about = || json!({ "id": request.id, "storage": request.storage });
-        let entry = self.shared.audit.begin("member_added", caller, about);
-        let done = self.do_add_member(caller, request).await;
-        audit::end(entry, &done);
+        let (_, request, entry) = asked.into_parts();
+        let done = async {
+            let storage = disk(&request.storage)?;
+            let server = server(request.id)?;
+            if !request.peer_address.is_empty() {
+                // Every greeting carries it from now on.
+                check_address("the peer address", &request.peer_address).map_err(invalid)?;
+                self.shared.introduce(server, &request.peer_address);
+            }
+            self.change(Change::AddLearner { server, storage }, None)
+                .await
+        };
+        let done = done.await;
+        audit::end(entry, &done, |_| true);
         done
-    }
-
-    async fn do_add_member(
-        &self,
-        caller: &Caller,
-        request: v1::AddMemberRequest,
-    ) -> ApiResult<v1::MembersResponse> {
-        caller.may(Need::Admin)?;
-        let storage = disk(&request.storage)?;
-        let server = server(request.id)?;
-        if !request.peer_address.is_empty() {
-            // Every greeting carries it from now on.
-            check_address("the peer address", &request.peer_address).map_err(invalid)?;
-            self.shared.introduce(server, &request.peer_address);
-        }
-        self.change(Change::AddLearner { server, storage }, None)
-            .await
     }
 
     pub(super) async fn promote_member(
         &self,
-        caller: &Caller,
-        request: v1::PromoteMemberRequest,
+        asked: Authorized<v1::PromoteMemberRequest>,
     ) -> ApiResult<v1::MembersResponse> {
-        let about = || json!({ "id": request.id, "storage": request.storage });
-        let entry = self.shared.audit.begin("member_promoted", caller, about);
-        let done = self.do_promote_member(caller, request).await;
-        audit::end(entry, &done);
+        let (_, request, entry) = asked.into_parts();
+        let member = (request.id, &*request.storage);
+        let done = self.change_member(member, Change::Promote).await;
+        audit::end(entry, &done, |_| true);
         done
-    }
-
-    async fn do_promote_member(
-        &self,
-        caller: &Caller,
-        request: v1::PromoteMemberRequest,
-    ) -> ApiResult<v1::MembersResponse> {
-        caller.may(Need::Admin)?;
-        let (server, of) = self.whom(request.id, &request.storage).await?;
-        self.change(Change::Promote(server), of).await
     }
 
     pub(super) async fn remove_member(
         &self,
-        caller: &Caller,
-        request: v1::RemoveMemberRequest,
+        asked: Authorized<v1::RemoveMemberRequest>,
     ) -> ApiResult<v1::MembersResponse> {
-        let about = || json!({ "id": request.id, "storage": request.storage });
-        let entry = self.shared.audit.begin("member_removed", caller, about);
-        let done = self.do_remove_member(caller, request).await;
-        audit::end(entry, &done);
+        let (_, request, entry) = asked.into_parts();
+        let member = (request.id, &*request.storage);
+        let done = self.change_member(member, Change::Remove).await;
+        audit::end(entry, &done, |_| true);
         done
-    }
-
-    async fn do_remove_member(
-        &self,
-        caller: &Caller,
-        request: v1::RemoveMemberRequest,
-    ) -> ApiResult<v1::MembersResponse> {
-        caller.may(Need::Admin)?;
-        let (server, of) = self.whom(request.id, &request.storage).await?;
-        self.change(Change::Remove(server), of).await
     }
 
     pub(super) async fn transfer(
         &self,
-        caller: &Caller,
-        to: Option<u64>,
+        asked: Authorized<v1::TransferRequest>,
     ) -> ApiResult<v1::TransferResponse> {
-        let about = || json!({ "to": to });
-        let entry = self.shared.audit.begin("transferred", caller, about);
-        let done = self.do_transfer(caller, to).await;
-        audit::end(entry, &done);
+        let (_, request, entry) = asked.into_parts();
+        let done = self.do_transfer(request.to).await;
+        audit::end(entry, &done, |_| true);
         done
     }
 
-    async fn do_transfer(
-        &self,
-        caller: &Caller,
-        to: Option<u64>,
-    ) -> ApiResult<v1::TransferResponse> {
-        caller.may(Need::Admin)?;
+    async fn do_transfer(&self, to: Option<u64>) -> ApiResult<v1::TransferResponse> {
         let to = to.map(server).transpose()?;
         if let Some(to) = to {
             let seen = self.inspect(move |node| {
@@ -368,10 +306,9 @@ impl ServerHandle {
     /// This server, as it sees itself.
     pub(super) async fn status(
         &self,
-        caller: &Caller,
-        request: v1::StatusRequest,
+        asked: Authorized<v1::StatusRequest>,
     ) -> ApiResult<v1::StatusResponse> {
-        caller.may(Need::Token)?;
+        let (_, request, _) = asked.into_parts();
         let confirmed = self.confirm(request.confirm_millis).await;
         let status = self.own_status().await;
         // One that found out meanwhile that it leads no more has said so.
@@ -385,16 +322,20 @@ impl ServerHandle {
     }
 
     /// What it counts, as text.
-    pub(super) async fn metrics(&self, caller: &Caller) -> ApiResult<v1::MetricsResponse> {
-        caller.may(Need::Token)?;
+    pub(super) async fn metrics(
+        &self,
+        _: Authorized<v1::MetricsRequest>,
+    ) -> ApiResult<v1::MetricsResponse> {
         let (status, held) = (self.own_status().await, self.account.held());
         let text = self.shared.metrics.text(&status, held);
         Ok(v1::MetricsResponse { text })
     }
 
     /// Takes a snapshot here and now, and waits until it is on the disk.
-    pub(super) async fn snapshot(&self, caller: &Caller) -> ApiResult<v1::SnapshotResponse> {
-        caller.may(Need::Admin)?;
+    pub(super) async fn snapshot(
+        &self,
+        _: Authorized<v1::SnapshotRequest>,
+    ) -> ApiResult<v1::SnapshotResponse> {
         // As long as the server is blank there is nothing to take one of.
         self.inspect(|_| ()).await?;
         let (teller, told) = oneshot::channel();
@@ -490,9 +431,8 @@ impl ServerHandle {
     /// A consistent copy of everything, as of a moment after the call.
     pub(super) async fn backup(
         &self,
-        caller: &Caller,
+        _: Authorized<v1::BackupRequest>,
     ) -> ApiResult<impl Iterator<Item = bytes::Bytes> + Send + use<>> {
-        caller.may(Need::Admin)?;
         let leave = Arc::clone(&self.backups).try_acquire_owned();
         let leave = leave.map_err(|_| {
             let text = "as many backups are made as this server makes at a time; try again when \

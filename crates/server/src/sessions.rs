@@ -19,10 +19,11 @@ use tenure_alpo::{
 use tenure_api::v1::{self, Cause, request};
 
 use super::audit;
+use super::authorization::Authorized;
 use super::caller_proof::{CallerProof, half};
 use super::errors::{address_of, error, invalid};
 use super::handle::ServerHandle;
-use super::tokens::{Caller, Need};
+use super::tokens::Caller;
 use super::translate::{self, done};
 
 /// How long a secret may be, in bytes.
@@ -128,11 +129,10 @@ impl ServerHandle {
 
     pub(super) async fn open(
         &self,
-        caller: &Caller,
-        request: v1::OpenSessionRequest,
+        asked: Authorized<v1::OpenSessionRequest>,
     ) -> Result<v1::OpenSessionResponse, v1::Error> {
-        caller.may(Need::Session)?;
-        let proof = self.proof(caller).with(hashed(&request.secret)?);
+        let (caller, request, _) = asked.into_parts();
+        let proof = self.proof(&caller).with(hashed(&request.secret)?);
         let opening = translate::open(request.ttl_millis, &proof)?;
         let told = self.ask_to_open(opening).await;
         let owned = told.owned;
@@ -170,14 +170,31 @@ impl ServerHandle {
         done(told, &self.shared)
     }
 
+    pub(super) async fn keep_alive(
+        &self,
+        asked: Authorized<v1::KeepAliveRequest>,
+    ) -> Result<v1::KeepAliveResponse, v1::Error> {
+        let (caller, request, _) = asked.into_parts();
+        let done = self.session(&caller, request.numbered, Operation::KeepAlive);
+        done.await.map(|()| v1::KeepAliveResponse {})
+    }
+
+    pub(super) async fn close(
+        &self,
+        asked: Authorized<v1::CloseSessionRequest>,
+    ) -> Result<v1::CloseSessionResponse, v1::Error> {
+        let (caller, request, _) = asked.into_parts();
+        let done = self.session(&caller, request.numbered, Operation::Close);
+        done.await.map(|()| v1::CloseSessionResponse {})
+    }
+
     /// A command of a session that is about nothing but the session.
-    pub(super) async fn session(
+    async fn session(
         &self,
         caller: &Caller,
         numbered: Option<v1::Numbered>,
         operation: Operation,
     ) -> Result<(), v1::Error> {
-        caller.may(Need::Session)?;
         let numbered = numbered.ok_or_else(|| invalid("expected a session, found none"))?;
         self.run(caller, operation, Some(&numbered)).await.map(drop)
     }
@@ -185,10 +202,9 @@ impl ServerHandle {
     /// A page of all sessions, as of a moment after the call.
     pub(super) async fn list_sessions(
         &self,
-        caller: &Caller,
-        request: v1::ListSessionsRequest,
+        asked: Authorized<v1::ListSessionsRequest>,
     ) -> Result<v1::ListSessionsResponse, v1::Error> {
-        caller.may(Need::Admin)?;
+        let (_, request, _) = asked.into_parts();
         self.query(Query::Barrier).await?;
         let most = match request.limit {
             0 => PAGE_MAX,
@@ -237,25 +253,18 @@ impl ServerHandle {
     /// gone ([`Refusal::Held`](tenure_alpo::Refusal::Held)).
     pub(super) async fn end_session(
         &self,
-        caller: &Caller,
-        request: v1::EndSessionRequest,
+        asked: Authorized<v1::EndSessionRequest>,
     ) -> Result<v1::EndSessionResponse, v1::Error> {
-        let about = || {
-            let gone = request.holder_is_gone;
-            serde_json::json!({ "session": request.session, "holder_is_gone": gone })
-        };
-        let entry = self.shared.audit.begin("session_ended", caller, about);
-        let done = self.do_end_session(caller, &request).await;
-        audit::end(entry, &done);
+        let (_, request, entry) = asked.into_parts();
+        let done = self.do_end_session(&request).await;
+        audit::end(entry, &done, |_| true);
         done
     }
 
     async fn do_end_session(
         &self,
-        caller: &Caller,
         request: &v1::EndSessionRequest,
     ) -> Result<v1::EndSessionResponse, v1::Error> {
-        caller.may(Need::Admin)?;
         let session = request.session;
         let is_servers = move |node: &Node| {
             let open = node.state().sessions().get(session);

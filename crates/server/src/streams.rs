@@ -10,13 +10,13 @@ use tenure_alpo::{Answer, Node, QueryResult};
 use tenure_api::v1::{self, Cause};
 use tokio::sync::watch;
 
+use super::authorization::Authorized;
 use super::errors::error;
 use super::handle::ServerHandle;
 use super::inbox::TimedAnswer;
 use super::services::ApiResult;
 use super::shared::Progress;
 use super::steps::{Next, Step, Steps};
-use super::tokens::{Caller, Need};
 use super::translate;
 
 /// How long a watch or a tail without a place waits for a server that has
@@ -25,10 +25,9 @@ const CATCH_UP_WITHIN: Duration = Duration::from_secs(3);
 
 impl ServerHandle {
     /// Follows the plain log from `from` on; 0 for what is new.
-    pub(super) async fn tail(&self, caller: Caller, from: u64) -> ApiResult<Steps<Tail>> {
-        caller.may(Need::ReadLog)?;
+    pub(super) async fn tail(&self, asked: Authorized<v1::TailRequest>) -> ApiResult<Steps<Tail>> {
         let progress = self.shared.progress.subscribe();
-        let next = match from {
+        let next = match asked.request().from {
             0 => {
                 self.caught_up().await?;
                 self.inspect(|node| node.state().user_log().next()).await?
@@ -38,7 +37,7 @@ impl ServerHandle {
         let handle = self.clone();
         Ok(Steps::from(Tail {
             handle,
-            caller,
+            asked,
             progress,
             next,
         }))
@@ -92,7 +91,7 @@ const TAIL_BYTES: usize = 64 * 1024;
 /// The plain log from a place on.
 pub(super) struct Tail {
     handle: ServerHandle,
-    caller: Caller,
+    asked: Authorized<v1::TailRequest>,
     progress: watch::Receiver<Progress>,
     next: u64,
 }
@@ -102,7 +101,7 @@ impl Step for Tail {
 
     async fn step(mut self) -> Next<Self> {
         loop {
-            let read = match self.caller.may(Need::ReadLog) {
+            let read = match self.asked.still() {
                 Ok(()) => self.handle.some_of_log(self.next).await,
                 Err(barred) => Err(barred),
             };

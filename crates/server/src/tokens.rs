@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
-use tenure_api::v1::{self, command, request};
+use tenure_api::v1;
 
 use self::changes::Readings;
 use self::own::Own;
@@ -418,27 +418,6 @@ impl Granted {
             shared.metrics.bar(DeniedReason::Denied);
         }
         denied(self.0.as_ref().map_or("", |(it, _)| &it.name), need)
-    }
-
-    /// Whether it may ask this on a stream.
-    pub(super) fn may_ask(&self, what: &request::What) -> Result<(), v1::Error> {
-        if self.0.is_none() {
-            return Ok(());
-        }
-        self.may(match what {
-            request::What::Open(_) => Need::Session,
-            request::What::Read(it) => Need::Read(&it.key),
-            request::What::List(it) => Need::Read(&it.prefix),
-            request::What::ReadLog(_) => Need::ReadLog,
-            request::What::Command(it) => match &it.operation {
-                Some(command::Operation::Append(_)) => Need::Append,
-                Some(command::Operation::Swap(it)) => Need::Swap(it),
-                Some(command::Operation::Delete(it)) => Need::Delete(&it.key),
-                Some(command::Operation::KeepAlive(_) | command::Operation::Close(_)) | None => {
-                    Need::Session
-                }
-            },
-        })
     }
 }
 

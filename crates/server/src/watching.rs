@@ -13,11 +13,11 @@ use tenure_runtime::error::cut;
 use tokio_stream::StreamExt as _;
 
 use super::account::{CallerAccount, Reserved};
+use super::authorization::{Authorized, watched};
 use super::errors::{compacted, error, invalid, restored};
 use super::handle::ServerHandle;
 use super::services::ApiResult;
 use super::steps::{Next, Step, Steps};
-use super::tokens::{Caller, Need};
 use super::translate;
 use super::watch_queue::WatchMessage;
 use super::watch_queue::{CutOff, WatchReceiver};
@@ -31,9 +31,8 @@ const REGISTER_BYTES: usize = 128;
 /// A watch, from where it has come on.
 pub(super) struct Watch {
     handle: ServerHandle,
-    caller: Caller,
-    /// The key or the prefix, as it was asked for.
-    what: String,
+    /// What was asked for.
+    asked: Arc<Authorized<v1::WatchRequest>>,
     names: ClusterIds,
     /// What has been seen and not told, and what that counts for.
     pages: Vec<InitialPage>,
@@ -62,21 +61,19 @@ impl ServerHandle {
     /// Begins to follow registers.
     pub(super) async fn watch(
         &self,
-        caller: Caller,
-        request: v1::WatchRequest,
+        asked: Authorized<v1::WatchRequest>,
     ) -> ApiResult<Steps<Watch>> {
-        if request.key.is_some() && !request.prefix.is_empty() {
+        let request = asked.request();
+        let Some(what) = watched(request) else {
             let both = "expected `prefix` or `key`, found both; leave one of them out";
             return Err(invalid(both));
-        }
-        let what = request.key.as_ref().unwrap_or(&request.prefix).clone();
-        caller.may(Need::Read(&what))?;
+        };
         let selector = match request.key {
-            Some(key) => {
-                let key = Key::new(&key).map_err(|why| invalid(format!("key: {why}")))?;
+            Some(_) => {
+                let key = Key::new(what).map_err(|why| invalid(format!("key: {why}")))?;
                 Selector::Key(key)
             }
-            None => Selector::Prefix(request.prefix),
+            None => Selector::Prefix(what.to_owned()),
         };
         let after = after(request.after_revision, request.after_id)?;
         // A blank server has no cluster, and can say nothing of places yet.
@@ -86,7 +83,7 @@ impl ServerHandle {
         let names = ClusterIds {
             own: cluster.clone(),
             cluster,
-            told_by: request.cluster,
+            told_by: request.cluster.clone(),
         };
         let foreign = !names.told_by.is_empty() && names.told_by != names.own;
         if after.is_none() {
@@ -97,8 +94,7 @@ impl ServerHandle {
         let begins = begins.map_err(|why| watch_error(why, &names))?;
         let watch = Watch {
             handle: self.clone(),
-            caller,
-            what,
+            asked: Arc::new(asked),
             names,
             pages: Vec::new(),
             reserved: None,
@@ -115,7 +111,7 @@ impl Watch {
         let State::Begins(mut begins) = self.state else {
             return Ok(self);
         };
-        let place: Arc<CallerAccount> = Arc::clone(ServerHandle::place(&self.caller)?);
+        let place: Arc<CallerAccount> = Arc::clone(ServerHandle::place(self.asked.caller())?);
         place.may_reserve()?;
         let (watchers, counted) = (Arc::clone(&self.handle.watchers), Arc::clone(&place));
         let inspect = move |node: &Node| {
@@ -183,10 +179,10 @@ impl Step for Watch {
     type Message = v1::WatchResponse;
 
     async fn step(self) -> Next<Self> {
-        let (caller, what) = (self.caller.clone(), self.what.clone());
+        let asked = Arc::clone(&self.asked);
         let (goes_on, told) = self.next().await;
         let told = told?;
-        Some(match caller.may(Need::Read(&what)) {
+        Some(match asked.still() {
             Ok(()) => (goes_on, told),
             Err(barred) => (None, Err(barred)),
         })

@@ -4,10 +4,10 @@
 //! The other election is followed like an own one, by watch or by reading,
 //! and judged by the same rules; an outage is not news.
 
+use tenure_core::call::Pending;
 use tenure_core::ids::Key;
 use tenure_core::time::{Instant, Now};
 
-use super::types::Pending;
 use crate::{Config, LeaseJudge, LeaseState};
 
 /// The other election whose leader must have this candidate's name.
@@ -59,8 +59,7 @@ impl Affinity {
     }
 
     pub(super) fn deadline(&self) -> Instant {
-        self.pending
-            .as_ref()
-            .map_or_else(|| self.due(), |pending| pending.give_up_at)
+        let due = || self.due();
+        self.pending.map_or_else(due, |pending| pending.give_up_at)
     }
 }

@@ -8,14 +8,15 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
+use tenure_core::call::Calls;
 use tenure_core::cas::{Bytes, Expect, Reading, Register, Stamp, Write};
 use tenure_core::ids::{Key, LeaderId, Term, Version};
 use tenure_core::rng::Rng;
 use tenure_core::time::{Instant, Now};
 
 use super::affinity::Affinity;
-use super::types::{Answer, Pending};
-use super::{Bind, Call, Event, Failure, FailureClass, Output};
+use super::types::Answer;
+use super::{Bind, Call, Event, Failure, FailureClass, Output, Pending};
 use crate::{
     Bug, Config, Holder, Leader, LeaseJudge, LeaseState, Occupancy, ReadOutcome, Record,
     TermRegression,
@@ -40,7 +41,7 @@ pub(super) struct Context {
     /// not end the trouble with writes: a full disk can be read all day.
     pub(super) read_failures: u32,
     pub(super) write_failures: u32,
-    pub(super) last_call: u64,
+    pub(super) calls: Calls,
     /// Who led when it was last told; `None` before the first look.
     pub(super) reported: Option<Option<(Term, LeaderId)>>,
     pub(super) floor: Floor,
@@ -70,7 +71,7 @@ impl Context {
             stopping: false,
             read_failures: 0,
             write_failures: 0,
-            last_call: 0,
+            calls: Calls::default(),
             reported: None,
             floor: Floor::default(),
             outputs: VecDeque::new(),
@@ -82,11 +83,6 @@ impl Context {
             boot: now.boot.max(self.now.boot),
             wall: now.wall,
         };
-    }
-
-    pub(super) fn call(&mut self) -> Call {
-        self.last_call += 1;
-        Call(self.last_call)
     }
 
     pub(super) fn event(&mut self, event: Event) {
@@ -101,7 +97,7 @@ impl Context {
 
     pub(super) fn request_read_of(&mut self, key: Key) -> Pending {
         let within = self.config.interval;
-        let pending = Pending::new(self.call(), self.now.boot, within);
+        let pending = self.calls.begin(self.now.boot, within);
         self.outputs.push_back(Output::Read {
             call: pending.call,
             key,
@@ -113,7 +109,7 @@ impl Context {
     /// Asks for a compare-and-swap of the register; one that names a holder
     /// by session, bound to it.
     pub(super) fn write(&mut self, expect: Expect, record: &Record, within: Duration) -> Pending {
-        let pending = Pending::new(self.call(), self.now.boot, within);
+        let pending = self.calls.begin(self.now.boot, within);
         let (key, value) = (self.key.clone(), record.encode());
         let bind = self.config.by_session && record.holder().is_some();
         let bind = bind.then(|| Bind {
@@ -143,7 +139,7 @@ impl Context {
     /// Asks for a confirmation of the session that holds the election. One that
     /// others have asked for within half an interval will do.
     pub(super) fn confirm(&mut self, within: Duration) -> Pending {
-        let pending = Pending::new(self.call(), self.now.boot, within);
+        let pending = self.calls.begin(self.now.boot, within);
         self.outputs.push_back(Output::Confirm {
             call: pending.call,
             since: self.now.boot.before(self.config.interval / 2),
@@ -216,18 +212,12 @@ impl Context {
         self.trouble(failure, self.write_failures)
     }
 
-    /// Tells of a failure. The pause after it is an eighth of the interval,
-    /// doubled each time, at most an interval; at most a lease where a person
-    /// must do something first.
+    /// Tells of a failure, and says how long to wait after it.
     fn trouble(&mut self, failure: &Failure, in_a_row: u32) -> Duration {
-        let most = match failure.class {
-            FailureClass::Broken => self.config.lease,
-            _ => self.config.interval,
-        };
+        let pause = failure.pause(in_a_row, self.config.interval, self.config.lease);
         let failure = failure.clone();
         self.event(Event::Trouble { failure, in_a_row });
-        let doubled = 1u32 << (in_a_row - 1).min(8);
-        (self.config.interval / 8).saturating_mul(doubled).min(most)
+        pause
     }
 
     /// A read has succeeded.
@@ -361,11 +351,7 @@ impl Context {
         let Some(other) = &mut self.affinity else {
             return;
         };
-        if other
-            .pending
-            .as_ref()
-            .is_some_and(|pending| pending.is_given_up(now))
-        {
+        if other.pending.is_some_and(|it| it.is_given_up(now)) {
             other.pending = None;
             other.failed = true;
             other.read_at = now;

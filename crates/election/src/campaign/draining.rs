@@ -147,7 +147,7 @@ impl Draining {
     pub(super) fn answer(mut self, context: &mut Context, call: Call, answer: Answer) -> State {
         let pending = match &self.stage {
             Stage::Reading(pending) | Stage::Vacating(pending, _) if pending.call == call => {
-                pending.clone()
+                *pending
             }
             _ => return State::Draining(self),
         };

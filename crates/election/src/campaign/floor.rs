@@ -36,8 +36,7 @@
 
 use tenure_core::cas::{Stamp, Write};
 
-use super::types::Pending;
-use super::{Bug, Context, Event, Expect, Instant, LeaseState, Output};
+use super::{Bug, Context, Event, Expect, Instant, LeaseState, Output, Pending};
 use crate::{Occupancy, Record, Request, TermRegression};
 
 impl Context {
@@ -93,7 +92,7 @@ impl Context {
             self.floor.not_before = self.now.boot.after(lease);
         }
         let within = self.config.interval;
-        let pending = Pending::new(self.call(), self.now.boot, within);
+        let pending = self.calls.begin(self.now.boot, within);
         let write = Write {
             key: self.key.clone(),
             expect,

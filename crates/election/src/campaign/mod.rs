@@ -36,12 +36,12 @@ mod types;
 pub use machine::Campaign;
 pub use types::{Bind, Command, Event, Input, Output, Why};
 
-use tenure_core::call::{Call, Failure, FailureClass};
+use tenure_core::call::{Call, Failure, FailureClass, Pending};
 use tenure_core::cas::{Expect, Reading, Register};
 use tenure_core::ids::{Fence, Key, LeaderId, Term, Version};
 use tenure_core::time::Instant;
 
 use self::context::Context;
 use self::state::State;
-use self::types::{Answer, Pending};
+use self::types::Answer;
 use super::{Bug, Config, Grant, LeaseJudge, LeaseState, Occupancy, ReadOutcome, Record};

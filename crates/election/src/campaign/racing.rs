@@ -134,7 +134,7 @@ impl Racing {
     fn settle(self, context: &mut Context, reading: &Reading) -> State {
         let now = context.now.boot;
         let asked = match &self.stage {
-            Stage::Writing(pending) | Stage::Settling(pending) => pending.clone(),
+            Stage::Writing(pending) | Stage::Settling(pending) => *pending,
             Stage::Unsettled { .. } => return State::Racing(self),
         };
         context.learn(&asked, reading);

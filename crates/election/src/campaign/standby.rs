@@ -193,11 +193,7 @@ impl Standby {
             return context.stopped();
         }
         let now = context.now.boot;
-        if self
-            .pending
-            .as_ref()
-            .is_some_and(|pending| pending.is_given_up(now))
-        {
+        if self.pending.is_some_and(|it| it.is_given_up(now)) {
             self.pending = None;
             self.retry(context, &Failure::no_answer());
         }
@@ -211,11 +207,7 @@ impl Standby {
         {
             return Racing::begin(context);
         }
-        if self
-            .petition
-            .as_ref()
-            .is_some_and(|pending| pending.is_given_up(now))
-        {
+        if self.petition.is_some_and(|it| it.is_given_up(now)) {
             self.petition = None;
             self.petitioned(context, Err(Failure::no_answer()));
         }
@@ -282,7 +274,7 @@ impl Standby {
     }
 
     pub(super) fn deadline(&self, context: &Context) -> Instant {
-        let look = match self.pending.as_ref().or(self.petition.as_ref()) {
+        let look = match self.pending.or(self.petition) {
             Some(pending) => pending.give_up_at,
             None => self.look_at(context),
         };

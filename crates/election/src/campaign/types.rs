@@ -233,28 +233,6 @@ pub enum Event {
     Stopped,
 }
 
-/// A call whose answer is awaited.
-#[derive(Clone, Debug)]
-pub(super) struct Pending {
-    pub(super) call: Call,
-    pub(super) asked: Instant,
-    pub(super) give_up_at: Instant,
-}
-
-impl Pending {
-    pub(super) fn new(call: Call, asked: Instant, within: Duration) -> Self {
-        Self {
-            call,
-            asked,
-            give_up_at: asked.after(within),
-        }
-    }
-
-    pub(super) fn is_given_up(&self, now: Instant) -> bool {
-        now >= self.give_up_at
-    }
-}
-
 /// The end of a store call.
 #[derive(Clone, Debug)]
 pub(super) enum Answer {

@@ -138,9 +138,14 @@ impl Drop for Entry {
     }
 }
 
-/// Ends the note of something that is done, or refused.
-pub(crate) fn end<T>(entry: Option<Entry>, result: &Result<T, v1::Error>) {
+/// Ends the note of something that is done, or refused; `was_first` unless
+/// somebody else was.
+pub(crate) fn end<T>(
+    entry: Option<Entry>,
+    result: &Result<T, v1::Error>,
+    was_first: impl FnOnce(&T) -> bool,
+) {
     if let Some(entry) = entry {
-        entry.ends(result.as_ref().map(|_| true));
+        entry.ends(result.as_ref().map(was_first));
     }
 }

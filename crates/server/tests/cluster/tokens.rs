@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use protox::prost_reflect::DescriptorPool;
+use prost::Message as _;
+use protox::prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Value};
 use tenure::store::{Expect, Key, Stamp, Tenure, Write};
 use tenure::{Election, StoreError};
 use tenure_api::v1::{self, Cause};
@@ -145,8 +146,8 @@ async fn no_call_of_the_interface_is_done_for_whom_it_is_not() {
                 assert_eq!(cause(&barred), Cause::Unauthenticated, "{path}");
             }
             seen += 1;
-            // Streams of requests are judged one request at a time (below),
-            // and how a server is, everybody learns who is known.
+            // An exchange is judged one request at a time
+            // (`no_request_of_an_exchange…`), and how a server is, everybody learns who is known.
             if ["Exchange", "Status", "Metrics"].contains(&method.name()) {
                 call(&servers, &path, Some("nothing")).await.ok();
                 continue;
@@ -384,50 +385,47 @@ async fn a_tail_goes_on_with_the_token_that_replaces_its_own() {
     assert_eq!((entry.number, &*entry.data), (2, &b"two"[..]));
 }
 
+/// Each request that an exchange can carry, by the interface: of each kind one,
+/// and of commands one for each operation and one without.
+fn requests() -> Vec<v1::Request> {
+    let pool = DescriptorPool::decode(tenure_api::DESCRIPTOR).expect("the interface");
+    // Each message of this name with another one of the choice set.
+    let each = |name: &str, choice: &str| {
+        let message = pool.get_message_by_name(name).expect("a message");
+        let choice = message.oneofs().find(|it| it.name() == choice);
+        let fields: Vec<_> = choice.expect("a choice").fields().collect();
+        let with = move |field: FieldDescriptor| {
+            let mut message = DynamicMessage::new(message.clone());
+            message.set_field(&field, Value::default_value_for_field(&field));
+            (field, message)
+        };
+        fields.into_iter().map(with)
+    };
+    let mut messages = Vec::new();
+    for (field, message) in each("tenure.v1.Request", "what") {
+        if field.name() == "command" {
+            for (_, command) in each("tenure.v1.Command", "operation") {
+                let mut message = message.clone();
+                message.set_field(&field, Value::Message(command));
+                messages.push(message);
+            }
+        }
+        messages.push(message);
+    }
+    let request = |(number, message): (u64, DynamicMessage)| v1::Request {
+        number,
+        ..v1::Request::decode(&*message.encode_to_vec()).expect("a request")
+    };
+    (1..).zip(messages).map(request).collect()
+}
+
 #[tokio::test]
-async fn a_stream_is_asked_about_each_of_its_requests() {
+async fn no_request_of_an_exchange_is_done_for_whom_it_is_not() {
     use v1::pipeline_client::PipelineClient;
-    use v1::{command, request};
     let (servers, _) = guarded(1, &[("nothing", "")]).await;
     let mut client = PipelineClient::new(servers.channel(1).await);
-    let swap = v1::Swap {
-        key: "a".into(),
-        ..v1::Swap::default()
-    };
-    let delete = v1::DeleteCommand {
-        key: "a".into(),
-        expect: 1,
-    };
-    let commands = [
-        command::Operation::Append("x".into()),
-        command::Operation::Swap(swap),
-        command::Operation::Delete(delete),
-        command::Operation::KeepAlive(true),
-        command::Operation::Close(true),
-    ];
-    let commands = commands.map(|operation| {
-        request::What::Command(v1::Command {
-            session: 1,
-            serial: 1,
-            outstanding: 1,
-            operation: Some(operation),
-        })
-    });
-    let looks = [
-        request::What::Open(10_000),
-        request::What::Read(v1::ReadRequest::default()),
-        request::What::List(v1::ListRequest::default()),
-        request::What::ReadLog(v1::ReadLogRequest::default()),
-    ];
-    let all = looks.into_iter().chain(commands);
-    let requests: Vec<_> = (1..)
-        .zip(all)
-        .map(|(number, what)| v1::Request {
-            number,
-            what: Some(what),
-            ..v1::Request::default()
-        })
-        .collect();
+    let requests = requests();
+    assert!(requests.len() >= 10, "{requests:?}");
     let count = requests.len();
     let stream = tokio_stream::iter([v1::Requests { requests }]);
     let mut request = tonic::Request::new(stream);

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tenure_core::Machine;
 use tenure_core::ids::Key;
 use tenure_core::time::Instant;
-use tenure_election::{Command, Event, Failure, FailureClass, Input, Output};
+use tenure_election::{Command, Event, Input, Output};
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 
 use crate::drive::{Environment, Flow};
-use crate::store::caller::{Caller, MachineWatches, WatchUpdate};
-use crate::store::{Hold, Selector, Store};
+use crate::error::StoreError;
+use crate::store::caller::{Calls, WatchUpdate};
+use crate::store::{Hold, Selector, Store, Written};
 
 /// What an application tells a running machine. It holds at most one command
 /// (a stop beats what came before; otherwise the last one counts), one note
@@ -91,15 +91,21 @@ impl Mailbox {
     }
 }
 
+impl From<WatchUpdate> for Input {
+    fn from(update: WatchUpdate) -> Self {
+        match update {
+            WatchUpdate::Seen(key, register) => Self::Seen { key, register },
+            WatchUpdate::WatchUp(up) => Self::WatchUp(up),
+        }
+    }
+}
+
 /// The environment of one election machine: a store, its watches, and the
 /// application.
 pub(super) struct ElectionEnvironment<F> {
-    store: Arc<dyn Store>,
+    calls: Calls<Input>,
     /// By which the election is held, if a session is to hold it.
     hold: Option<Arc<dyn Hold>>,
-    watches: MachineWatches,
-    caller: Caller,
-    calls: JoinSet<Input>,
     mailbox: Arc<Mailbox>,
     on_event: F,
 }
@@ -117,13 +123,9 @@ where
         on_event: F,
     ) -> Self {
         let who = keys.first().map_or("", Key::as_str).to_owned();
-        let watches = MachineWatches::new(store.as_ref(), keys.into_iter().map(Selector::Key));
         Self {
-            store,
+            calls: Calls::new(store, who, keys.into_iter().map(Selector::Key)),
             hold: None,
-            watches,
-            caller: Caller::new(who),
-            calls: JoinSet::new(),
             mailbox,
             on_event,
         }
@@ -133,49 +135,6 @@ where
     pub(super) fn holding(self, hold: Option<Arc<dyn Hold>>) -> Self {
         Self { hold, ..self }
     }
-
-    /// Begins to carry out a call. What goes to a session is sent here and
-    /// now, not when somebody first asks for the answer: its order counts.
-    fn call(&mut self, output: Output) {
-        let caller = self.caller.clone();
-        match (output, &self.hold) {
-            (
-                Output::Write {
-                    call,
-                    write,
-                    bind,
-                    within,
-                },
-                Some(hold),
-            ) => {
-                let asked = hold.write(write, bind, within);
-                self.calls.spawn(async move {
-                    let written = caller.with_timeout(within, asked).await;
-                    let result = written.map(|written| written.version);
-                    Input::Wrote { call, result }
-                });
-            }
-            (
-                Output::Confirm {
-                    call,
-                    since,
-                    within,
-                },
-                Some(hold),
-            ) => {
-                let asked = hold.confirm(since, within);
-                self.calls.spawn(async move {
-                    let result = caller.with_timeout(within, asked).await;
-                    Input::Confirmed { call, result }
-                });
-            }
-            (Output::Release, Some(hold)) => hold.release(),
-            (output, _) => {
-                let store = Arc::clone(&self.store);
-                self.calls.spawn(carry_out(caller, store, output));
-            }
-        }
-    }
 }
 
 impl<M, F> Environment<M> for ElectionEnvironment<F>
@@ -183,58 +142,62 @@ where
     M: Machine<Input = Input, Output = Output>,
     F: FnMut(Event) -> Flow + Send,
 {
+    /// What goes to a session is sent here and now, not when somebody first
+    /// asks for the answer: its order counts.
     fn carry_out(&mut self, output: Output) -> Flow {
-        match output {
-            Output::Event(event) => return (self.on_event)(event),
-            output => self.call(output),
+        let (store, calls) = (self.calls.store(), &mut self.calls);
+        match (output, &self.hold) {
+            (Output::Event(event), _) => return (self.on_event)(event),
+            (Output::Read { call, key, within }, _) => {
+                let reading = async move { store.read(&key, within).await };
+                calls.begin(within, reading, move |result| Input::Read { call, result });
+            }
+            (
+                Output::Write {
+                    call,
+                    write,
+                    bind,
+                    within,
+                },
+                hold,
+            ) => {
+                let written = match hold {
+                    Some(hold) => hold.write(write, bind, within),
+                    None => Box::pin(async move { store.compare_and_swap(write, within).await }),
+                };
+                let wrote = move |written: Result<Written, _>| Input::Wrote {
+                    call,
+                    result: written.map(|it| it.version),
+                };
+                calls.begin(within, written, wrote);
+            }
+            (
+                Output::Confirm {
+                    call,
+                    since,
+                    within,
+                },
+                hold,
+            ) => {
+                let confirmed = move |result| Input::Confirmed { call, result };
+                let alive = hold.as_ref().map(|hold| hold.confirm(since, within));
+                // Only a campaign that was given a hold asks for this.
+                let alive = alive.unwrap_or_else(|| {
+                    let none = StoreError::broken("there is no session");
+                    Box::pin(std::future::ready(Err(none)))
+                });
+                calls.begin(within, alive, confirmed);
+            }
+            (Output::Release, Some(hold)) => hold.release(),
+            (Output::Release, None) => {}
         }
         Flow::On
     }
 
     async fn next(&mut self) -> Input {
-        loop {
-            tokio::select! {
-                // A store that panicked gives no input; the machine's
-                // patience covers it.
-                Some(ended) = self.calls.join_next(), if !self.calls.is_empty() => {
-                    if let Ok(input) = ended {
-                        return input;
-                    }
-                }
-                news = self.watches.next() => return match news {
-                    WatchUpdate::Seen(key, register) => Input::Seen { key, register },
-                    WatchUpdate::WatchUp(up) => Input::WatchUp(up),
-                },
-                input = self.mailbox.next() => return input,
-            }
+        tokio::select! {
+            input = self.calls.next() => input,
+            input = self.mailbox.next() => input,
         }
-    }
-}
-
-async fn carry_out(caller: Caller, store: Arc<dyn Store>, output: Output) -> Input {
-    match output {
-        Output::Read { call, key, within } => {
-            let result = caller.with_timeout(within, store.read(&key, within)).await;
-            Input::Read { call, result }
-        }
-        Output::Write {
-            call,
-            write,
-            within,
-            ..
-        } => {
-            let swapped = store.compare_and_swap(write, within);
-            let written = caller.with_timeout(within, swapped).await;
-            Input::Wrote {
-                call,
-                result: written.map(|written| written.version),
-            }
-        }
-        // Only a campaign that was given a hold asks for more.
-        Output::Confirm { call, .. } => Input::Confirmed {
-            call,
-            result: Err(Failure::new(FailureClass::Broken, "there is no session")),
-        },
-        Output::Release | Output::Event(_) => unreachable!("neither is a call"),
     }
 }

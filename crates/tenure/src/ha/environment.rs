@@ -13,7 +13,6 @@ use tenure_core::ids::Key;
 use tenure_core::time::{Instant, Now};
 use tenure_election::Grant;
 use tenure_group::{Input, KeyPage, Node, Output, Run};
-use tokio::task::JoinSet;
 
 use super::host::{Hosted, Hosting};
 use super::run::{RunContext, Runs, StopLevel};
@@ -21,8 +20,8 @@ use super::shared::Shared;
 use crate::clock;
 use crate::drive::{Environment, Flow};
 use crate::error::StoreError;
-use crate::store::caller::{Caller, MachineWatches, WatchUpdate};
-use crate::store::{Register, Selector, Store};
+use crate::store::caller::{Calls, WatchUpdate};
+use crate::store::{Page, Register, Selector, Store, Written};
 
 /// A node that lets the application see what it knows, after every step.
 pub(super) struct Published {
@@ -86,12 +85,18 @@ impl WorkloadHost {
     }
 }
 
+impl From<WatchUpdate> for Input {
+    fn from(update: WatchUpdate) -> Self {
+        match update {
+            WatchUpdate::Seen(key, register) => Self::Seen { key, register },
+            WatchUpdate::WatchUp(up) => Self::WatchUp(up),
+        }
+    }
+}
+
 /// The environment of one node.
 pub(super) struct NodeEnvironment {
-    store: Arc<dyn Store>,
-    watches: MachineWatches,
-    caller: Caller,
-    calls: JoinSet<Input>,
+    calls: Calls<Input>,
     works: WorkloadHost,
     shared: Arc<Shared>,
 }
@@ -105,13 +110,10 @@ impl NodeEnvironment {
         shared: Arc<Shared>,
     ) -> Self {
         let (view, beats) = keys;
-        let caller = Caller::new(view.as_str());
+        let (who, store) = (view.as_str().to_owned(), Arc::clone(&run_context.store));
         let selectors = [Selector::Key(view), Selector::Prefix(beats)];
         Self {
-            watches: MachineWatches::new(run_context.store.as_ref(), selectors),
-            store: Arc::clone(&run_context.store),
-            caller,
-            calls: JoinSet::new(),
+            calls: Calls::new(store, who, selectors),
             works: match hosting {
                 Some((hosting, grant)) => {
                     WorkloadHost::Hosted(Hosted::new(run_context, hosting, grant))
@@ -125,6 +127,7 @@ impl NodeEnvironment {
 
 impl Environment<Published> for NodeEnvironment {
     fn carry_out(&mut self, output: Output) -> Flow {
+        let (store, calls) = (self.calls.store(), &mut self.calls);
         match output {
             Output::Event(event) => {
                 if let WorkloadHost::Hosted(hosted) = &mut self.works {
@@ -140,94 +143,73 @@ impl Environment<Published> for NodeEnvironment {
             },
             Output::Undeploy { run } => self.works.pull(run, StopLevel::Stop),
             Output::Kill { run } => self.works.pull(run, StopLevel::Kill),
-            call => {
-                let (caller, store) = (self.caller.clone(), Arc::clone(&self.store));
-                self.calls.spawn(carry_out(caller, store, call));
+            Output::Read { call, key, within } => {
+                let reading = async move { store.read(&key, within).await };
+                calls.begin(within, reading, move |result| Input::Read { call, result });
+            }
+            Output::List {
+                call,
+                prefix,
+                within,
+            } => {
+                let list = async move { list(store.as_ref(), &prefix, within).await };
+                let listed = move |result| Input::Listed { call, result };
+                calls.begin(within, list, listed);
+            }
+            Output::Page {
+                call,
+                prefix,
+                after,
+                within,
+            } => {
+                let page = async move { store.list(&prefix, after.as_ref(), within).await };
+                let paged = move |page: Result<Page, _>| Input::Paged {
+                    call,
+                    result: page.map(keys),
+                };
+                calls.begin(within, page, paged);
+            }
+            Output::Write {
+                call,
+                write,
+                within,
+            } => {
+                let written = async move { store.compare_and_swap(write, within).await };
+                let wrote = move |written: Result<Written, _>| Input::Wrote {
+                    call,
+                    result: written.map(|it| it.version),
+                };
+                calls.begin(within, written, wrote);
+            }
+            Output::Delete {
+                call,
+                key,
+                version,
+                within,
+            } => {
+                let delete = async move { store.delete(&key, &version, within).await };
+                let deleted = move |result| Input::Deleted { call, result };
+                calls.begin(within, delete, deleted);
             }
         }
         Flow::On
     }
 
     async fn next(&mut self) -> Input {
-        loop {
-            tokio::select! {
-                // A store that panicked gives no input; the machine's
-                // patience covers it.
-                Some(ended) = self.calls.join_next(), if !self.calls.is_empty() => {
-                    if let Ok(input) = ended {
-                        return input;
-                    }
-                }
-                news = self.works.next() => return news,
-                news = self.watches.next() => return match news {
-                    WatchUpdate::Seen(key, register) => Input::Seen { key, register },
-                    WatchUpdate::WatchUp(up) => Input::WatchUp(up),
-                },
-                input = self.shared.mailbox.next() => return input,
-            }
+        tokio::select! {
+            input = self.calls.next() => input,
+            input = self.works.next() => input,
+            input = self.shared.mailbox.next() => input,
         }
     }
 }
 
-async fn carry_out(caller: Caller, store: Arc<dyn Store>, output: Output) -> Input {
-    match output {
-        Output::Read { call, key, within } => {
-            let result = caller.with_timeout(within, store.read(&key, within)).await;
-            Input::Read { call, result }
-        }
-        Output::List {
-            call,
-            prefix,
-            within,
-        } => {
-            let result = caller
-                .with_timeout(within, list(store.as_ref(), &prefix, within))
-                .await;
-            Input::Listed { call, result }
-        }
-        Output::Page {
-            call,
-            prefix,
-            after,
-            within,
-        } => {
-            let page = store.list(&prefix, after.as_ref(), within);
-            let page = caller.with_timeout(within, page).await;
-            let result = page.map(|page| {
-                let keys = page.registers.into_iter();
-                let keys = keys.map(|(key, register)| (key, register.version));
-                KeyPage {
-                    registers: keys.collect(),
-                    more: page.more_after.is_some(),
-                }
-            });
-            Input::Paged { call, result }
-        }
-        Output::Write {
-            call,
-            write,
-            within,
-        } => {
-            let written = caller
-                .with_timeout(within, store.compare_and_swap(write, within))
-                .await;
-            let result = written.map(|written| written.version);
-            Input::Wrote { call, result }
-        }
-        Output::Delete {
-            call,
-            key,
-            version,
-            within,
-        } => {
-            let result = caller
-                .with_timeout(within, store.delete(&key, &version, within))
-                .await;
-            Input::Deleted { call, result }
-        }
-        Output::Deploy(_) | Output::Undeploy { .. } | Output::Kill { .. } | Output::Event(_) => {
-            unreachable!("these are not calls of the store")
-        }
+fn keys(page: Page) -> KeyPage {
+    let registers = page.registers.into_iter();
+    let registers = registers.map(|(key, register)| (key, register.version));
+    KeyPage {
+        registers: registers.collect(),
+        more: page.more_after.is_some(),
     }
 }
 

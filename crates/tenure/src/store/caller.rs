@@ -4,12 +4,19 @@
 //! A call's failure is handed on by its class and never repeated here; a
 //! machine has one or two watches, and is told that they are up while all of
 //! them are.
+//!
+//! Three timers end a call. The store's own says why there is no answer. The
+//! machine's is what it judges by (`tenure_core::call`): it is the only one in
+//! the simulator, and it also ends a call whose task is gone, since a store
+//! that panics in its task ends no machine. The last, a second after the
+//! store's, ends the task of a store that does not keep its time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tenure_election::{Failure, FailureClass};
+use tokio::task::JoinSet;
 
 use super::{Key, Register, Selector, Sighting, Store, Watch};
 use crate::clock;
@@ -20,10 +27,68 @@ use crate::round_trip::{ADVICE, LEASE_TRIPS, RoundTripTimes, advice};
 /// connection that had to be made first.
 const SLOW_IN_A_ROW: u32 = 2;
 
+/// The calls and the watches of one machine. What comes of them is an `I`, an
+/// input of the machine.
+pub(crate) struct Calls<I> {
+    store: Arc<dyn Store>,
+    caller: Caller,
+    under_way: JoinSet<I>,
+    watches: MachineWatches,
+}
+
+impl<I: From<WatchUpdate> + Send + 'static> Calls<I> {
+    /// Follows what `selectors` select, one or two; `who` is what the machine is
+    /// called in the log.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        who: impl Into<String>,
+        selectors: impl IntoIterator<Item = Selector>,
+    ) -> Self {
+        Self {
+            watches: MachineWatches::new(store.as_ref(), selectors),
+            store,
+            caller: Caller::new(who),
+            under_way: JoinSet::new(),
+        }
+    }
+
+    /// Whom to call.
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+
+    /// Begins a call, of whose end `input` tells.
+    pub(crate) fn begin<T>(
+        &mut self,
+        within: Duration,
+        call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+        input: impl FnOnce(Result<T, Failure>) -> I + Send + 'static,
+    ) {
+        let caller = self.caller.clone();
+        let ended = async move { input(caller.with_timeout(within, call).await) };
+        self.under_way.spawn(ended);
+    }
+
+    /// The next input. Cancelling this loses nothing.
+    pub(crate) async fn next(&mut self) -> I {
+        loop {
+            tokio::select! {
+                // A store that panicked gives no input.
+                Some(ended) = self.under_way.join_next(), if !self.under_way.is_empty() => {
+                    if let Ok(input) = ended {
+                        return input;
+                    }
+                }
+                update = self.watches.next() => return update.into(),
+            }
+        }
+    }
+}
+
 /// Calls a store for one machine, and tells when calls take so long that the
 /// lease is hardly long enough for them. Clones are the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller {
+struct Caller {
     /// What the machine is called in the log.
     who: String,
     round_trips: RoundTripTimes,
@@ -32,7 +97,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub(crate) fn new(who: impl Into<String>) -> Self {
+    fn new(who: impl Into<String>) -> Self {
         Self {
             who: who.into(),
             round_trips: RoundTripTimes::default(),
@@ -42,7 +107,7 @@ impl Caller {
 
     /// Holds a store to its time. A store keeps it by itself; one that does
     /// not must not keep a task alive for ever.
-    pub(crate) async fn with_timeout<T>(
+    async fn with_timeout<T>(
         &self,
         within: Duration,
         call: impl Future<Output = Result<T, StoreError>>,
@@ -108,7 +173,7 @@ pub(crate) enum WatchUpdate {
 }
 
 /// The one or two watches of a machine.
-pub(crate) struct MachineWatches {
+struct MachineWatches {
     own: MachineWatch,
     other: Option<MachineWatch>,
 }
@@ -120,7 +185,7 @@ struct MachineWatch {
 
 impl MachineWatches {
     /// Follows what `selectors` select: at least one, and no more than two.
-    pub(crate) fn new(store: &dyn Store, selectors: impl IntoIterator<Item = Selector>) -> Self {
+    fn new(store: &dyn Store, selectors: impl IntoIterator<Item = Selector>) -> Self {
         let mut watches = selectors.into_iter().map(|selector| MachineWatch {
             watch: store.watch(selector),
             up: false,
@@ -133,7 +198,7 @@ impl MachineWatches {
     }
 
     /// The next of what they report. Cancelling this loses nothing.
-    pub(crate) async fn next(&mut self) -> WatchUpdate {
+    async fn next(&mut self) -> WatchUpdate {
         let (watch, sighting) = match &mut self.other {
             None => (&mut self.own, None),
             Some(other) => tokio::select! {
