@@ -91,8 +91,8 @@ fn what_is_kept_behind_a_snapshot_makes_no_other_one_due() {
     });
     let mut snapshots = 0;
     for token in 0..400 {
-        let ask = command(1_000);
-        node.handle(at(5), Input::ClientRequest { token, ask });
+        let request = command(1_000);
+        node.handle(at(5), Input::ClientRequest { token, request });
         snapshots += drain(&mut node);
         let bytes = node.log().bytes();
         assert!(bytes < 2 * log_bytes, "{bytes} bytes of log in memory");
@@ -107,8 +107,8 @@ fn a_snapshot_that_is_asked_for_is_taken_once() {
         kept_entries: 0,
         ..Config::default()
     });
-    let ask = command(1_000);
-    node.handle(at(5), Input::ClientRequest { token: 1, ask });
+    let request = command(1_000);
+    node.handle(at(5), Input::ClientRequest { token: 1, request });
     assert_eq!(drain(&mut node), 0, "none was due");
     let applied = node.state().applied();
     node.handle(at(5), Input::Compact);
@@ -144,8 +144,8 @@ fn a_long_tail_that_waits_makes_no_snapshot_due() {
     let mut batches = Vec::new();
     let mut snapshots = 0;
     for token in 0..100 {
-        let ask = command(1_000);
-        node.handle(at(5), Input::ClientRequest { token, ask });
+        let request = command(1_000);
+        node.handle(at(5), Input::ClientRequest { token, request });
         while let Some(output) = node.poll() {
             if let Output::Persist(batch) = output {
                 batches.push(batch.number);
@@ -320,7 +320,7 @@ fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
     far.cut = Some(late);
     let open = |token| Input::ClientRequest {
         token,
-        ask: ClientRequest::Open(OpenSession::unowned(u64::MAX)),
+        request: ClientRequest::Open(OpenSession::unowned(u64::MAX)),
     };
     // Sessions make the snapshot large: 40 bytes each.
     for token in 0..2_000 {
@@ -421,22 +421,22 @@ fn a_server_goes_on_while_its_snapshot_is_encoded() {
         checksum: not_at_work,
         ..Config::default()
     });
-    let ask = |node: &mut Node, token| {
-        let ask = command(1_000);
-        work(node, Input::ClientRequest { token, ask })
+    let submit = |node: &mut Node, token| {
+        let request = command(1_000);
+        work(node, Input::ClientRequest { token, request })
     };
     let mut copies = Vec::new();
     let mut token = 0;
     while copies.is_empty() {
         token += 1;
-        copies = ask(&mut node, token);
+        copies = submit(&mut node, token);
     }
     let first = copies.remove(0);
     // However much is applied meanwhile, no second one is begun, and the log
     // keeps what only it has.
     for _ in 0..50 {
         token += 1;
-        assert_eq!(ask(&mut node, token), []);
+        assert_eq!(submit(&mut node, token), []);
     }
     assert!(node.encodes_snapshot());
     assert!(node.snapshot().is_none_or(|it| it.last < first.last()));
@@ -545,13 +545,13 @@ fn heartbeats_are_in_time_beside_a_snapshot_on_a_slow_link() {
     let leader = far.nodes.iter().position(Node::is_ready).expect("a leader");
     let late = (leader + 1) % 3;
     far.cut = Some(late);
-    let ask = |far: &mut Far, token, ask| {
-        let input = Input::ClientRequest { token, ask };
+    let submit = |far: &mut Far, token, request| {
+        let input = Input::ClientRequest { token, request };
         far.step(leader, |node, now| node.handle(now, input));
         far.run(5);
     };
     let open = ClientRequest::Open(OpenSession::unowned(u64::MAX));
-    ask(&mut far, 1, open);
+    submit(&mut far, 1, open);
     let session = far.nodes[leader].state().applied().id;
     for serial in 1..=100 {
         let operation = Operation::Append(vec![7; 50_000].into());
@@ -562,7 +562,7 @@ fn heartbeats_are_in_time_beside_a_snapshot_on_a_slow_link() {
             operation,
         };
         let command = ClientRequest::Command(command, OwnershipProof::NONE);
-        ask(&mut far, 1 + serial, command);
+        submit(&mut far, 1 + serial, command);
     }
     let snapshot = far.nodes[leader].snapshot().expect("one").bytes.len();
     assert!(snapshot > 3_000_000, "{snapshot}");

@@ -225,8 +225,8 @@ async fn what_a_store_refuses_is_told_and_not_hammered() {
     }));
     let payroll = name("payroll");
     let (election, leadership) = leading(Arc::new(memory.clone()), "payroll").await;
-    let ask = election::ask_to_resign(Arc::clone(&store), &payroll, None, WITHIN, WITHIN);
-    let asked = ask.await.expect_err("it cannot be asked").to_string();
+    let request = election::ask_to_resign(Arc::clone(&store), &payroll, None, WITHIN, WITHIN);
+    let asked = request.await.expect_err("it cannot be asked").to_string();
     drop(leadership);
     election.stop().await;
 
@@ -391,11 +391,11 @@ async fn a_transfer_to_the_leader_changes_nothing() {
 async fn a_transfer_to_nobody_is_refused_where_the_store_knows_who_stands() {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let (_election, leadership) = leading(Arc::clone(&store), "payroll").await;
-    let ask = |to: &str| {
+    let request = |to: &str| {
         let (store, payroll, to) = (Arc::clone(&store), name("payroll"), name(to));
         async move { election::ask_to_transfer(store, &payroll, to, WITHIN, WITHIN).await }
     };
-    let refused = ask("web-2").await.expect_err("nobody of that name");
+    let refused = request("web-2").await.expect_err("nobody of that name");
     assert!(refused.to_string().contains("found web-2"), "{refused}");
     assert!(refused.to_string().contains("web-1 stand"), "{refused}");
     // Nothing was written, and the leader goes on.
@@ -416,7 +416,7 @@ async fn a_transfer_to_nobody_is_refused_where_the_store_knows_who_stands() {
         leadership.cancelled().await;
         drop(leadership);
     };
-    let (asked, ()) = tokio::join!(ask("web-2"), handing_over);
+    let (asked, ()) = tokio::join!(request("web-2"), handing_over);
     let (before, seen) = asked.expect("it takes over");
     assert_eq!(before.name, name("web-1"));
     assert_eq!(seen.leader.expect("a leader").name, name("web-2"));
@@ -425,7 +425,7 @@ async fn a_transfer_to_nobody_is_refused_where_the_store_knows_who_stands() {
     while stands().contains(&name("web-2")) {
         tokio::task::yield_now().await;
     }
-    let refused = ask("web-2").await.expect_err("it has stopped");
+    let refused = request("web-2").await.expect_err("it has stopped");
     assert!(refused.to_string().contains("found web-2"), "{refused}");
 }
 

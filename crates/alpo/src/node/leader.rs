@@ -175,7 +175,7 @@ impl Leader {
                 version,
                 state_checksum,
             } => {
-                peer.answers(number);
+                peer.heartbeat_answered(number);
                 (peer.version, peer.state_checksum) = (Some(version), state_checksum);
                 match matched {
                     Some(matched) if matched <= server.log.last().id && matches => {
@@ -336,8 +336,8 @@ impl Leader {
 
     /// Proposes what waits in the backlog.
     pub(super) fn admit_backlog(&mut self, server: &mut Server) {
-        for (token, ask) in self.pending_proposals.take_backlog() {
-            self.client_request(server, token, ask);
+        for (token, request) in self.pending_proposals.take_backlog() {
+            self.client_request(server, token, request);
         }
     }
 
@@ -390,7 +390,7 @@ impl Leader {
         let (commit, round) = (server.commit, self.quorum_rounds.current());
         let time = self.time(server);
         server.time = server.time.max(time);
-        let compare_checksums = self.checksum_comparison.ask(server);
+        let compare_checksums = self.checksum_comparison.next_request(server);
         for (id, peer) in &mut self.peers {
             let request = Request::Heartbeat {
                 last,
@@ -399,7 +399,7 @@ impl Leader {
                 time,
                 compare_checksums,
             };
-            let number = server.ask(*id, request);
+            let number = server.send_request(*id, request);
             peer.pacing.sends(number, 0, server.now);
         }
     }
@@ -501,7 +501,7 @@ fn replicate(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64)
             commit,
             round,
         };
-        let number = server.ask(id, request);
+        let number = server.send_request(id, request);
         peer.pacing.sends(number, bytes, server.now);
         match &mut peer.mode {
             Mode::Probing { asked } => *asked = true,
@@ -557,7 +557,7 @@ fn send_chunk(server: &mut Server, id: ServerId, peer: &mut Progress, round: u64
         total: total as u64,
         round,
     };
-    let number = server.ask(id, request);
+    let number = server.send_request(id, request);
     peer.pacing.sends(number, to - from, server.now);
     first.get_or_insert(number);
     *asked = Some(number);

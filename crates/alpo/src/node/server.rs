@@ -460,7 +460,7 @@ impl Server {
         self.compact();
     }
 
-    pub(super) fn ask(&mut self, to: ServerId, request: Request) -> u64 {
+    pub(super) fn send_request(&mut self, to: ServerId, request: Request) -> u64 {
         self.number += 1;
         let number = self.number;
         // The disk that has that number now, and not one that had it before.

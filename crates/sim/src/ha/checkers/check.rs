@@ -17,7 +17,7 @@ pub enum Check {
     Verdicts,
     /// A node goes from the view by leaving, or by the two steps of a death.
     Members,
-    /// The heir is the one that everybody would choose.
+    /// The successor is the one that everybody would choose.
     Heirs,
     /// Nothing is lost, nothing appears twice, nothing is changed.
     Fate,
