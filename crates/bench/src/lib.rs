@@ -10,6 +10,9 @@
 //! shown.
 
 mod cost;
+#[cfg(test)]
+#[path = "../../tenure/tests/common/intercepted.rs"]
+mod intercepted;
 mod load;
 mod plan;
 mod plot;
