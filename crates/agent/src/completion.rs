@@ -54,98 +54,35 @@ pub(super) async fn undeploy_completed(
 
 #[cfg(test)]
 mod tests {
-    use std::fmt;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::time::Duration;
 
     use tenure::StoreError;
     use tenure::error::Cause;
     use tenure::ha::{Deployment, Placement, Workload};
-    use tenure::store::{
-        BoxFuture, Features, Key, Memory, Page, Reading, Selector, Store, Version, Watch, Write,
-        Written,
-    };
+    use tenure::store::{Memory, Store, Write};
 
     use super::*;
+    use crate::intercepted::{Intercepted, Interceptor};
 
-    /// A store that can be cut off. Then no call takes effect, and the caller
-    /// cannot know that.
-    #[derive(Debug)]
-    struct CutStore {
-        store: Memory,
+    /// Cuts a store off. Then no call takes effect, and the caller cannot know
+    /// that.
+    #[derive(Debug, Default)]
+    struct Cut {
         cut: AtomicBool,
-        /// Swaps that came to nothing.
+        /// Swaps of the view that came to nothing.
         lost: AtomicU64,
     }
 
-    type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
-
-    impl CutStore {
-        fn check_link(&self) -> Result<(), StoreError> {
-            if self.cut.load(Ordering::SeqCst) {
-                return Err(StoreError::unknown("the line is cut"));
+    impl Interceptor for Cut {
+        fn check(&self, write: Option<&Write>) -> Result<(), StoreError> {
+            if !self.cut.load(Ordering::SeqCst) {
+                return Ok(());
             }
-            Ok(())
-        }
-    }
-
-    impl fmt::Display for CutStore {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a line to {}", self.store)
-        }
-    }
-
-    impl Store for CutStore {
-        fn features(&self) -> Features {
-            self.store.features()
-        }
-
-        fn read<'a>(&'a self, key: &'a Key, within: Duration) -> Answer<'a, Reading> {
-            Box::pin(async move {
-                self.check_link()?;
-                self.store.read(key, within).await
-            })
-        }
-
-        fn compare_and_swap(&self, write: Write, within: Duration) -> Answer<'_, Written> {
-            Box::pin(async move {
-                let lost = |_: &_| {
-                    if write.key.as_str().ends_with("/view") {
-                        self.lost.fetch_add(1, Ordering::SeqCst);
-                    }
-                };
-                self.check_link().inspect_err(lost)?;
-                self.store.compare_and_swap(write, within).await
-            })
-        }
-
-        fn delete<'a>(
-            &'a self,
-            key: &'a Key,
-            expected: &'a Version,
-            within: Duration,
-        ) -> Answer<'a, ()> {
-            Box::pin(async move {
-                self.check_link()?;
-                self.store.delete(key, expected, within).await
-            })
-        }
-
-        fn list<'a>(
-            &'a self,
-            prefix: &'a str,
-            after: Option<&'a Key>,
-            within: Duration,
-        ) -> Answer<'a, Page> {
-            Box::pin(async move {
-                self.check_link()?;
-                self.store.list(prefix, after, within).await
-            })
-        }
-
-        /// One that never comes up.
-        fn watch(&self, selector: Selector) -> Watch {
-            Watch::new(selector).1
+            if write.is_some_and(|write| write.key.as_str().ends_with("/view")) {
+                self.lost.fetch_add(1, Ordering::SeqCst);
+            }
+            Err(StoreError::unknown("the line is cut"))
         }
     }
 
@@ -167,12 +104,8 @@ mod tests {
     /// Otherwise it would stay deployed, and run again.
     #[tokio::test]
     async fn a_request_that_was_lost_with_its_id_is_made_again() {
-        let cut_store = Arc::new(CutStore {
-            store: Memory::new(),
-            cut: AtomicBool::new(false),
-            lost: AtomicU64::new(0),
-        });
-        let manager = Manager::builder(Arc::clone(&cut_store) as Arc<dyn Store>, "town")
+        let line = Intercepted::new(Arc::new(Memory::new()), Cut::default());
+        let manager = Manager::builder(Arc::clone(&line) as Arc<dyn Store>, "town")
             .name("one")
             .lease(Duration::from_secs(2))
             .grace(Duration::from_millis(50))
@@ -186,7 +119,7 @@ mod tests {
         let view = seen.view.expect("it is deployed");
         let (name, job) = view.workloads.iter().next().expect("the job");
         let (name, digest) = (name.clone(), job.digest.clone());
-        cut_store.cut.store(true, Ordering::SeqCst);
+        line.interceptor.cut.store(true, Ordering::SeqCst);
         let undeploying = tokio::spawn(undeploy_completed(
             Arc::clone(&manager),
             CompletedWorkload { name, digest },
@@ -194,10 +127,10 @@ mod tests {
         let another = group_state.wait_for(|group_state| group_state.id != seen.id);
         within_limit("fencing", another).await.expect("it goes on");
         assert!(
-            cut_store.lost.load(Ordering::SeqCst) > 0,
+            line.interceptor.lost.load(Ordering::SeqCst) > 0,
             "it was not asked for"
         );
-        cut_store.cut.store(false, Ordering::SeqCst);
+        line.interceptor.cut.store(false, Ordering::SeqCst);
         within_limit("retiring", undeploying)
             .await
             .expect("it returns");

@@ -32,6 +32,9 @@ pub mod format;
 #[doc(hidden)]
 pub mod fuzzed;
 pub mod guard;
+#[cfg(test)]
+#[path = "../../tenure/tests/common/intercepted.rs"]
+mod intercepted;
 mod messages;
 mod metrics;
 mod node;

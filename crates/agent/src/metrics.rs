@@ -5,10 +5,14 @@
 //! At most [`CONNECTIONS_MAX`] are served at a time. A client that is slow is
 //! dropped.
 
-use std::fmt::Write as _;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
 use tenure_runtime::failure::{Failure, usage};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -82,7 +86,10 @@ async fn serve_connection(stream: &TcpStream, handler: &RequestHandler) -> std::
         }
     }
     let (status, body) = if request.starts_with(b"GET /metrics ") {
-        ("200 OK", render(handler))
+        (
+            "200 OK",
+            render(gauges(handler), counters(handler.tracker().counts())),
+        )
     } else {
         ("404 Not Found", "expected GET /metrics\n".to_owned())
     };
@@ -106,19 +113,33 @@ async fn serve_connection(stream: &TcpStream, handler: &RequestHandler) -> std::
 /// A number: its name, what it means, how much it is.
 type Row = (&'static str, &'static str, u64);
 
-fn render(handler: &RequestHandler) -> String {
-    let gauges = gauges(handler).map(|(name, help, value)| ("gauge", "", name, help, value));
-    let counters = counters(handler.tracker().counts());
-    let counters = counters.map(|(name, help, value)| ("counter", "_total", name, help, value));
-    let mut text = String::new();
-    for (kind, end, name, help, value) in gauges.into_iter().chain(counters) {
-        let name = format!("tenure_node_{name}{end}");
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}"
-        );
+/// A number in the text format of Prometheus, whose comments name a counter as
+/// its samples do. In OpenMetrics, which servers speak, they leave `_total` out.
+#[derive(Debug)]
+struct Sample(MetricType, u64);
+
+impl EncodeMetric for Sample {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        encoder.encode_gauge(&i64::try_from(self.1).unwrap_or(i64::MAX))
     }
+
+    fn metric_type(&self) -> MetricType {
+        self.0
+    }
+}
+
+fn render(gauges: [Row; 6], counters: [Row; 9]) -> String {
+    let mut registry = Registry::with_prefix("tenure_node");
+    for (name, help, value) in gauges {
+        registry.register(name, help, Sample(MetricType::Gauge, value));
+    }
+    for (name, help, value) in counters {
+        let counter = Sample(MetricType::Counter, value);
+        registry.register(format!("{name}_total"), help, counter);
+    }
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = encode_registry(&mut text, &registry);
     text
 }
 
@@ -140,16 +161,16 @@ fn gauges(handler: &RequestHandler) -> [Row; 6] {
     [
         (
             "member",
-            "Whether the node is in the view of its group.",
+            "Whether the node is in the view of its group",
             member,
         ),
-        ("epoch", "The epoch of the view that it knows.", epoch),
-        ("group_nodes", "The HA nodes of the group.", nodes),
-        ("group_quorum", "How many HA nodes the group needs.", quorum),
-        ("workloads_running", "Workloads that run here.", running),
+        ("epoch", "The epoch of the view that it knows", epoch),
+        ("group_nodes", "The HA nodes of the group", nodes),
+        ("group_quorum", "How many HA nodes the group needs", quorum),
+        ("workloads_running", "Workloads that run here", running),
         (
             "workloads_failing",
-            "Workloads that failed here and are tried again.",
+            "Workloads that failed here and are tried again",
             failing,
         ),
     ]
@@ -157,42 +178,73 @@ fn gauges(handler: &RequestHandler) -> [Row; 6] {
 
 fn counters(counts: Counts) -> [Row; 9] {
     [
-        ("starts", "Starts that succeeded.", counts.starts),
+        ("starts", "Starts that succeeded", counts.starts),
         (
             "failures",
-            "Starts that failed, and runs that ended by themselves.",
+            "Starts that failed, and runs that ended by themselves",
             counts.start_failures,
         ),
         (
             "fenced",
-            "How often the node gave up its id and ended everything.",
+            "How often the node gave up its id and ended everything",
             counts.fenced,
         ),
-        ("deaths_seen", "Deaths of other nodes.", counts.deaths),
+        ("deaths_seen", "Deaths of other nodes", counts.deaths),
         (
             "failovers_begun",
-            "Take-overs that this node has begun.",
+            "Take-overs that this node has begun",
             counts.failovers_begun,
         ),
         (
             "failovers_completed",
-            "Take-overs that this node has completed.",
+            "Take-overs that this node has completed",
             counts.failovers_completed,
         ),
         (
             "failovers_failed",
-            "Workloads taken over that would not start.",
+            "Workloads taken over that would not start",
             counts.failovers_failed,
         ),
         (
             "store_failures",
-            "Calls of the store that failed.",
+            "Calls of the store that failed",
             counts.store_failures,
         ),
         (
             "stewards_lost",
-            "Stewards that had to be replaced.",
+            "Stewards that had to be replaced",
             counts.shims_lost,
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the agents of earlier releases wrote, byte for byte.
+    #[test]
+    fn the_page_is_in_the_text_format_of_prometheus() {
+        let names = ["member", "epoch", "c", "d", "e", "f"];
+        let gauges = names.map(|name| (name, "How it stands", 7));
+        let counters = counters(Counts {
+            starts: 1,
+            start_failures: 1 << 40,
+            ..Counts::default()
+        });
+        let gauge = |(name, help, value): &Row| {
+            format!(
+                "# HELP tenure_node_{name} {help}.\n# TYPE tenure_node_{name} gauge\n\
+                 tenure_node_{name} {value}\n"
+            )
+        };
+        let counter = |(name, help, value): &Row| {
+            format!(
+                "# HELP tenure_node_{name}_total {help}.\n# TYPE tenure_node_{name}_total \
+                 counter\ntenure_node_{name}_total {value}\n"
+            )
+        };
+        let expected = gauges.iter().map(gauge).chain(counters.iter().map(counter));
+        assert_eq!(render(gauges, counters), expected.collect::<String>());
+    }
 }

@@ -29,7 +29,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::env_file;
 use super::messages::{RestartPolicy, RunPhase, RunSpec, RunState};
 use super::output_log::OutputLogs;
-use crate::guard::{Event, ExitStatus, Guardian, SLACK, Start};
+use crate::guard::{ExitStatus, Guardian, GuardianEvent, SLACK, StartOrder};
 
 /// What a task of an instance is ordered to do.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +96,7 @@ impl WorkloadRun {
         for instance in 0..run.spec.instances {
             let (orders, receiver) = unbounded_channel();
             run.instances.push(orders);
-            let start = Start {
+            let start = StartOrder {
                 drain_at: grant.drain_at,
                 kill_at: grant.kill_at,
                 argv: run.spec.argv.iter().map(Into::into).collect(),
@@ -312,7 +312,7 @@ impl InstanceTask {
     }
 
     /// Passes orders to the guardian until nothing of the instance is left.
-    async fn supervise(self, mut start: Start, mut orders: UnboundedReceiver<InstanceOrder>) {
+    async fn supervise(self, mut start: StartOrder, mut orders: UnboundedReceiver<InstanceOrder>) {
         match self.variables().await {
             // Before the workload's own variables, which override them.
             Ok(variables) => drop(start.env.splice(0..0, variables)),
@@ -353,21 +353,25 @@ impl InstanceTask {
             };
             let last = event.is_last();
             match event {
-                Event::Ready => {}
-                Event::Started { .. } => self.report(InstanceEvent::Started),
-                Event::Refused { why } => self.report(InstanceEvent::Failed(why.to_string())),
-                Event::Exited {
+                GuardianEvent::Ready => {}
+                GuardianEvent::Started { .. } => self.report(InstanceEvent::Started),
+                GuardianEvent::Refused { why } => {
+                    self.report(InstanceEvent::Failed(why.to_string()));
+                }
+                GuardianEvent::Exited {
                     status,
                     asked: true,
                 } => exit_after_signal = Some(status),
-                Event::Exited { status, .. } => self.report(InstanceEvent::Exited(status, false)),
-                Event::Lost { why } => self.report(InstanceEvent::Failed(why)),
-                Event::Gone => {
+                GuardianEvent::Exited { status, .. } => {
+                    self.report(InstanceEvent::Exited(status, false));
+                }
+                GuardianEvent::Lost { why } => self.report(InstanceEvent::Failed(why)),
+                GuardianEvent::Gone => {
                     if let Some(status) = exit_after_signal {
                         self.report(InstanceEvent::Exited(status, true));
                     }
                 }
-                Event::WatchdogLost => {
+                GuardianEvent::WatchdogLost => {
                     self.report(InstanceEvent::Failed(
                         "the watchdog of its guardian has failed".into(),
                     ));

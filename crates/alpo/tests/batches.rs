@@ -147,8 +147,8 @@ impl World {
                     operation: Operation::Append(vec![7; 40].into()),
                 };
                 for token in 0..self.rng.between(1, 8) {
-                    let ask = ClientRequest::Command(command.clone(), OwnershipProof::NONE);
-                    node.handle(now, Input::ClientRequest { token, ask });
+                    let request = ClientRequest::Command(command.clone(), OwnershipProof::NONE);
+                    node.handle(now, Input::ClientRequest { token, request });
                 }
             }
             0 | 1 => {

@@ -42,7 +42,7 @@ impl Log {
         }
     }
 
-    fn ask(&mut self, session: u64, operation: Operation) -> Outcome {
+    fn submit(&mut self, session: u64, operation: Operation) -> Outcome {
         let serial = self.serials.entry(session).or_insert(1);
         let command = Command {
             session,
@@ -77,17 +77,17 @@ impl Log {
     fn bind(&mut self, session: u64, name: &str, value: &str) -> Outcome {
         let write = self.write(name, value, Stamp::Now);
         let last = format!("after {value}").into_bytes().into();
-        self.ask(session, Operation::bind(write, last))
+        self.submit(session, Operation::bind(write, last))
     }
 
     fn swap(&mut self, session: u64, name: &str, value: &str, stamp: Stamp) -> Outcome {
         let write = self.write(name, value, stamp);
-        self.ask(session, Operation::swap(write))
+        self.submit(session, Operation::swap(write))
     }
 
     fn delete(&mut self, session: u64, name: &str) -> Outcome {
         let expect = self.version(name).expect("it is there");
-        self.ask(session, Operation::delete(key(name), expect))
+        self.submit(session, Operation::delete(key(name), expect))
     }
 
     fn expire(&mut self, session: u64) {
@@ -138,7 +138,7 @@ fn at_the_end_of_a_session_its_registers_get_their_last_wills_at_once() {
         for (session, name) in [(holder, "a"), (other, "b"), (holder, "c")] {
             log.bind(session, name, name);
         }
-        log.ask(holder, Operation::Append(b"x".as_slice().into()));
+        log.submit(holder, Operation::Append(b"x".as_slice().into()));
         let before = log.version("a");
         let revision = log.state.registers().revision();
         // Not over yet: nothing happens.
@@ -147,7 +147,7 @@ fn at_the_end_of_a_session_its_registers_get_their_last_wills_at_once() {
         assert_eq!(log.holder("a"), Some(holder));
         log.time = 100;
         if closed {
-            assert_eq!(log.ask(holder, Operation::Close), Outcome::Closed);
+            assert_eq!(log.submit(holder, Operation::Close), Outcome::Closed);
         } else {
             log.expire(holder);
         }
@@ -180,7 +180,7 @@ fn a_keep_alive_renews_all_that_a_session_holds() {
         log.bind(holder, name, "1");
     }
     log.time = 90;
-    log.ask(holder, Operation::KeepAlive);
+    log.submit(holder, Operation::KeepAlive);
     log.time = 150;
     log.expire(holder);
     for name in ["a", "b"] {
@@ -210,7 +210,7 @@ fn a_session_holds_so_many_registers_and_no_more() {
     assert!(swapped(&log.bind(holder, "k0", "y")));
     assert!(swapped(&log.swap(holder, "k0", "z", Stamp::Now)));
     assert!(swapped(&log.bind(holder, "more", "x")));
-    log.ask(holder, Operation::Close);
+    log.submit(holder, Operation::Close);
     assert_eq!(log.value("more").as_deref(), Some("after x"));
     assert_eq!(log.value("k0").as_deref(), Some("z"));
     assert_eq!(log.state.bound_len(), 0);
@@ -294,7 +294,7 @@ fn whatever_happens_a_register_is_bound_as_long_as_its_session_lives() {
                     }
                 }
                 5 => {
-                    log.ask(session, Operation::Close);
+                    log.submit(session, Operation::Close);
                     model.end(session);
                 }
                 6 => {
@@ -305,7 +305,7 @@ fn whatever_happens_a_register_is_bound_as_long_as_its_session_lives() {
                     }
                 }
                 _ => {
-                    log.ask(session, Operation::KeepAlive);
+                    log.submit(session, Operation::KeepAlive);
                     // And a server that was given all this as a snapshot.
                     let image = log.state.encode();
                     log.state = State::decode(&image).expect("a state");

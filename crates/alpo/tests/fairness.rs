@@ -87,11 +87,11 @@ impl Cluster {
         }
     }
 
-    fn ask(&mut self, ask: ClientRequest) -> u64 {
+    fn submit(&mut self, request: ClientRequest) -> u64 {
         self.token += 1;
         let (now, token) = (self.at(), self.token);
         self.asked.insert(token, self.now);
-        self.nodes[0].handle(now, Input::ClientRequest { token, ask });
+        self.nodes[0].handle(now, Input::ClientRequest { token, request });
         token
     }
 
@@ -170,7 +170,7 @@ impl Cluster {
             secret: PROOF.secret,
             opener,
         };
-        let token = self.ask(ClientRequest::Open(opening));
+        let token = self.submit(ClientRequest::Open(opening));
         loop {
             self.step();
             match self
@@ -192,7 +192,7 @@ impl Cluster {
             outstanding: serial.saturating_sub(500).max(1),
             operation: Operation::Append(vec![0; bytes].into()),
         };
-        self.ask(ClientRequest::Command(command, PROOF))
+        self.submit(ClientRequest::Command(command, PROOF))
     }
 }
 
@@ -304,8 +304,11 @@ fn a_session_does_not_expire_while_its_request_waits_for_its_turn() {
     let opener = SessionOpener::Token([1; 16]);
     let live = Duration::from_secs(2);
     let sessions: Vec<u64> = (0..40).map(|_| cluster.open_for(live, opener)).collect();
-    let ask = |cluster: &mut Cluster, session| cluster.append(session, 1, 1_000_000);
-    let mut waits: Vec<u64> = sessions.iter().map(|it| ask(&mut cluster, *it)).collect();
+    let submit = |cluster: &mut Cluster, session| cluster.append(session, 1, 1_000_000);
+    let mut waits: Vec<u64> = sessions
+        .iter()
+        .map(|it| submit(&mut cluster, *it))
+        .collect();
     let begun = cluster.now;
     while !waits.is_empty() {
         cluster.step();
@@ -356,7 +359,7 @@ fn what_needs_no_entry_waits_for_no_turn() {
         operation: Operation::KeepAlive,
     };
     let proof = OwnershipProof::of_secret([8; 16]);
-    let foreign = cluster.ask(ClientRequest::Command(foreign, proof));
+    let foreign = cluster.submit(ClientRequest::Command(foreign, proof));
     cluster.step();
     let told: BTreeMap<_, _> = cluster
         .answered

@@ -356,8 +356,8 @@ fn a_stall_that_is_over_is_not_waited_for_again() {
         cluster.leases = true;
         cluster.restart(0);
         cluster.elect(TIMEOUT * 3).expect("elected");
-        let ask = ClientRequest::Open(OpenSession::unowned(1_000_000_000));
-        cluster.step(0, Some(Input::ClientRequest { token: 1, ask }));
+        let request = ClientRequest::Open(OpenSession::unowned(1_000_000_000));
+        cluster.step(0, Some(Input::ClientRequest { token: 1, request }));
         cluster.now += TIMEOUT * 60;
         // It looks at the clock before it hears of its disk.
         cluster.step(0, None);

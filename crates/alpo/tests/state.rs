@@ -53,7 +53,7 @@ impl Log {
         }
     }
 
-    fn ask(&mut self, session: u64, serial: u64, outstanding: u64, what: Operation) -> Outcome {
+    fn submit(&mut self, session: u64, serial: u64, outstanding: u64, what: Operation) -> Outcome {
         self.apply(Payload::Command(Command {
             session,
             serial,
@@ -95,28 +95,31 @@ fn a_request_that_is_sent_again_is_answered_and_not_done_again() {
     let mut log = Log::new(Limits::default());
     let a = log.open(100);
     let b = log.open(100);
-    assert_eq!(log.ask(a, 1, 1, append("one")), Outcome::Appended(1));
-    assert_eq!(log.ask(b, 1, 1, append("two")), Outcome::Appended(2));
-    let created = log.ask(a, 2, 1, swap(Expect::Absent, "x", Stamp::Now));
+    assert_eq!(log.submit(a, 1, 1, append("one")), Outcome::Appended(1));
+    assert_eq!(log.submit(b, 1, 1, append("two")), Outcome::Appended(2));
+    let created = log.submit(a, 2, 1, swap(Expect::Absent, "x", Stamp::Now));
     let version = Version::from_u64(log.state.applied().id);
     assert_eq!(created, Outcome::Swapped(version.clone()));
     assert_eq!(
-        log.ask(a, 3, 1, swap(Expect::Absent, "y", Stamp::Now)),
+        log.submit(a, 3, 1, swap(Expect::Absent, "y", Stamp::Now)),
         Outcome::Conflict
     );
     let before = (log.user_log(), log.state.registers().revision());
     // In any order, and whatever the second copy says.
-    assert_eq!(log.ask(a, 1, 1, append("another")), Outcome::Appended(1));
-    assert_eq!(log.ask(a, 3, 1, Operation::KeepAlive), Outcome::Conflict);
+    assert_eq!(log.submit(a, 1, 1, append("another")), Outcome::Appended(1));
+    assert_eq!(log.submit(a, 3, 1, Operation::KeepAlive), Outcome::Conflict);
     assert_eq!(
-        log.ask(a, 2, 1, swap(Expect::Absent, "x", Stamp::Now)),
+        log.submit(a, 2, 1, swap(Expect::Absent, "x", Stamp::Now)),
         Outcome::Swapped(version)
     );
-    assert_eq!(log.ask(a, 1, 1, Operation::Close), Outcome::Appended(1));
+    assert_eq!(log.submit(a, 1, 1, Operation::Close), Outcome::Appended(1));
     assert_eq!(before, (log.user_log(), log.state.registers().revision()));
-    assert_eq!(log.ask(b, 2, 2, Operation::Close), Outcome::Closed);
-    assert_eq!(log.ask(b, 2, 2, Operation::Close), Outcome::SessionExpired);
-    assert_eq!(log.ask(b, 3, 3, append("late")), Outcome::SessionExpired);
+    assert_eq!(log.submit(b, 2, 2, Operation::Close), Outcome::Closed);
+    assert_eq!(
+        log.submit(b, 2, 2, Operation::Close),
+        Outcome::SessionExpired
+    );
+    assert_eq!(log.submit(b, 3, 3, append("late")), Outcome::SessionExpired);
     assert_eq!(log.user_log().len(), 2);
 }
 
@@ -125,14 +128,26 @@ fn serials_follow_one_another() {
     let mut log = Log::new(Limits::default());
     let session = log.open(100);
     let expected = |expected| Outcome::OutOfOrder { expected };
-    assert_eq!(log.ask(session, 2, 1, append("two")), expected(1));
-    assert_eq!(log.ask(session, u64::MAX, 1, append("last")), expected(1));
-    assert_eq!(log.ask(session, 0, 0, append("none")), Outcome::TooOld);
+    assert_eq!(log.submit(session, 2, 1, append("two")), expected(1));
+    assert_eq!(
+        log.submit(session, u64::MAX, 1, append("last")),
+        expected(1)
+    );
+    assert_eq!(log.submit(session, 0, 0, append("none")), Outcome::TooOld);
     assert_eq!(log.user_log(), []);
-    assert_eq!(log.ask(session, 1, 1, append("one")), Outcome::Appended(1));
-    assert_eq!(log.ask(session, 3, 1, append("three")), expected(2));
-    assert_eq!(log.ask(session, 2, 1, append("two")), Outcome::Appended(2));
-    assert_eq!(log.ask(99, 1, 1, append("who?")), Outcome::SessionExpired);
+    assert_eq!(
+        log.submit(session, 1, 1, append("one")),
+        Outcome::Appended(1)
+    );
+    assert_eq!(log.submit(session, 3, 1, append("three")), expected(2));
+    assert_eq!(
+        log.submit(session, 2, 1, append("two")),
+        Outcome::Appended(2)
+    );
+    assert_eq!(
+        log.submit(99, 1, 1, append("who?")),
+        Outcome::SessionExpired
+    );
 }
 
 #[test]
@@ -140,7 +155,7 @@ fn answers_are_kept_as_long_as_they_are_waited_for() {
     let mut log = Log::new(Limits::default());
     let session = log.open(100);
     for serial in 1..=4 {
-        log.ask(session, serial, 1, append("x"));
+        log.submit(session, serial, 1, append("x"));
     }
     let standing = |log: &Log, serial| {
         let sessions = log.state.sessions();
@@ -151,19 +166,19 @@ fn answers_are_kept_as_long_as_they_are_waited_for() {
         assert_eq!(standing(&log, serial), done);
     }
     // Those below 4 are waited for no more.
-    log.ask(session, 5, 4, append("x"));
+    log.submit(session, 5, 4, append("x"));
     assert_eq!(standing(&log, 3), SerialStatus::Forgotten);
     assert_eq!(standing(&log, 4), SerialStatus::Done(Outcome::Appended(4)));
     assert_eq!(standing(&log, 5), SerialStatus::Done(Outcome::Appended(5)));
     assert_eq!(standing(&log, 6), SerialStatus::Next);
     assert_eq!(standing(&log, 7), SerialStatus::Ahead { expected: 6 });
-    assert_eq!(log.ask(session, 3, 3, append("x")), Outcome::TooOld);
+    assert_eq!(log.submit(session, 3, 3, append("x")), Outcome::TooOld);
     // What was forgotten does not come back.
-    log.ask(session, 6, 1, append("x"));
+    log.submit(session, 6, 1, append("x"));
     assert_eq!(standing(&log, 3), SerialStatus::Forgotten);
     assert_eq!(standing(&log, 4), SerialStatus::Done(Outcome::Appended(4)));
     // Nonsense keeps the answer itself.
-    log.ask(session, 7, 1_000, append("x"));
+    log.submit(session, 7, 1_000, append("x"));
     assert_eq!(standing(&log, 6), SerialStatus::Forgotten);
     assert_eq!(standing(&log, 7), SerialStatus::Done(Outcome::Appended(7)));
 }
@@ -174,7 +189,7 @@ fn a_session_keeps_no_more_than_a_window() {
     let session = log.open(100);
     let all = MAX_WINDOW + 10;
     for serial in 1..=all {
-        log.ask(session, serial, 1, append("x"));
+        log.submit(session, serial, 1, append("x"));
     }
     let standing = |serial| {
         let sessions = log.state.sessions();
@@ -193,13 +208,16 @@ fn sessions_end_by_the_time_of_the_log() {
     log.time = 149;
     assert!(!log.expire(session));
     // An entry that was stamped late is no reason, but being heard is.
-    log.ask(session, 1, 1, Operation::KeepAlive);
+    log.submit(session, 1, 1, Operation::KeepAlive);
     log.time = 248;
     assert!(!log.expire(session));
     log.time = 249;
     assert!(log.expire(session));
     assert!(log.expire(session), "an ended session may end again");
-    assert_eq!(log.ask(session, 2, 2, append("x")), Outcome::SessionExpired);
+    assert_eq!(
+        log.submit(session, 2, 2, append("x")),
+        Outcome::SessionExpired
+    );
 }
 
 #[test]
@@ -207,7 +225,7 @@ fn a_session_that_was_not_ended_goes_on_however_late() {
     let mut log = Log::new(Limits::default());
     let session = log.open(10);
     log.time = 1_000;
-    assert_eq!(log.ask(session, 1, 1, append("x")), Outcome::Appended(1));
+    assert_eq!(log.submit(session, 1, 1, append("x")), Outcome::Appended(1));
     assert!(!log.expire(session));
 }
 
@@ -244,7 +262,7 @@ fn there_are_only_so_many_sessions() {
         log.apply(Payload::Open { ttl: 100 }),
         Outcome::TooManySessions
     );
-    assert_eq!(log.ask(a, 1, 1, Operation::Close), Outcome::Closed);
+    assert_eq!(log.submit(a, 1, 1, Operation::Close), Outcome::Closed);
     let c = log.open(100);
     let open: Vec<u64> = log.state.sessions().iter().map(|(id, _)| id).collect();
     assert_eq!(open, [b, c]);
@@ -279,7 +297,7 @@ fn the_plain_log_forgets_the_oldest_and_says_so() {
     let session = log.open(100);
     // Each counts for 33: three of them are 99.
     for (serial, text) in (1..).zip(["a", "b", "c", "d"]) {
-        let told = log.ask(session, serial, serial, append(text));
+        let told = log.submit(session, serial, serial, append(text));
         assert_eq!(told, Outcome::Appended(serial));
     }
     let kept = [(2, b"b".to_vec()), (3, b"c".to_vec()), (4, b"d".to_vec())];
@@ -299,7 +317,10 @@ fn the_plain_log_forgets_the_oldest_and_says_so() {
     assert_eq!(from(u64::MAX), Ok(vec![]));
     // One that is too large alone is kept all the same.
     let large = "x".repeat(1_000);
-    assert_eq!(log.ask(session, 5, 5, append(&large)), Outcome::Appended(5));
+    assert_eq!(
+        log.submit(session, 5, 5, append(&large)),
+        Outcome::Appended(5)
+    );
     assert_eq!(log.user_log(), [(5, large.into_bytes())]);
 }
 
@@ -308,7 +329,7 @@ fn registers_have_the_id_of_the_entry_and_the_time_of_the_log() {
     let mut log = Log::new(Limits::default());
     let session = log.open(100);
     log.time = 40;
-    log.ask(session, 1, 1, swap(Expect::Absent, "x", Stamp::Now));
+    log.submit(session, 1, 1, swap(Expect::Absent, "x", Stamp::Now));
     let key = Key::new("k").expect("a good key");
     let held = log
         .state
@@ -324,7 +345,7 @@ fn registers_have_the_id_of_the_entry_and_the_time_of_the_log() {
     // A time that went back is the time before.
     log.time = 30;
     let again = swap(Expect::Version(held.version), "y", Stamp::Now);
-    log.ask(session, 2, 2, again);
+    log.submit(session, 2, 2, again);
     assert_eq!(log.state.time(), 40);
     let held = log
         .state
@@ -336,7 +357,7 @@ fn registers_have_the_id_of_the_entry_and_the_time_of_the_log() {
     log.time = 90;
     let kept = swap(Expect::Version(held.version), "z", Stamp::Keep);
     assert_eq!(
-        log.ask(session, 3, 3, kept),
+        log.submit(session, 3, 3, kept),
         Outcome::Swapped(Version::from_u64(4))
     );
     let held = log
@@ -348,9 +369,9 @@ fn registers_have_the_id_of_the_entry_and_the_time_of_the_log() {
     assert_eq!(held.stamp.map(|stamp| stamp.nanos), Some(40));
     let delete = |expect| Operation::delete(key.clone(), expect);
     let old = delete(Version::from_u64(2));
-    assert_eq!(log.ask(session, 4, 4, old), Outcome::Conflict);
+    assert_eq!(log.submit(session, 4, 4, old), Outcome::Conflict);
     assert_eq!(
-        log.ask(session, 5, 5, delete(held.version)),
+        log.submit(session, 5, 5, delete(held.version)),
         Outcome::Deleted
     );
     assert_eq!(log.state.registers().read(&key), None);
@@ -365,8 +386,8 @@ fn changes_are_found_by_the_entries_that_made_them() {
     let session = log.open(100);
     let mut expect = Expect::Absent;
     for serial in 1..=4 {
-        log.ask(session, 2 * serial - 1, 1, append("in between"));
-        let swapped = log.ask(session, 2 * serial, 1, swap(expect, "x", Stamp::Now));
+        log.submit(session, 2 * serial - 1, 1, append("in between"));
+        let swapped = log.submit(session, 2 * serial, 1, swap(expect, "x", Stamp::Now));
         let Outcome::Swapped(version) = swapped else {
             panic!("expected a swap, found {swapped:?}");
         };
@@ -442,7 +463,7 @@ fn whatever_is_repeated_is_done_once() {
             let serial = rng.between(next.saturating_sub(6).max(1), next + 1);
             let outstanding = next.saturating_sub(8).max(1).min(serial);
             let what = append(&format!("{session}/{serial}"));
-            let outcome = log.ask(session, serial, outstanding, what);
+            let outcome = log.submit(session, serial, outstanding, what);
             if serial > next {
                 assert_eq!(outcome, Outcome::OutOfOrder { expected: next });
                 continue;
@@ -490,13 +511,13 @@ fn after_the_last_serial_there_is_none() {
     log.state = State::decode(&bytes).expect("a state");
     let last = u64::MAX;
     assert_eq!(
-        log.ask(session, last, 1, append("last")),
+        log.submit(session, last, 1, append("last")),
         Outcome::Appended(1)
     );
     for again in [append("last"), Operation::KeepAlive] {
-        assert_eq!(log.ask(session, last, 1, again), Outcome::Appended(1));
+        assert_eq!(log.submit(session, last, 1, again), Outcome::Appended(1));
     }
-    assert_eq!(log.ask(session, 0, 1, append("none")), Outcome::TooOld);
+    assert_eq!(log.submit(session, 0, 1, append("none")), Outcome::TooOld);
     let read = State::decode(&log.state.encode()).expect("the same state");
     assert_eq!(read.encode(), log.state.encode());
 }

@@ -100,8 +100,8 @@ impl Disk {
         })
     }
 
-    /// Asks the disk a few times, while nothing else is measured.
-    pub(super) fn ask(&mut self) -> Result<(), Failure> {
+    /// Measures a few syncs of the disk, while nothing else is measured.
+    pub(super) fn measure(&mut self) -> Result<(), Failure> {
         for _ in 0..SYNCS {
             let at = u64::from(self.next) * SYNC_BYTES as u64;
             self.next = (self.next + 1) % PLACES;

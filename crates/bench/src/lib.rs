@@ -10,6 +10,9 @@
 //! shown.
 
 mod cost;
+#[cfg(test)]
+#[path = "../../tenure/tests/common/intercepted.rs"]
+mod intercepted;
 mod load;
 mod plan;
 mod plot;
@@ -193,7 +196,7 @@ async fn measure(plan: &Plan, sides: &mut [Side], disk: &mut Option<Disk>) -> Re
     }
     for round in 0..plan.slices {
         if let Some(disk) = disk {
-            disk.ask()?;
+            disk.measure()?;
         }
         for turn in 0..sides.len() {
             let at = if round % 2 == 0 {
@@ -207,7 +210,7 @@ async fn measure(plan: &Plan, sides: &mut [Side], disk: &mut Option<Disk>) -> Re
         }
     }
     if let Some(disk) = disk {
-        disk.ask()?;
+        disk.measure()?;
     }
     Ok(())
 }

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure::store::{
-    BoxFuture, Expect, Features, Key, Memory, Page, Reading, Selector, Store, Version, Watch,
-    Write, Written,
-};
+use tenure::store::{Expect, Key, Memory, Store, Write, Written};
 use tenure::{StoreError, clock};
 
+use super::intercepted::{Answer, Intercepted, Interceptor};
 use super::load::{self, Pace};
 use super::record::Record;
 use super::work::{Kind, Mix, Registers, Work};
@@ -18,8 +16,6 @@ use super::work::{Kind, Mix, Registers, Work};
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// How a write goes.
-type OnWrite = dyn Fn(u64, &Write) -> Fate + Send + Sync;
-
 enum Fate {
     /// As it should.
     Done,
@@ -29,92 +25,43 @@ enum Fate {
     Fails(StoreError, bool),
 }
 
-/// A store in memory whose writes, counted from 0, go as a test says.
-struct Moody {
-    inner: Memory,
+/// Has writes, counted from 0, go as a test says.
+struct Moody<F> {
     writes: AtomicU64,
-    on_write: Box<OnWrite>,
+    on_write: F,
 }
 
-impl std::fmt::Debug for Moody {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("moody:")
-    }
-}
-
-impl std::fmt::Display for Moody {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("moody:")
-    }
-}
-
-impl Store for Moody {
-    fn features(&self) -> Features {
-        self.inner.features()
-    }
-
-    fn read<'a>(
+impl<F: Fn(u64, &Write) -> Fate + Send + Sync + 'static> Interceptor for Moody<F> {
+    fn swap<'a>(
         &'a self,
-        key: &'a Key,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Reading, StoreError>> {
-        self.inner.read(key, within)
-    }
-
-    fn compare_and_swap(
-        &self,
+        store: &'a dyn Store,
         write: Write,
         within: Duration,
-    ) -> BoxFuture<'_, Result<Written, StoreError>> {
+    ) -> Answer<'a, Written> {
         let number = self.writes.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
             // A memory store never waits; real ones do.
             tokio::task::yield_now().await;
             match (self.on_write)(number, &write) {
-                Fate::Done => self.inner.compare_and_swap(write, within).await,
+                Fate::Done => store.compare_and_swap(write, within).await,
                 Fate::After(long) => {
                     tokio::time::sleep(long).await;
-                    self.inner.compare_and_swap(write, within).await
+                    store.compare_and_swap(write, within).await
                 }
                 Fate::Fails(error, happens) => {
                     if happens {
-                        self.inner.compare_and_swap(write, within).await?;
+                        store.compare_and_swap(write, within).await?;
                     }
                     Err(error)
                 }
             }
         })
     }
-
-    fn delete<'a>(
-        &'a self,
-        key: &'a Key,
-        expected: &'a Version,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.inner.delete(key, expected, within)
-    }
-
-    fn list<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a Key>,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Page, StoreError>> {
-        self.inner.list(prefix, after, within)
-    }
-
-    fn watch(&self, selector: Selector) -> Watch {
-        self.inner.watch(selector)
-    }
 }
 
 fn moody(on_write: impl Fn(u64, &Write) -> Fate + Send + Sync + 'static) -> Arc<dyn Store> {
-    Arc::new(Moody {
-        inner: Memory::new(),
-        writes: AtomicU64::new(0),
-        on_write: Box::new(on_write),
-    })
+    let writes = AtomicU64::new(0);
+    Intercepted::new(Arc::new(Memory::new()), Moody { writes, on_write })
 }
 
 fn client(store: &Arc<dyn Store>, name: &str, reads: f64) -> Work {

@@ -358,10 +358,10 @@ fn settings_come_from_file_environment_and_flags_in_this_order() {
     let config = file.display().to_string();
     let said = |env: &[(&str, &str)], flags: &[&str]| {
         // The command asks who leads, while it is the one who does.
-        let ask = format!("{TENURE} leader payroll --json --store \"$TENURE_STORE\"");
+        let query = format!("{TENURE} leader payroll --json --store \"$TENURE_STORE\"");
         let mut args = vec!["run", "payroll", "--once", "--config", &config];
         args.extend(flags);
-        args.extend(["--", "sh", "-c", &ask]);
+        args.extend(["--", "sh", "-c", &query]);
         let output = Command::new(TENURE)
             .args(args)
             .envs(env.iter().copied())

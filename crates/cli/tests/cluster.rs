@@ -159,14 +159,14 @@ fn servers_are_shown_moved_and_backed_up() {
     let rank = serde_json::json!({"last_log_term": term, "last_log_id": id, "server": leader});
     assert_eq!((&it["rank"], &it["lag"]), (&rank, &0.into()), "{it}");
     assert!(it["behind"].is_u64(), "{it}");
-    let heir = leader % 3 + 1;
-    let heir_text = heir.to_string();
+    let target = leader % 3 + 1;
+    let target_text = target.to_string();
     let to = |id: &str| ["member", "transfer", "--to", id, "--store", &url].map(str::to_owned);
     // The second time it leads already.
     for _ in 0..2 {
-        let moved = text(&to(&heir_text).each_ref().map(String::as_str));
+        let moved = text(&to(&target_text).each_ref().map(String::as_str));
         assert!(
-            moved.starts_with(&format!("server {heir} leads")),
+            moved.starts_with(&format!("server {target} leads")),
             "{moved}"
         );
     }
@@ -197,7 +197,7 @@ fn servers_are_shown_moved_and_backed_up() {
     );
     let (code, unknown) = fails(&["snapshot", "--server", "9", "--store", &url]);
     assert_eq!(code, Some(2), "{unknown}");
-    let gone = heir % 3 + 1;
+    let gone = target % 3 + 1;
     cluster.kill(gone);
     let (code, partly) = fails(&["snapshot", "--store", &url]);
     assert_eq!(code, Some(1), "{partly}");

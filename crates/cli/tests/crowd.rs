@@ -53,7 +53,7 @@ impl Asked {
 
 /// Connects from one of this machine's addresses and asks; nothing is said if
 /// the connection ends without an answer.
-async fn ask(to: SocketAddr, from: u8, token: &str, what: &str, body: &str) -> Asked {
+async fn send_request(to: SocketAddr, from: u8, token: &str, what: &str, body: &str) -> Asked {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(([127, 0, 0, from], 0).into()).expect("bound");
     let mut stream = socket.connect(to).await.expect("it listens");
@@ -86,7 +86,7 @@ async fn crowd(to: SocketAddr, from: u8, count: usize, (what, body): (&str, &str
         begun.spawn(async move {
             let mut held = Vec::new();
             for _ in 0..count / TOGETHER {
-                held.push(ask(to, from, "", &what, &body).await);
+                held.push(send_request(to, from, "", &what, &body).await);
             }
             held
         });
@@ -109,18 +109,22 @@ fn who_only_asks_for_health_keeps_nobody_out() {
     let alone = Alone::start(Some(&tokens));
     let to: SocketAddr = alone.address.parse().expect("an address");
     runtime().block_on(async {
-        let mut tail = ask(to, 2, "reader", TAIL.0, TAIL.1).await;
+        let mut tail = send_request(to, 2, "reader", TAIL.0, TAIL.1).await;
         assert!(tail.is_answered(), "{}", tail.said);
         let held = crowd(to, 1, CROWD, ("GET /healthz", "")).await;
         assert_eq!(answered(&held), CROWD, "the oldest of them made room");
         let status = "GET /v1/cluster/status";
         for (from, token) in [(1, "reader"), (1, "operator"), (2, "reader")] {
-            let status = ask(to, from, token, status, "").await;
+            let status = send_request(to, from, token, status, "").await;
             assert!(status.is_answered(), "{from} {token}: {}", status.said);
         }
-        assert!(ask(to, 2, "", "GET /healthz", "").await.is_answered());
+        assert!(
+            send_request(to, 2, "", "GET /healthz", "")
+                .await
+                .is_answered()
+        );
         let append = r#"{"entries": ["aGVhcmQ="]}"#;
-        let append = ask(to, 1, "operator", "POST /v1/log/append", append).await;
+        let append = send_request(to, 1, "operator", "POST /v1/log/append", append).await;
         assert!(append.is_answered(), "{}", append.said);
         tail.hears("aGVhcmQ=").await;
     });
@@ -140,7 +144,7 @@ fn one_address_with_a_call_on_each_connection_keeps_no_other_out() {
         assert_eq!(answered(&tails), TOGETHER);
         let _more = crowd(to, 1, 2 * TOGETHER, TAIL).await;
         let append = r#"{"entries": ["aGVhcmQ="]}"#;
-        let append = ask(to, 3, "", "POST /v1/log/append", append).await;
+        let append = send_request(to, 3, "", "POST /v1/log/append", append).await;
         assert!(append.is_answered(), "{}", append.said);
         for tail in &mut tails {
             tail.hears("aGVhcmQ=").await;

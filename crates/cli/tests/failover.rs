@@ -26,12 +26,12 @@ const LONG: &str = "20s";
 const SOON: Duration = Duration::from_secs(30);
 
 struct Pair {
-    /// From before the heir was started.
+    /// From before the successor was started.
     pressure: Pressure,
     shared: Shared,
     ledger: Ledger,
     leader: Candidate,
-    _heir: Candidate,
+    _successor: Candidate,
     term: u64,
 }
 
@@ -44,26 +44,26 @@ fn pair(shared: Shared, lease: &str, stubborn: bool) -> Pair {
     let leader = Candidate::start_with(&url, "first", &ledger, &flags, &command);
     let run = ledger.await_term_above(0, SOON);
     let pressure = Pressure::begin();
-    let heir = Candidate::start_with(&url, "second", &ledger, &flags, &command);
-    stands(&heir, "first");
+    let successor = Candidate::start_with(&url, "second", &ledger, &flags, &command);
+    stands(&successor, "first");
     Pair {
         pressure,
         shared,
         ledger,
         leader,
-        _heir: heir,
+        _successor: successor,
         term: run.term,
     }
 }
 
 /// Waits until a candidate sees the leader, and hears of changes.
-fn stands(heir: &Candidate, leader: &str) {
+fn stands(successor: &Candidate, leader: &str) {
     let leads = format!("{leader} leads");
     let seen = || {
-        let log = heir.log();
+        let log = successor.log();
         (log.contains(&leads) && log.contains("the watch is up")).then_some(())
     };
-    poll_until(SOON, seen).expect("the heir sees the leader");
+    poll_until(SOON, seen).expect("the successor sees the leader");
 }
 
 impl Pair {
@@ -131,7 +131,7 @@ fn resign(url: &str) {
 
 #[test]
 fn a_stubborn_command_is_killed_after_the_grace_however_long_the_lease_is() {
-    for ask in ["signal", "resign"] {
+    for way in ["signal", "resign"] {
         let (shared, ledger) = (Shared::sqlite(), Ledger::new());
         let url = shared.url();
         let flags = ["--lease", "60s", "--grace", "1s", "--once"];
@@ -139,7 +139,7 @@ fn a_stubborn_command_is_killed_after_the_grace_however_long_the_lease_is() {
         let mut leader = Candidate::start_with(&url, "only", &ledger, &flags, &command);
         ledger.await_term_above(0, SOON);
         let (asked, pressure) = (clock::boot(), Pressure::begin());
-        if ask == "signal" {
+        if way == "signal" {
             leader.signal(Signal::TERM);
         } else {
             resign(&url);
@@ -222,7 +222,7 @@ fn all_go(processes: &[(i32, String)]) {
 }
 
 #[test]
-fn a_stopped_supervisor_loses_its_command_before_the_heir_starts() {
+fn a_stopped_supervisor_loses_its_command_before_the_successor_starts() {
     on_both(|shared| {
         let mut pair = pair(shared, LEASE, true);
         pair.leader.stop();
@@ -436,14 +436,14 @@ fn take_overs_are_measured() {
 }
 
 /// The gap between the last line of a leader's command and the first of its
-/// heir's, and for how long the machine kept somebody waiting meanwhile.
+/// successor's, and for how long the machine kept somebody waiting meanwhile.
 fn measured(url: &str, ledger: &Ledger, round: usize, end: impl FnOnce(&Candidate)) -> (f64, f64) {
     let flags = ["--lease", LEASE];
     let before = ledger.runs().last().map_or(0, |run| run.term);
     let leader = Candidate::start(url, &format!("leader-{round}"), ledger, &flags);
     let first = ledger.await_term_above(before, SOON);
-    let heir = Candidate::start(url, &format!("heir-{round}"), ledger, &flags);
-    stands(&heir, &format!("leader-{round}"));
+    let successor = Candidate::start(url, &format!("successor-{round}"), ledger, &flags);
+    stands(&successor, &format!("leader-{round}"));
     let pressure = Pressure::begin();
     end(&leader);
     let next = ledger.await_term_above(first.term, SOON);
@@ -456,8 +456,8 @@ fn measured(url: &str, ledger: &Ledger, round: usize, end: impl FnOnce(&Candidat
         .expect("the leader's")
         .last;
     drop(leader);
-    heir.signal(Signal::TERM);
-    let mut heir = heir;
-    heir.process.wait().expect("it ends");
+    successor.signal(Signal::TERM);
+    let mut successor = successor;
+    successor.process.wait().expect("it ends");
     (next.first - last, waited)
 }

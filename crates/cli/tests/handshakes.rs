@@ -187,7 +187,7 @@ async fn flood(to: SocketAddr, hello: Vec<u8>) -> (u32, u32) {
 }
 
 /// Connects, asks and is answered; how long it took.
-async fn ask(tls: &Tls, to: SocketAddr, path: &str) -> (Duration, String) {
+async fn get(tls: &Tls, to: SocketAddr, path: &str) -> (Duration, String) {
     let begun = Instant::now();
     let stream = connect(CLIENT, to).await.expect("it listens");
     let line = tls.connect(stream, &to.to_string()).await;
@@ -201,9 +201,9 @@ async fn ask(tls: &Tls, to: SocketAddr, path: &str) -> (Duration, String) {
 
 /// Asks again and again for as long as it is polled, and notes how long it
 /// took.
-async fn ask_on(tls: &Tls, to: SocketAddr, times: &mut Vec<Duration>) {
+async fn get_on(tls: &Tls, to: SocketAddr, times: &mut Vec<Duration>) {
     loop {
-        let (took, answer) = ask(tls, to, "/healthz").await;
+        let (took, answer) = get(tls, to, "/healthz").await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         times.push(took);
         sleep(Duration::from_millis(50)).await;
@@ -219,11 +219,11 @@ async fn a_flood_of_hellos_takes_neither_the_leader_nor_the_port() {
 
     let crowd = (0..CROWD).map(|_| {
         let tls = Arc::clone(&tls);
-        async move { ask(&tls, ports[0], "/healthz").await }
+        async move { get(&tls, ports[0], "/healthz").await }
     });
     let crowd = crowd.collect::<JoinSet<_>>().join_all().await;
     assert!(crowd.iter().all(|(_, it)| it.starts_with("HTTP/1.1 200")));
-    let (_, metrics) = ask(&tls, ports[0], "/metrics").await;
+    let (_, metrics) = get(&tls, ports[0], "/metrics").await;
     let delayed = "tenure_handshakes_delayed_total{";
     assert!(!metrics.contains(delayed), "a crowd waits: {metrics}");
 
@@ -237,7 +237,7 @@ async fn a_flood_of_hellos_takes_neither_the_leader_nor_the_port() {
     let mut times = Vec::new();
     let floods = tokio::select! {
         floods = async { [clients.await, peers.await] } => floods,
-        () = ask_on(&tls, ports[0], &mut times) => unreachable!("it goes on"),
+        () = get_on(&tls, ports[0], &mut times) => unreachable!("it goes on"),
     };
     for (flood, [burst, rate]) in floods.into_iter().zip(RATES) {
         let (sent, answered) = flood.expect("it ends");
@@ -252,7 +252,7 @@ async fn a_flood_of_hellos_takes_neither_the_leader_nor_the_port() {
     let leads = poll_until(SOON, || servers.leader()).expect("a leader");
     assert_eq!(leads, (leader, term), "it leads on");
 
-    let (_, metrics) = ask(&tls, ports[0], "/metrics").await;
+    let (_, metrics) = get(&tls, ports[0], "/metrics").await;
     for port in ["Clients", "Servers"] {
         let closed = format!("{delayed}port=\"{port}\",fate=\"Closed\"}}");
         assert!(metrics.contains(&closed), "{metrics}");

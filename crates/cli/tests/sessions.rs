@@ -30,7 +30,7 @@ fn fails(args: &[&str]) -> (Option<i32>, String) {
 }
 
 /// Sends a call with a token, if there is one, and gives the answer.
-fn ask(address: &str, path: &str, body: &str, token: Option<&str>) -> String {
+fn post(address: &str, path: &str, body: &str, token: Option<&str>) -> String {
     let headers = token.map(|it| format!("Authorization: Bearer {it}\r\n"));
     let head = format!("POST {path}");
     answer(call_with(
@@ -44,7 +44,7 @@ fn ask(address: &str, path: &str, body: &str, token: Option<&str>) -> String {
 /// Opens a session: its number, or what the refusal says.
 fn open(address: &str, token: Option<&str>) -> Result<u64, String> {
     let body = r#"{"ttl_millis": 600000}"#;
-    let said = ask(address, "/v1/sessions/open", body, token);
+    let said = post(address, "/v1/sessions/open", body, token);
     let opened: Option<u64> = said.split_once("\r\n\r\n").and_then(|(_, body)| {
         let value: Value = serde_json::from_str(body).ok()?;
         value["session"].as_u64()
@@ -93,7 +93,7 @@ fn sessions_are_listed_closed_and_bounded() {
     let close = ["session", "close", &id, "--store", &url];
     assert_eq!(text(&close), format!("session {id} was closed\n"));
     let numbered = format!(r#"{{"numbered": {{"session": {id}, "serial": 1, "outstanding": 1}}}}"#);
-    let said = ask(address, "/v1/sessions/keep_alive", &numbered, None);
+    let said = post(address, "/v1/sessions/keep_alive", &numbered, None);
     assert!(said.contains("SESSION_EXPIRED"), "{said}");
     let (code, said) = fails(&close);
     assert!(
@@ -118,7 +118,7 @@ impl Drop for Killed {
 
 /// How far a server's log has come.
 fn last_log_id(address: &str) -> u64 {
-    let said = ask(address, "/v1/cluster/status", "{}", None);
+    let said = post(address, "/v1/cluster/status", "{}", None);
     let body = said.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     let status: Value = serde_json::from_str(body).expect("a status");
     status["last_log_id"].as_u64().expect("an id")
@@ -177,20 +177,20 @@ fn body(said: &str) -> Value {
 /// Opens a session that lives for a day without a word of its owner.
 fn open_for_a_day(address: &str, token: Option<&str>) -> u64 {
     let asked = format!(r#"{{"ttl_millis": 86400000, "secret": {SECRET}}}"#);
-    let opened = body(&ask(address, "/v1/sessions/open", &asked, token));
+    let opened = body(&post(address, "/v1/sessions/open", &asked, token));
     opened["session"].as_u64().expect("a session")
 }
 
 /// Binds the register of `payroll` to a session, as it is.
 fn bind_payroll(address: &str, token: Option<&str>, session: u64) {
-    let shown = body(&ask(address, "/v1/registers/read", PAYROLL, token));
+    let shown = body(&post(address, "/v1/registers/read", PAYROLL, token));
     let (value, version) = (&shown["register"]["value"], &shown["register"]["version"]);
     let bind = format!(
         r#"{{"swap": {{"key": "elections/payroll", "value": {value}, "expect": {version},
         "at_end": {{"value": {value}}}}},
         "numbered": {{"session": {session}, "serial": 1, "outstanding": 1, "secret": {SECRET}}}}}"#
     );
-    let said = ask(address, "/v1/registers/compare_and_swap", &bind, token);
+    let said = post(address, "/v1/registers/compare_and_swap", &bind, token);
     assert!(said.contains("swapped"), "{said}");
 }
 
@@ -276,7 +276,7 @@ fn where_there_are_tokens_they_count_and_operators_alone_see_sessions() {
 
     // What has no session of its own is done by one of the server's.
     let append = r#"{"entries": ["QQ=="]}"#;
-    body(&ask(&address, "/v1/log/append", append, Some(&boss)));
+    body(&post(&address, "/v1/log/append", append, Some(&boss)));
     let list = objects(&["session", "list", "--json", "--store", &url("boss")]);
     let is_servers = |it: &&Value| it["token"] == "" && it["address"] == "";
     let servers = list.iter().find(is_servers).expect("it is open");
@@ -319,7 +319,7 @@ fn what_a_removed_token_holds_is_told_and_freed() {
     bind_payroll(&address, thief, holder);
 
     std::fs::write(files.tokens(), operators).expect("the token is taken out");
-    while !ask(&address, "/v1/registers/read", PAYROLL, thief).contains("UNAUTHENTICATED") {
+    while !post(&address, "/v1/registers/read", PAYROLL, thief).contains("UNAUTHENTICATED") {
         std::thread::yield_now();
     }
     let mut repair = Command::new("timeout");

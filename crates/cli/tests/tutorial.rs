@@ -231,7 +231,7 @@ impl Desk {
 
     /// Types a block in terminal 1, again if it only looks and does not show
     /// what it should.
-    fn ask(&mut self, block: &str, shown: Option<&[String]>) {
+    fn request(&mut self, block: &str, shown: Option<&[String]>) {
         let looks = block
             .lines()
             .all(|line| LOOKS.iter().any(|it| line.starts_with(it)));
@@ -316,7 +316,7 @@ fn the_tutorial_shows_what_it_says() {
                     _ => None,
                 };
                 asked = shown.is_some();
-                desk.ask(block, shown);
+                desk.request(block, shown);
             }
             Step::Typed(number, block) => desk.terminal(*number).type_in(block),
             Step::Key(number, key) => desk.terminal(*number).press(key),

@@ -117,7 +117,7 @@ impl Holding {
             ttl_millis,
             ..v1::OpenSessionRequest::default()
         };
-        let opened = holding.ask(|channel| {
+        let opened = holding.call(|channel| {
             let open = open.clone();
             async move {
                 let answer = SessionsClient::new(channel).open(open).await?;
@@ -130,7 +130,7 @@ impl Holding {
                 swap: Some(occupancy(number)?),
                 numbered: holding.next(),
             };
-            let done = holding.ask(|channel| {
+            let done = holding.call(|channel| {
                 let request = request.clone();
                 async move {
                     let mut registers = RegistersClient::new(channel);
@@ -156,7 +156,7 @@ impl Holding {
     }
 
     /// Asks one server after the other, unchanged, until one leads.
-    async fn ask<T, F: Future<Output = Result<T, tonic::Status>>>(
+    async fn call<T, F: Future<Output = Result<T, tonic::Status>>>(
         &mut self,
         call: impl Fn(Channel) -> F,
     ) -> Result<T, Failed> {
@@ -183,7 +183,7 @@ impl Holding {
         while boot() < end {
             let begun = boot();
             let numbered = self.next();
-            self.ask(|channel| {
+            self.call(|channel| {
                 let numbered = numbered.clone();
                 async move {
                     let request = v1::KeepAliveRequest { numbered };

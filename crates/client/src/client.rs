@@ -98,7 +98,7 @@ impl Client {
                 hold_by_session: config.hold_by_session,
             }),
             connection: 0,
-            within: config.within,
+            within: config.timeout,
         })
     }
 
@@ -173,7 +173,7 @@ impl Client {
         }
     }
 
-    fn ask(&self, what: RequestKind) -> impl Future<Output = Outcome> + Send + 'static {
+    fn submit(&self, what: RequestKind) -> impl Future<Output = Outcome> + Send + 'static {
         let (waiter, answer) = oneshot::channel();
         self.shared.connections[self.connection].submit(PendingRequest {
             what,
@@ -190,7 +190,7 @@ impl Client {
     pub async fn prepare(&self) {
         // Where it fails, the command says so.
         let _ = self
-            .ask(RequestKind::Change(command::Operation::KeepAlive(true)))
+            .submit(RequestKind::Change(command::Operation::KeepAlive(true)))
             .await;
     }
 
@@ -203,7 +203,7 @@ impl Client {
         let data = data.into();
         check_entry(&data)?;
         match self
-            .ask(RequestKind::Change(command::Operation::Append(data)))
+            .submit(RequestKind::Change(command::Operation::Append(data)))
             .await?
         {
             answer::What::Appended(number) => Ok(number),
@@ -279,7 +279,7 @@ impl Client {
             stale: false,
         };
         match self
-            .ask(RequestKind::Query(request::What::ReadLog(read)))
+            .submit(RequestKind::Query(request::What::ReadLog(read)))
             .await?
         {
             answer::What::Log(log) => Ok(log.entries.into_iter().map(entry).collect()),
@@ -306,7 +306,7 @@ impl Client {
             stale: false,
         };
         match self
-            .ask(RequestKind::Query(request::What::Read(read)))
+            .submit(RequestKind::Query(request::What::Read(read)))
             .await?
         {
             answer::What::Read(read) => {
@@ -330,7 +330,7 @@ impl Client {
             return Err(Error::Conflict);
         };
         swapped(
-            self.ask(RequestKind::Change(command::Operation::Swap(swap)))
+            self.submit(RequestKind::Change(command::Operation::Swap(swap)))
                 .await?,
         )
     }
@@ -349,7 +349,7 @@ impl Client {
             expect,
         };
         match self
-            .ask(RequestKind::Change(command::Operation::Delete(delete)))
+            .submit(RequestKind::Change(command::Operation::Delete(delete)))
             .await?
         {
             answer::What::Deleted(done) if done.deleted => Ok(()),
@@ -376,7 +376,7 @@ impl Client {
             stale: false,
         };
         match self
-            .ask(RequestKind::Query(request::What::List(list)))
+            .submit(RequestKind::Query(request::What::List(list)))
             .await?
         {
             answer::What::List(list) => wire::listing(list),

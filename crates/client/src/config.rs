@@ -19,7 +19,7 @@ pub struct Config {
     pub ttl: Duration,
     /// How long a call may take unless [`Client::with_timeout`](super::Client::with_timeout) says
     /// otherwise.
-    pub within: Duration,
+    pub timeout: Duration,
     /// Certificates, for servers that speak TLS. The files are read again
     /// when they change.
     pub tls: Option<ClientTlsFiles>,
@@ -37,7 +37,7 @@ impl Default for Config {
         Self {
             connections: 1,
             ttl: Duration::from_secs(60),
-            within: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
             tls: None,
             token: None,
             hold_by_session: false,
@@ -63,8 +63,8 @@ impl Config {
 
     /// The same with calls that may take this long.
     #[must_use]
-    pub fn within(self, within: Duration) -> Self {
-        Self { within, ..self }
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// The same with TLS.

@@ -108,7 +108,7 @@ enum Round {
 }
 
 /// What came of asking one.
-enum AskOutcome {
+enum StatusOutcome {
     Status(Arc<str>, Box<v1::StatusResponse>),
     Refused(Error),
     Nothing,
@@ -292,10 +292,10 @@ impl LeaderDiscovery {
     /// Why they cannot be, or that none of this cluster says what it is.
     async fn is_alone(&self, cluster: &str) -> Result<(), String> {
         let mut questions = OpenQuestions::default();
-        self.ask_everybody(&mut questions);
+        self.query_all(&mut questions);
         let mut of_it = None;
         while let Some(answer) = questions.next(self).await {
-            if let AskOutcome::Status(address, status) = self.outcome_of(&mut questions, answer)
+            if let StatusOutcome::Status(address, status) = self.outcome_of(&mut questions, answer)
                 && status.cluster == cluster
             {
                 of_it = Some((address, status));
@@ -320,7 +320,7 @@ impl LeaderDiscovery {
         rounds: u32,
         questions: &mut OpenQuestions,
     ) -> Round {
-        self.ask_everybody(questions);
+        self.query_all(questions);
         let (mut refused, mut answered) = (None, false);
         let (mut over, mut claim) = (None, None);
         loop {
@@ -343,12 +343,12 @@ impl LeaderDiscovery {
                 over.get_or_insert_with(|| clock::boot().after(pause(rounds)));
             }
             let (address, status) = match self.outcome_of(questions, answer) {
-                AskOutcome::Status(address, status) => (address, status),
-                AskOutcome::Refused(error) => {
+                StatusOutcome::Status(address, status) => (address, status),
+                StatusOutcome::Refused(error) => {
                     refused = Some(error);
                     continue;
                 }
-                AskOutcome::Nothing => continue,
+                StatusOutcome::Nothing => continue,
             };
             answered = true;
             if let Some(why) = self.foreign(discovered, rounds, questions, (&address, &status)) {
@@ -385,7 +385,7 @@ impl LeaderDiscovery {
     }
 
     /// Takes note of what a server has said, or has not.
-    fn outcome_of(&self, questions: &mut OpenQuestions, answered: AnswerOf) -> AskOutcome {
+    fn outcome_of(&self, questions: &mut OpenQuestions, answered: AnswerOf) -> StatusOutcome {
         let AnswerOf {
             address,
             within,
@@ -396,7 +396,7 @@ impl LeaderDiscovery {
         match answer {
             Ok(Ok(status)) => {
                 questions.recent_answers.heard(now, &address, &status);
-                AskOutcome::Status(address, Box::new(status))
+                StatusOutcome::Status(address, Box::new(status))
             }
             Ok(Err(status)) => {
                 questions.recent_answers.failed(now, &address, &status);
@@ -405,9 +405,9 @@ impl LeaderDiscovery {
                 let error = carried(&status);
                 let cause = error.is_some_and(|it| it.cause() == v1::Cause::Unauthenticated);
                 if !cause {
-                    return AskOutcome::Nothing;
+                    return StatusOutcome::Nothing;
                 }
-                AskOutcome::Refused(Error::Refused {
+                StatusOutcome::Refused(Error::Refused {
                     cause: v1::Cause::Unauthenticated,
                     message,
                 })
@@ -415,14 +415,14 @@ impl LeaderDiscovery {
             Err(_) => {
                 let why = format!("{address}: no answer within {}", about(within));
                 self.note_of_one(questions, why);
-                AskOutcome::Nothing
+                StatusOutcome::Nothing
             }
         }
     }
 
     /// Asks everybody who does not owe an answer yet, and those who have been
     /// silent with more time too.
-    fn ask_everybody(&self, questions: &mut OpenQuestions) {
+    fn query_all(&self, questions: &mut OpenQuestions) {
         for address in self.addresses() {
             if questions.unanswered.insert(Arc::clone(&address)) {
                 match self.channel(&address) {

@@ -44,7 +44,7 @@ impl Session {
         self.connection.session()
     }
 
-    fn ask(
+    fn submit(
         &self,
         what: command::Operation,
         within: Duration,
@@ -85,7 +85,7 @@ impl Session {
                 value: bytes::Bytes::from_owner(last),
             });
             let swap = v1::Swap { at_end, ..swap };
-            self.ask(command::Operation::Swap(swap), within)
+            self.submit(command::Operation::Swap(swap), within)
         });
         async { swapped(asked?.await?) }
     }
@@ -100,7 +100,7 @@ impl Session {
         &self,
         within: Duration,
     ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-        let asked = self.ask(command::Operation::KeepAlive(true), within);
+        let asked = self.submit(command::Operation::KeepAlive(true), within);
         async {
             match asked.await? {
                 answer::What::Alive(_) => Ok(()),

@@ -11,7 +11,7 @@ bugs! {
     DeathInOneStep,
     /// A verdict stands although a fresh read shows another beat.
     StaleVerdict,
-    /// The heir starts a workload that its holder has only been asked to
+    /// The successor starts a workload that its holder has only been asked to
     /// release.
     HeirBeforeRelease,
     /// A node that passed its own deadline takes a late success for a grant.
@@ -20,7 +20,7 @@ bugs! {
     BeatCreates,
     /// A node that joins under a new id keeps what ran under the old one.
     AdoptAcross,
-    /// Heirs are chosen from the nodes in the order of joining.
+    /// Successors are chosen from the nodes in the order of joining.
     UnsortedHeirs,
     /// The grant is counted from the answer to a beat, not from before it
     /// was sent.
@@ -35,7 +35,7 @@ bugs! {
     LeaveFailsOver,
     /// Nodes that are not HA count for the quorum.
     QuorumOfAll,
-    /// A node that is not HA may be heir.
+    /// A node that is not HA may be successor.
     HeirWithoutHa,
     /// A workload that fails over runs in one instance.
     InstancesForgotten,

@@ -203,7 +203,7 @@ impl CallerAccount {
         usage.requests.load(Ordering::Relaxed)
     }
 
-    fn ask(&self, bytes: usize) {
+    fn charge_request(&self, bytes: usize) {
         for (usage, _) in self.usages() {
             usage.requests.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -211,7 +211,7 @@ impl CallerAccount {
         all.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    fn asked(&self, bytes: usize) {
+    fn release_request(&self, bytes: usize) {
         for (usage, _) in self.usages() {
             usage.requests.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -293,7 +293,7 @@ impl CallerAccount {
     /// Counts so many bytes of requests until what is returned is dropped:
     /// what was asked for, and cannot be sent yet.
     pub(super) fn reserve(self: &Arc<Self>, bytes: usize) -> Reserved {
-        self.ask(bytes);
+        self.charge_request(bytes);
         let place = Arc::clone(self);
         Reserved { place, bytes }
     }
@@ -358,7 +358,7 @@ pub(super) struct Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.place.asked(self.bytes);
+        self.place.release_request(self.bytes);
     }
 }
 
@@ -493,15 +493,15 @@ impl RequestCharge {
         kept: bool,
     ) -> Result<Arc<Self>, v1::Error> {
         let bytes = CALL_BYTES + head;
-        place.ask(bytes);
-        let asked = Self {
+        place.charge_request(bytes);
+        let charge = Self {
             place,
             bytes: AtomicUsize::new(bytes),
             kept,
         };
-        asked.place.requests_within(asked.place.calls(kept))?;
-        asked.place.room(kept)?;
-        Ok(Arc::new(asked))
+        charge.place.requests_within(charge.place.calls(kept))?;
+        charge.place.room(kept)?;
+        Ok(Arc::new(charge))
     }
 
     pub(super) const fn place(&self) -> &Arc<CallerAccount> {
@@ -514,7 +514,7 @@ impl RequestCharge {
     /// # Errors
     /// BUSY, with who holds how much.
     pub(super) fn take(&self, bytes: usize, large: bool) -> Result<(), v1::Error> {
-        self.place.ask(bytes);
+        self.place.charge_request(bytes);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let bounds = if large && !self.place.is_stranger() {
             BODIES
@@ -526,14 +526,14 @@ impl RequestCharge {
 
     /// So many bytes of it are held no more.
     pub(super) fn give(&self, bytes: usize) {
-        self.place.asked(bytes);
+        self.place.release_request(bytes);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
 impl Drop for RequestCharge {
     fn drop(&mut self) {
-        self.place.asked(*self.bytes.get_mut());
+        self.place.release_request(*self.bytes.get_mut());
     }
 }
 

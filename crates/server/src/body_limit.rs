@@ -42,7 +42,7 @@ const UNWANTED_WITHIN: Duration = Duration::from_secs(3);
 
 /// Reads what comes of a body after its call was answered. The call counts as
 /// under way until then.
-pub(super) fn read_on(mut body: axum::body::Body, asked: Arc<RequestCharge>) {
+pub(super) fn read_on(mut body: axum::body::Body, request_charge: Arc<RequestCharge>) {
     if body.is_end_stream() {
         return;
     }
@@ -59,7 +59,7 @@ pub(super) fn read_on(mut body: axum::body::Body, asked: Arc<RequestCharge>) {
         };
         // It is dropped in any case.
         let _ = timeout(UNWANTED_WITHIN, read).await;
-        drop(asked);
+        drop(request_charge);
     });
 }
 
@@ -130,7 +130,7 @@ pub(super) struct MeteredBody {
     body: axum::body::Body,
     /// Whether it is read to its end though nobody wants it.
     pub(super) read_on: bool,
-    asked: Arc<RequestCharge>,
+    request_charge: Arc<RequestCharge>,
     /// How long a message may take from its first byte to its last.
     within: Duration,
     /// Whether what was sent is held until the call is over.
@@ -146,14 +146,14 @@ impl MeteredBody {
     pub(super) fn new(
         body: axum::body::Body,
         headers: &HeaderMap,
-        asked: Arc<RequestCharge>,
+        request_charge: Arc<RequestCharge>,
         within: Duration,
         keeps: bool,
     ) -> Self {
         Self {
             body,
             read_on: false,
-            asked,
+            request_charge,
             within,
             keeps,
             message: Message::new(headers),
@@ -177,11 +177,13 @@ impl MeteredBody {
         let before = std::mem::replace(&mut self.held, counted);
         if counted <= before {
             if counted < before {
-                self.asked.give(before - counted);
+                self.request_charge.give(before - counted);
             }
             return Ok(());
         }
-        let taken = self.asked.take(counted - before, counted > FREE_BYTES);
+        let taken = self
+            .request_charge
+            .take(counted - before, counted > FREE_BYTES);
         taken.map_err(status)
     }
 }
@@ -189,11 +191,11 @@ impl MeteredBody {
 impl Drop for MeteredBody {
     fn drop(&mut self) {
         if !self.keeps {
-            self.asked.give(self.held);
+            self.request_charge.give(self.held);
         }
         if self.read_on {
             let body = std::mem::take(&mut self.body);
-            read_on(body, Arc::clone(&self.asked));
+            read_on(body, Arc::clone(&self.request_charge));
         }
     }
 }
@@ -251,11 +253,11 @@ mod tests {
     }
 
     fn metered(headers: &HeaderMap, connection: &Connection, keeps: bool) -> MeteredBody {
-        let asked = RequestCharge::begin(connection.alone(), 0, false).expect("room");
+        let request_charge = RequestCharge::begin(connection.alone(), 0, false).expect("room");
         MeteredBody::new(
             axum::body::Body::empty(),
             headers,
-            asked,
+            request_charge,
             Duration::from_secs(30),
             keeps,
         )

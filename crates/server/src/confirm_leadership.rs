@@ -35,7 +35,11 @@ impl ServerHandle {
     /// The same, however long it takes.
     async fn barrier(&self) -> Option<bool> {
         loop {
-            match self.ask(ClientRequest::Read(Query::Barrier)).await.answer {
+            match self
+                .submit(ClientRequest::Read(Query::Barrier))
+                .await
+                .answer
+            {
                 Answer::Read(_) => return Some(true),
                 Answer::Refused(Refusal::NotLeader { .. }) => return None,
                 Answer::Refused(Refusal::Busy) => sleep(PAUSE).await,

@@ -25,7 +25,7 @@ type Taken = Option<Result<Frame<Bytes>, axum::Error>>;
 #[derive(Debug)]
 pub(super) struct CountedBody {
     body: Body,
-    asked: Arc<RequestCharge>,
+    request_charge: Arc<RequestCharge>,
     /// What has been taken out and not been asked for.
     taken: Option<Taken>,
     streams: Option<StreamKind>,
@@ -40,7 +40,7 @@ struct CountedBytes {
     bytes: Bytes,
     _charge: Charge,
     /// Its call is under way until it has gone.
-    _asked: Arc<RequestCharge>,
+    _request_charge: Arc<RequestCharge>,
 }
 
 impl AsRef<[u8]> for CountedBytes {
@@ -52,14 +52,14 @@ impl AsRef<[u8]> for CountedBytes {
 impl CountedBody {
     pub(super) fn new(
         body: Body,
-        (asked, _under_way): (Arc<RequestCharge>, Option<ActiveCall>),
+        (request_charge, _under_way): (Arc<RequestCharge>, Option<ActiveCall>),
         streams: Option<StreamKind>,
     ) -> Self {
         let waits = streams.filter(|it| *it != StreamKind::Answers);
-        let room = waits.map(|it| FlowControl::new(asked.place(), it));
+        let room = waits.map(|it| FlowControl::new(request_charge.place(), it));
         Self {
             body,
-            asked,
+            request_charge,
             taken: None,
             streams,
             room,
@@ -81,8 +81,11 @@ impl CountedBody {
         let charged = |frame: Frame<Bytes>| match frame.into_data() {
             Ok(bytes) => {
                 let held = CountedBytes {
-                    _charge: self.asked.place().charge(bytes.len(), self.streams),
-                    _asked: Arc::clone(&self.asked),
+                    _charge: self
+                        .request_charge
+                        .place()
+                        .charge(bytes.len(), self.streams),
+                    _request_charge: Arc::clone(&self.request_charge),
                     bytes,
                 };
                 Frame::data(Bytes::from_owner(held))

@@ -187,8 +187,9 @@ impl EventLoop {
             self.snapshots.warn(now.boot);
         }
         if std::mem::take(&mut self.transfer_pending) && self.node.status() == Status::Leader {
-            let (token, ask) = (STOP_TOKEN, ClientRequest::Transfer(None));
-            self.node.handle(now, Input::ClientRequest { token, ask });
+            let (token, request) = (STOP_TOKEN, ClientRequest::Transfer(None));
+            self.node
+                .handle(now, Input::ClientRequest { token, request });
         }
         if let Some(ended) = self.perform_outputs() {
             return Some(ended);
@@ -254,7 +255,9 @@ impl EventLoop {
                     self.update_health();
                 }
             }
-            Event::ClientRequest(ask, quota, reply) => self.ask(ask, quota.as_deref(), reply),
+            Event::ClientRequest(request, quota, reply) => {
+                self.client_request(request, quota.as_deref(), reply);
+            }
             Event::Inspection(inspect) => inspect(Some(&self.node)),
             Event::Snapshot(reply_to) => return self.snapshot(reply_to),
             Event::SnapshotEncoded(snapshot) => {
@@ -301,7 +304,7 @@ impl EventLoop {
         }
     }
 
-    fn ask(&mut self, ask: ClientRequest, quota: Option<&Quota>, reply: ReplyTo) {
+    fn client_request(&mut self, request: ClientRequest, quota: Option<&Quota>, reply: ReplyTo) {
         if self.waiting.len() >= self.requests {
             self.shared.metrics.refused();
             let answer = Answer::Refused(Refusal::Busy);
@@ -309,7 +312,10 @@ impl EventLoop {
         }
         let token = self.next_token;
         self.next_token += 1;
-        let ask = match (self.quota_usage.admit(&self.node, token, ask, quota), reply) {
+        let request = match (
+            self.quota_usage.admit(&self.node, token, request, quota),
+            reply,
+        ) {
             (ClientRequest::RefuseIfNew(it), ReplyTo::InternalSession(sender)) => {
                 let (command, claim, refusal) = *it;
                 self.shared.metrics.refused();
@@ -325,23 +331,23 @@ impl EventLoop {
                     claim,
                 )
             }
-            (ask, reply) => {
+            (request, reply) => {
                 self.waiting.insert(token, reply);
-                ask
+                request
             }
         };
-        let ask = if self.node.status() == Status::Leader {
-            match self.keep_alive_batch.keep(clock::boot, token, ask) {
+        let request = if self.node.status() == Status::Leader {
+            match self.keep_alive_batch.keep(clock::boot, token, request) {
                 Ok(()) => return,
-                Err(ask) => ask,
+                Err(request) => request,
             }
         } else {
             // It refuses at once, and names the leader.
-            ask
+            request
         };
         self.propose_gathered();
         self.node
-            .handle(clock::now(), Input::ClientRequest { token, ask });
+            .handle(clock::now(), Input::ClientRequest { token, request });
     }
 
     fn count_refusal(&self, refusal: Refusal) {
@@ -351,9 +357,9 @@ impl EventLoop {
     }
 
     fn propose_gathered(&mut self) {
-        for (token, ask) in self.keep_alive_batch.take() {
+        for (token, request) in self.keep_alive_batch.take() {
             self.node
-                .handle(clock::now(), Input::ClientRequest { token, ask });
+                .handle(clock::now(), Input::ClientRequest { token, request });
         }
     }
 
@@ -578,12 +584,12 @@ impl EventLoop {
                 tracing::info!(term, upto = upto.id, "took over a snapshot from the leader");
                 self.watchers.restart(self.node.state().registers());
             }
-            NodeEvent::DiskStalls { transferee: heir } => {
-                let heir = heir.get();
+            NodeEvent::DiskStalls { transferee } => {
+                let transferee = transferee.get();
                 metrics.handovers.inc();
                 tracing::warn!(
                     term,
-                    heir,
+                    transferee,
                     "hands over: this server's disk lags too far behind"
                 );
             }

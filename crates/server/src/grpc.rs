@@ -280,7 +280,7 @@ impl Pipeline for ServerHandle {
             requests,
             open: true,
             ended: None,
-            asking: Vec::new().into_iter(),
+            unsubmitted: Vec::new().into_iter(),
             work: 0,
             sink: Arc::new(AnswerQueue::new(requests_under_way)),
             under_way: 0,
@@ -307,7 +307,7 @@ struct Exchange {
     /// Why no more come, for after the last answer.
     ended: Option<Status>,
     /// What is left of the message that was read last.
-    asking: vec::IntoIter<v1::Request>,
+    unsubmitted: vec::IntoIter<v1::Request>,
     /// Work that was done since others had their turn.
     work: usize,
     sink: Arc<AnswerQueue>,
@@ -341,8 +341,8 @@ impl Exchange {
                     &mut self.answers,
                 )));
             }
-            if self.asking.len() > 0 {
-                let refused = self.ask().await;
+            if self.unsubmitted.len() > 0 {
+                let refused = self.submit_next().await;
                 if !refused.is_empty() {
                     return Some(Ok(v1::Answers { answers: refused }));
                 }
@@ -359,7 +359,7 @@ impl Exchange {
                     self.answers = answers.into_iter();
                 }
                 message = self.requests.message::<v1::Requests>(), if reads => match message {
-                    Ok(Some(message)) => self.asking = message.requests.into_iter(),
+                    Ok(Some(message)) => self.unsubmitted = message.requests.into_iter(),
                     Ok(None) => self.open = false,
                     // What is under way is answered where it was asked for in
                     // earlier messages of the stream.
@@ -385,7 +385,7 @@ impl Exchange {
 
     /// Hands requests of a message on, and answers those that are refused. Others
     /// have their turn after each [`IN_A_ROW`] of work.
-    async fn ask(&mut self) -> Vec<v1::Answer> {
+    async fn submit_next(&mut self) -> Vec<v1::Answer> {
         if self.work >= IN_A_ROW {
             self.work = 0;
             yield_now().await;
@@ -394,12 +394,12 @@ impl Exchange {
         let mut left = self.left();
         let (mut events, mut refused) = (Vec::new(), Vec::new());
         while self.work < IN_A_ROW
-            && let Some(request) = self.asking.next()
+            && let Some(request) = self.unsubmitted.next()
         {
             let number = request.number;
             // Whatever becomes of the request itself.
             let proof = self.proven.by(&request, self.handle.proof(&self.caller));
-            let may_be = match (asks_as(&request, &granted), &proof) {
+            let may_be = match (session_to_check(&request, &granted), &proof) {
                 _ if left == 0 => Err(self.busy()),
                 (Some((granted, session)), Ok(proof)) => {
                     self.handle.may_hold(granted, session, proof.claim).await
@@ -443,28 +443,31 @@ impl Exchange {
     ) -> Result<Event, v1::Error> {
         let (audit, what) = (&self.handle.shared.audit, request.what.as_ref());
         let entry = what.and_then(|what| what.noted(audit, &self.caller));
-        let ask = match request.what {
+        let client_request = match request.what {
             Some(what) => granted.as_ref().map_err(Clone::clone).and_then(|granted| {
                 granted.may(what.need())?;
-                let ask = translate::pipelined(what, &proof?)?;
-                Ok((has_room(&self.place, &self.caller, ask)?, granted.quota()))
+                let client_request = translate::pipelined(what, &proof?)?;
+                Ok((
+                    has_room(&self.place, &self.caller, client_request)?,
+                    granted.quota(),
+                ))
             }),
             None => Err(invalid("expected a request, found none")),
         };
-        match ask {
-            Ok((ask, quota)) => {
-                let page = is_page(&ask);
+        match client_request {
+            Ok((client_request, quota)) => {
+                let page = is_page(&client_request);
                 if page {
                     self.pages.push(self.place.reserve(PAGE_BYTES));
                 }
                 let ticket = StreamRequest {
                     number: request.number,
-                    deletes: translate::deletes(&ask),
+                    deletes: translate::deletes(&client_request),
                     page,
                     entry,
                 };
                 let reply = ReplyTo::Stream(Arc::clone(&self.sink), ticket);
-                Ok(Event::ClientRequest(ask, quota, reply))
+                Ok(Event::ClientRequest(client_request, quota, reply))
             }
             Err(error) => {
                 if let Some(entry) = entry {
@@ -478,7 +481,7 @@ impl Exchange {
 
 /// The session of whose registers it must be asked whether this caller may hold
 /// them, which may not do everything. To close a session gives them up.
-fn asks_as<'a>(
+fn session_to_check<'a>(
     request: &v1::Request,
     granted: &'a Result<Granted, v1::Error>,
 ) -> Option<(&'a Granted, SessionId)> {
@@ -514,9 +517,9 @@ fn message(
     v1::Answers { answers: message }
 }
 
-const fn is_page(ask: &ClientRequest) -> bool {
+const fn is_page(client_request: &ClientRequest) -> bool {
     matches!(
-        ask,
+        client_request,
         ClientRequest::Read(Query::List { .. } | Query::UserLog { .. })
     )
 }
@@ -525,13 +528,13 @@ const fn is_page(ask: &ClientRequest) -> bool {
 fn has_room(
     place: &CallerAccount,
     caller: &Caller,
-    ask: ClientRequest,
+    client_request: ClientRequest,
 ) -> Result<ClientRequest, v1::Error> {
-    if is_page(&ask) {
+    if is_page(&client_request) {
         place.may_reserve()?;
     }
-    if matches!(ask, ClientRequest::Read(_)) {
+    if matches!(client_request, ClientRequest::Read(_)) {
         ServerHandle::room(caller)?;
     }
-    Ok(ask)
+    Ok(client_request)
 }

@@ -167,15 +167,15 @@ impl ServerHandle {
         Some(permit)
     }
 
-    /// Asks the machine and waits for its answer.
-    pub(super) async fn ask(&self, ask: ClientRequest) -> TimedAnswer {
-        self.ask_within(ask, None).await
+    /// Submits a request to the machine and waits for its answer.
+    pub(super) async fn submit(&self, request: ClientRequest) -> TimedAnswer {
+        self.submit_within_quota(request, None).await
     }
 
-    /// The same for a token with this quota.
-    pub(super) async fn ask_within(
+    /// The same for a token with this quota of registers.
+    pub(super) async fn submit_within_quota(
         &self,
-        ask: ClientRequest,
+        request: ClientRequest,
         quota: Option<Arc<Quota>>,
     ) -> TimedAnswer {
         let Some(_permit) = self.permit() else {
@@ -183,26 +183,26 @@ impl ServerHandle {
             return TimedAnswer::from(answer);
         };
         let (sender, answer) = oneshot::channel();
-        let event = Event::ClientRequest(ask, quota, ReplyTo::One(sender));
+        let event = Event::ClientRequest(request, quota, ReplyTo::One(sender));
         self.inbox.put(event);
         Self::answer(answer).await
     }
 
-    /// Asks for a session. As long as the cluster's version may be about to
-    /// rise, it is asked for again when that has happened, and now and then: a
-    /// member may have told meanwhile that it speaks less. Between two of these
-    /// no request is under way.
-    pub(super) async fn ask_to_open(&self, opening: OpenSession) -> TimedAnswer {
+    /// Submits the opening of a session. As long as the cluster's version may be
+    /// about to rise, it is submitted again when that has happened, and now and
+    /// then: a member may have told meanwhile that it speaks less. Between two of
+    /// these no request is under way.
+    pub(super) async fn submit_open(&self, opening: OpenSession) -> TimedAnswer {
         let mut version = self.shared.version.subscribe();
         let until = clock::boot().after(RISE_WITHIN);
         loop {
-            let told = self.ask(ClientRequest::Open(opening)).await;
+            let told = self.submit(ClientRequest::Open(opening)).await;
             let rising = told.answer == Answer::Refused(Refusal::UpgradeUnderWay);
             if !rising || clock::boot() >= until {
                 return told;
             }
             let risen = version.wait_for(|version| *version >= ClusterVersion::SECOND);
-            // Asked again in any case.
+            // Submitted again in any case.
             let _ = timeout(RISE_AGAIN, risen).await;
         }
     }

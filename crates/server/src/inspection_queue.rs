@@ -52,7 +52,7 @@ mod tests {
 
     #[tokio::test]
     async fn looks_are_taken_in_order_and_no_longer_than_a_slice_in_a_round() {
-        let (ask, inspections) = mpsc::unbounded_channel::<Inspection>();
+        let (sender, inspections) = mpsc::unbounded_channel::<Inspection>();
         let inbox = Arc::new(Inbox::default());
         tokio::spawn(in_turn(inspections, Arc::clone(&inbox)));
         let (tell, mut told) = mpsc::unbounded_channel();
@@ -63,7 +63,7 @@ mod tests {
                 while clock::boot().since(begun) < SLICE / 4 {}
                 let _ = tell.send(number);
             };
-            ask.send(Box::new(inspect)).expect("somebody takes it");
+            sender.send(Box::new(inspect)).expect("somebody takes it");
         }
         let (mut next, mut events) = (0, Vec::new());
         while next < 50 {

@@ -45,13 +45,13 @@ impl InternalSession {
                 open.next += 1;
                 open.under_way += 1;
                 // Under the lock, so that serials arrive in their order.
-                let (ask, reply) = (
+                let (request, reply) = (
                     ClientRequest::Command(command, open.proof),
                     ReplyTo::InternalSession(sender),
                 );
                 handle
                     .inbox
-                    .put(Event::ClientRequest(ask, quota.cloned(), reply));
+                    .put(Event::ClientRequest(request, quota.cloned(), reply));
                 Some(Ok(open.session))
             });
             match sent {
@@ -93,7 +93,7 @@ impl InternalSession {
         }
         let mut opening = OpenSession::unowned(ttl);
         opening.owner.secret = Some(drawn);
-        let told = handle.ask_to_open(opening).await;
+        let told = handle.submit_open(opening).await;
         let Answer::Done(Outcome::Opened(session)) = told.answer else {
             return Err(told);
         };

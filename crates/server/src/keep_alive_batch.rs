@@ -20,25 +20,25 @@ const GATHER: Duration = Duration::from_millis(10);
 /// What waits, in the order in which it came.
 #[derive(Debug, Default)]
 pub(super) struct KeepAliveBatch {
-    asks: Vec<(u64, ClientRequest)>,
+    requests: Vec<(u64, ClientRequest)>,
     until: Option<Instant>,
 }
 
 impl KeepAliveBatch {
-    /// Keeps `ask` if it can wait, else gives it back. The clock is read only
+    /// Keeps `request` if it can wait, else gives it back. The clock is read only
     /// for what is kept.
     pub(super) fn keep(
         &mut self,
         now: impl FnOnce() -> Instant,
         token: u64,
-        ask: ClientRequest,
+        request: ClientRequest,
     ) -> Result<(), ClientRequest> {
-        if !matches!(&ask, ClientRequest::Command(it, _) if matches!(it.operation, Operation::KeepAlive))
+        if !matches!(&request, ClientRequest::Command(it, _) if matches!(it.operation, Operation::KeepAlive))
         {
-            return Err(ask);
+            return Err(request);
         }
         self.until.get_or_insert_with(|| now().after(GATHER));
-        self.asks.push((token, ask));
+        self.requests.push((token, request));
         Ok(())
     }
 
@@ -50,7 +50,7 @@ impl KeepAliveBatch {
     /// Takes all of it.
     pub(super) fn take(&mut self) -> Vec<(u64, ClientRequest)> {
         self.until = None;
-        std::mem::take(&mut self.asks)
+        std::mem::take(&mut self.requests)
     }
 }
 
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    fn ask(operation: Operation) -> ClientRequest {
+    fn request(operation: Operation) -> ClientRequest {
         let command = Command {
             session: 1,
             serial: 1,
@@ -76,14 +76,14 @@ mod tests {
         let at = |ms| Instant::ZERO.after(Duration::from_millis(ms));
         assert!(
             keep_alive_batch
-                .keep(|| at(1), 7, ask(Operation::Close))
+                .keep(|| at(1), 7, request(Operation::Close))
                 .is_err()
         );
         assert_eq!(keep_alive_batch.due(), None);
         for (ms, token) in [(2, 8), (5, 9), (11, 10)] {
             assert!(
                 keep_alive_batch
-                    .keep(|| at(ms), token, ask(Operation::KeepAlive))
+                    .keep(|| at(ms), token, request(Operation::KeepAlive))
                     .is_ok()
             );
         }

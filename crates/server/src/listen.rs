@@ -383,23 +383,24 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
         read_on(request, &connection);
         return refusal(response, &connection);
     }
-    let (caller, asked) = match admit(&handle, &mut request, &connection, permit.as_deref()) {
-        Ok(admitted) => admitted,
-        Err(refused) => {
-            let answer = turn_away(&request, Some(&connection), refused);
-            read_on(request, &connection);
-            return answer;
-        }
-    };
+    let (caller, request_charge) =
+        match admit(&handle, &mut request, &connection, permit.as_deref()) {
+            Ok(admitted) => admitted,
+            Err(refused) => {
+                let answer = turn_away(&request, Some(&connection), refused);
+                read_on(request, &connection);
+                return answer;
+            }
+        };
     request.extensions_mut().insert(caller.clone());
     let grpc = is_grpc(&request);
-    let request = metered(request, Arc::clone(&asked), handle.message_within);
+    let request = metered(request, Arc::clone(&request_charge), handle.message_within);
     let mut response = next.run(request).await;
     let streams = response.extensions_mut().remove::<StreamKind>();
     let written = response.extensions_mut().remove::<GrpcBody>();
     let (parts, body) = response.into_parts();
     let body = written.and_then(|it| it.take()).unwrap_or(body);
-    let mut body = CountedBody::new(body, (asked, under_way), streams);
+    let mut body = CountedBody::new(body, (request_charge, under_way), streams);
     poll_fn(|context| {
         body.take(context);
         Poll::Ready(())
@@ -420,11 +421,11 @@ async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Ne
 
 /// The request with its body counted. The body of an exchange is put where
 /// the call itself finds it.
-fn metered(request: Request, asked: Arc<RequestCharge>, within: Duration) -> Request {
+fn metered(request: Request, request_charge: Arc<RequestCharge>, within: Duration) -> Request {
     let keeps = request.uri().path() != EXCHANGE;
     let read_on = is_read_on(&request);
     let (mut parts, body) = request.into_parts();
-    let mut body = MeteredBody::new(body, &parts.headers, asked, within, keeps);
+    let mut body = MeteredBody::new(body, &parts.headers, request_charge, within, keeps);
     body.read_on = read_on;
     let mut body = Body::new(body);
     if !keeps {
@@ -524,8 +525,8 @@ fn admit(
     let kept = has_room_kept(handle, path, &caller);
     let head = path.len() + weight(request.headers());
     let place = connection.place(&caller);
-    let asked = RequestCharge::begin(Arc::clone(&place), head, kept)?;
-    Ok((caller.seated(place, kept), asked))
+    let request_charge = RequestCharge::begin(Arc::clone(&place), head, kept)?;
+    Ok((caller.seated(place, kept), request_charge))
 }
 
 /// Whether a call is let in where others are not any more: probes, and what

@@ -286,18 +286,18 @@ impl QuotaUsage {
         }
     }
 
-    /// What is to be proposed for `ask`: itself, and it is counted as under
+    /// What is to be proposed for `request`: itself, and it is counted as under
     /// way until [`over`](Self::over); or that it is refused if it is new.
     pub(super) fn admit(
         &mut self,
         node: &Node,
         token: u64,
-        ask: ClientRequest,
+        request: ClientRequest,
         quota: Option<&Quota>,
     ) -> ClientRequest {
         let state = node.state();
-        let ClientRequest::Command(command, claim) = ask else {
-            return ask;
+        let ClientRequest::Command(command, claim) = request else {
+            return request;
         };
         let wanted = RequestedSpace::of(state, &command.operation);
         let Some(wanted) = wanted.filter(|it| it.size != Size::default()) else {

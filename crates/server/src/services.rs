@@ -41,7 +41,7 @@ impl ServerHandle {
     }
 
     pub(super) async fn query(&self, query: Query) -> ApiResult<QueryResult> {
-        found(self.ask(ClientRequest::Read(query)).await, &self.shared)
+        found(self.submit(ClientRequest::Read(query)).await, &self.shared)
     }
 
     /// Reads what this server has applied.
@@ -200,7 +200,7 @@ impl ServerHandle {
         change: Change,
         of: Option<StorageId>,
     ) -> ApiResult<v1::MembersResponse> {
-        let told = self.ask(ClientRequest::change(change, of)).await;
+        let told = self.submit(ClientRequest::change(change, of)).await;
         done(told, &self.shared).map(|_| v1::MembersResponse {})
     }
 
@@ -299,7 +299,7 @@ impl ServerHandle {
                 }
             }
         }
-        let told = self.ask(ClientRequest::Transfer(to)).await;
+        let told = self.submit(ClientRequest::Transfer(to)).await;
         done(told, &self.shared).map(|_| v1::TransferResponse {})
     }
 

@@ -134,7 +134,7 @@ impl ServerHandle {
         let (caller, request, _) = asked.into_parts();
         let proof = self.proof(&caller).with(hashed(&request.secret)?);
         let opening = translate::open(request.ttl_millis, &proof)?;
-        let told = self.ask_to_open(opening).await;
+        let told = self.submit_open(opening).await;
         let owned = told.owned;
         let session = match done(told, &self.shared)? {
             (Outcome::Opened(session), _) => session,
@@ -158,8 +158,8 @@ impl ServerHandle {
                     let session = numbered.session;
                     self.may_hold(&caller.granted()?, session, claim).await?;
                 }
-                let ask = translate::numbered(numbered, operation, claim)?;
-                self.ask_within(ask, caller.quota()).await
+                let request = translate::numbered(numbered, operation, claim)?;
+                self.submit_within_quota(request, caller.quota()).await
             }
             None => {
                 let quota = caller.quota();
@@ -280,7 +280,7 @@ impl ServerHandle {
             session,
             holder_is_gone: request.holder_is_gone,
         };
-        let told = self.ask(end).await;
+        let told = self.submit(end).await;
         match done(told, &self.shared) {
             Ok(_) => Ok(v1::EndSessionResponse {}),
             Err(refused) if refused.cause() == Cause::SessionExpired => Err(error(

@@ -189,9 +189,9 @@ pub(super) fn pipelined(
 }
 
 /// Whether a register is to be deleted.
-pub(super) const fn deletes(ask: &ClientRequest) -> bool {
+pub(super) const fn deletes(request: &ClientRequest) -> bool {
     matches!(
-        ask,
+        request,
         ClientRequest::Command(
             Command {
                 operation: Operation::Delete(_),

@@ -116,8 +116,8 @@ impl Cluster {
             self.settle();
         }
         let ttl = u64::MAX / 2;
-        let ask = ClientRequest::Open(OpenSession::unowned(ttl));
-        self.nodes[0].handle(self.now, Input::ClientRequest { token: 0, ask });
+        let request = ClientRequest::Open(OpenSession::unowned(ttl));
+        self.nodes[0].handle(self.now, Input::ClientRequest { token: 0, request });
         self.drain(0);
         self.settle();
     }
@@ -131,8 +131,11 @@ impl Cluster {
                 outstanding: first,
                 operation: Operation::Append(payload.into()),
             };
-            let ask = ClientRequest::Command(command, OwnershipProof::NONE);
-            let input = Input::ClientRequest { token: serial, ask };
+            let request = ClientRequest::Command(command, OwnershipProof::NONE);
+            let input = Input::ClientRequest {
+                token: serial,
+                request,
+            };
             self.nodes[0].handle(self.now, input);
         }
         self.drain(0);

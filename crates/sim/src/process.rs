@@ -179,7 +179,7 @@ impl World {
                 Some(Output::Read { call, key, within }) => {
                     self.note(p, || format!("-> read {key} (call {})", call.0));
                     self.processes[p].awaited = (call, now.boot.after(within));
-                    self.ask(p, call, key, Op::Read, now.boot.after(within));
+                    self.begin_call(p, call, key, Op::Read, now.boot.after(within));
                 }
                 Some(Output::Confirm {
                     call,
@@ -214,7 +214,7 @@ impl World {
                         self.note_petition(p, call, now.boot);
                     }
                     let key = write.key.clone();
-                    self.ask(p, call, key, Op::Write(write, bind), now.boot.after(within));
+                    self.begin_call(p, call, key, Op::Write(write, bind), now.boot.after(within));
                 }
             }
         }
@@ -330,7 +330,7 @@ impl World {
             return;
         }
         let key = Key::of_election(&self.processes[p].config.election);
-        self.ask(p, call, key, Op::Read, Instant::MAX);
+        self.begin_call(p, call, key, Op::Read, Instant::MAX);
     }
 
     fn petition_step(&mut self, p: usize, input: Input) {
@@ -365,7 +365,7 @@ impl World {
         petitioner.calls += 1;
         let call = Call(petitioner.calls);
         let key = Key::of_election(&self.processes[p].config.election);
-        self.ask(
+        self.begin_call(
             p,
             call,
             key.clone(),
@@ -392,11 +392,11 @@ impl World {
             );
         }
         let key = Key::of_election(&self.processes[p].config.election);
-        self.ask(p, call, key, Op::Confirm(now), give_up);
+        self.begin_call(p, call, key, Op::Confirm(now), give_up);
     }
 
     /// Sends a question to the store.
-    pub(crate) fn ask(&mut self, p: usize, call: Call, key: Key, op: Op, give_up: Instant) {
+    pub(crate) fn begin_call(&mut self, p: usize, call: Call, key: Key, op: Op, give_up: Instant) {
         let session = self.session_of(p, &op);
         let proc = &self.processes[p];
         let question = StoreCall {

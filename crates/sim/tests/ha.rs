@@ -41,8 +41,8 @@ fn simple_failover() {
         let bound = if watch { BOUND } else { BOUND + 4_400 };
         assert!(took < bound, "{took} ms");
         scenario.pass(3_000);
-        let heir = scenario.runs_on("pay").expect("it runs");
-        assert_ne!(heir, 0);
+        let successor = scenario.runs_on("pay").expect("it runs");
+        assert_ne!(successor, 0);
         assert_eq!(scenario.is_well(), Ok(()));
         let after = &scenario.view().workloads;
         for (name, it) in &before {
@@ -222,9 +222,9 @@ fn random_storm() {
         }
         scenario.pass(500);
         for round in 0..7 {
-            let ask = Request::Undeploy(Config::new(named("g"), named("n")).group);
+            let request = Request::Undeploy(Config::new(named("g"), named("n")).group);
             // Nobody has that; it is refused and changes nothing.
-            scenario.ask(7, ask);
+            scenario.request(7, request);
             scenario.kill((round + seed as usize) % 7);
             scenario.pass(300);
         }
@@ -249,11 +249,11 @@ fn the_chosen_node_dies_in_mid_take_over() {
     scenario.pass(100);
     scenario.kill(0);
     scenario.until(BOUND, |scenario| !scenario.running().is_empty());
-    let heir = scenario.running().values().next().copied();
-    let heir = heir.expect("somebody has begun");
-    scenario.deploy(heir, "own", true);
+    let successor = scenario.running().values().next().copied();
+    let successor = successor.expect("somebody has begun");
+    scenario.deploy(successor, "own", true);
     scenario.pass(2);
-    scenario.kill(heir);
+    scenario.kill(successor);
     scenario.until(BOUND, |scenario| scenario.running().len() == 7);
     settle(&mut scenario);
 }
@@ -275,7 +275,7 @@ fn partitioned_node_stops_its_work_before_the_chosen_node_starts_it() {
 
 #[test]
 fn two_observers_write_the_same_death() {
-    // Both wait for no turn of each other: neither is the heir's.
+    // Both wait for no turn of each other: neither is the successor's.
     for seed in 1..30 {
         let mut scenario = Scenario::new(seed, 4, false, |_, _| {});
         scenario.deploy(0, "pay", true);
@@ -334,7 +334,7 @@ fn drain_never_runs_a_workload_twice() {
     }
     scenario.pass(1_000);
     let id = scenario.id(0);
-    scenario.ask(1, Request::Drain(id));
+    scenario.request(1, Request::Drain(id));
     let took = scenario.until(1_000, |scenario| {
         scenario.running().len() == 10 && scenario.running().values().all(|p| *p != 0)
     });
@@ -418,9 +418,9 @@ fn what_an_earlier_life_let_go_of_moves_if_its_view_comes_back() {
     let mut scenario = plain(2);
     let before = let_go_by_an_earlier_life(&mut scenario);
     scenario.bring_back(before);
-    let heir = scenario.id(1);
+    let successor = scenario.id(1);
     let given = |scenario: &Scenario| {
-        scenario.view().workloads[&named("pay")].place == Place::Assigned(heir)
+        scenario.view().workloads[&named("pay")].place == Place::Assigned(successor)
     };
     assert!(!given(&scenario));
     scenario.until(500, given);

@@ -12,74 +12,49 @@
 
 #![allow(clippy::print_stdout, reason = "an example that prints its figures")]
 
+#[path = "../tests/common/intercepted.rs"]
+mod intercepted;
+
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use intercepted::{Answer, Intercepted, Interceptor};
+use tenure::Election;
 use tenure::election::Event;
-use tenure::store::{
-    BoxFuture, Features, Key, Page, Reading, Selector, Store, Version, Watch, Write, Written, open,
-};
-use tenure::{Election, StoreError};
+use tenure::store::{Key, Reading, Selector, Store, Watch, Write, Written, open};
 
 /// Counts what candidates ask of a store.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Counted {
-    store: Arc<dyn Store>,
     reads: AtomicU64,
     writes: AtomicU64,
 }
 
-impl std::fmt::Display for Counted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.store.fmt(f)
-    }
-}
-
-impl Store for Counted {
-    fn features(&self) -> Features {
-        self.store.features()
-    }
-
+impl Interceptor for Counted {
     fn read<'a>(
         &'a self,
+        store: &'a dyn Store,
         key: &'a Key,
         within: Duration,
-    ) -> BoxFuture<'a, Result<Reading, StoreError>> {
+    ) -> Answer<'a, Reading> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        self.store.read(key, within)
+        store.read(key, within)
     }
 
-    fn compare_and_swap(
-        &self,
+    fn swap<'a>(
+        &'a self,
+        store: &'a dyn Store,
         write: Write,
         within: Duration,
-    ) -> BoxFuture<'_, Result<Written, StoreError>> {
+    ) -> Answer<'a, Written> {
         self.writes.fetch_add(1, Ordering::Relaxed);
-        self.store.compare_and_swap(write, within)
+        store.compare_and_swap(write, within)
     }
 
-    fn delete<'a>(
-        &'a self,
-        key: &'a Key,
-        expected: &'a Version,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.store.delete(key, expected, within)
-    }
-
-    fn list<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a Key>,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Page, StoreError>> {
-        self.store.list(prefix, after, within)
-    }
-
-    fn watch(&self, selector: Selector) -> Watch {
-        self.store.watch(selector)
+    fn watch(&self, store: &dyn Store, selector: Selector) -> Watch {
+        store.watch(selector)
     }
 }
 
@@ -95,12 +70,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = args.next().ok_or("expected a store URL")?;
     let mut number = |default: u64| args.next().map_or(Ok(default), |text| text.parse());
     let (elections, candidates, seconds) = (number(50)?, number(10)?, number(60)?);
-    let store = open(&url).await?;
-    let store = Arc::new(Counted {
-        store,
-        reads: 0.into(),
-        writes: 0.into(),
-    });
+    let store = Intercepted::new(open(&url).await?, Counted::default());
     let elected = Arc::new(AtomicU64::new(0));
     let lost = Arc::new(AtomicU64::new(0));
     let mut crowd = Vec::new();
@@ -138,8 +108,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let count = || {
         (
-            store.reads.load(Ordering::Relaxed),
-            store.writes.load(Ordering::Relaxed),
+            store.interceptor.reads.load(Ordering::Relaxed),
+            store.interceptor.writes.load(Ordering::Relaxed),
         )
     };
     let (before, reads_before) = (processor_time(), count());

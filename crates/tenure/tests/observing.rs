@@ -3,6 +3,8 @@
 
 #[path = "common/faulty.rs"]
 mod faulty;
+#[path = "common/intercepted.rs"]
+mod intercepted;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -88,14 +90,15 @@ async fn the_record_of_another_election_is_nobodys_vacancy() {
 /// A store that garbles the answers whose numbers, from zero, fit.
 fn garbling(inner: &Memory, fits: fn(usize) -> bool) -> Arc<dyn Store> {
     let answers = AtomicUsize::new(0);
-    Arc::new(Faulty::new(inner.clone(), move |reading| {
+    let faulty = Faulty::new(move |reading| {
         let number = answers.fetch_add(1, Ordering::Relaxed);
         Ok(if fits(number) {
             garble(reading)
         } else {
             reading
         })
-    }))
+    });
+    faulty.over(inner.clone())
 }
 
 #[tokio::test]
@@ -123,11 +126,11 @@ async fn a_leader_keeps_its_election_through_a_garbled_answer() {
     let memory = Memory::new();
     let armed = Arc::new(AtomicBool::new(false));
     let arm = Arc::clone(&armed);
-    let store = Faulty::new(memory.clone(), move |reading| {
+    let store = Faulty::new(move |reading| {
         let garbled = armed.swap(false, Ordering::Relaxed);
         Ok(if garbled { garble(reading) } else { reading })
     });
-    let (election, leadership) = leading(Arc::new(store), "payroll").await;
+    let (election, leadership) = leading(store.over(memory.clone()), "payroll").await;
     let mut events = election.events();
     // A stranger's write makes the next renewal a conflict, which the leader
     // settles by a read: the one that is garbled.
@@ -153,7 +156,7 @@ async fn a_leader_keeps_its_election_through_a_garbled_answer() {
 #[tokio::test]
 async fn a_leader_is_confirmed_by_its_renewal_or_by_its_silence() {
     let memory = Memory::new();
-    let clockless = || Arc::new(Faulty::new(memory.clone(), Ok).without_clock());
+    let clockless = || Faulty::new(Ok).without_clock().over(memory.clone());
     let payroll = name("payroll");
     let (election, leadership) = leading(clockless(), "payroll").await;
     let confirmed = election::leader_confirmed(clockless(), &payroll, WITHIN).await;
@@ -174,13 +177,13 @@ async fn confirming_ends_when_the_store_goes_away() {
     let memory = Memory::new();
     let (_election, _reign) = leading(Arc::new(memory.clone()), "payroll").await;
     let answers = AtomicUsize::new(0);
-    let gone = Faulty::new(memory, move |reading| {
-        match answers.fetch_add(1, Ordering::Relaxed) {
+    let gone = Faulty::new(
+        move |reading| match answers.fetch_add(1, Ordering::Relaxed) {
             0 => Ok(reading),
             _ => Err(StoreError::unavailable("gone")),
-        }
-    });
-    let gone = Arc::new(gone.without_clock());
+        },
+    );
+    let gone = gone.without_clock().over(memory);
     let patience = Duration::from_millis(200);
     let payroll = name("payroll");
     let confirming = election::leader_confirmed(gone, &payroll, patience);
@@ -198,11 +201,10 @@ async fn a_request_gives_each_call_its_own_time() {
     let (_election, _reign) = leading(Arc::new(memory.clone()), "payroll").await;
     let given = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&given);
-    let store =
-        Faulty::new(memory, Ok).timing(move |within| noted.lock().expect("no panic").push(within));
+    let faulty = Faulty::new(Ok).timing(move |within| noted.lock().expect("no panic").push(within));
+    let store = faulty.over(memory);
     let (within, patience) = (Duration::from_millis(700), Duration::from_millis(100));
-    let resigned =
-        election::ask_to_resign(Arc::new(store), &name("payroll"), None, within, patience).await;
+    let resigned = election::ask_to_resign(store, &name("payroll"), None, within, patience).await;
     // The leadership is never dropped, so nobody goes.
     let waited = resigned.expect_err("it cannot go");
     assert!(
@@ -219,14 +221,14 @@ async fn what_a_store_refuses_is_told_and_not_hammered() {
     let memory = Memory::new();
     let writes = Arc::new(Mutex::new(0));
     let count = Arc::clone(&writes);
-    let store = Faulty::new(memory.clone(), Ok).refusing();
-    let store: Arc<dyn Store> = Arc::new(store.timing(move |_| {
+    let faulty = Faulty::new(Ok).refusing().timing(move |_| {
         *count.lock().expect("no panic") += 1;
-    }));
+    });
+    let store = faulty.over(memory.clone());
     let payroll = name("payroll");
     let (election, leadership) = leading(Arc::new(memory.clone()), "payroll").await;
-    let ask = election::ask_to_resign(Arc::clone(&store), &payroll, None, WITHIN, WITHIN);
-    let asked = ask.await.expect_err("it cannot be asked").to_string();
+    let request = election::ask_to_resign(Arc::clone(&store), &payroll, None, WITHIN, WITHIN);
+    let asked = request.await.expect_err("it cannot be asked").to_string();
     drop(leadership);
     election.stop().await;
 
@@ -304,7 +306,7 @@ fn holder() -> Holder {
 #[tokio::test]
 async fn a_repair_that_is_refused_ends_long_before_its_patience() {
     let memory = Memory::new();
-    let store: Arc<dyn Store> = Arc::new(Faulty::new(memory, Ok).refusing());
+    let store = Faulty::new(Ok).refusing().over(memory);
     let (within, patience) = (Duration::from_millis(300), Duration::from_secs(3_600));
     let above = Term::new(7).expect("a term");
     let payroll = name("payroll");
@@ -321,7 +323,11 @@ async fn a_request_that_renewals_outrun_ends_in_time_and_says_why() {
     let memory = Memory::new();
     let (_election, leadership) = leading(Arc::new(memory.clone()), "payroll").await;
     let ms = Duration::from_millis;
-    let far = || Arc::new(Faulty::new(memory.clone(), Ok).far_away(ms(0), ms(1_000)));
+    let far = || {
+        Faulty::new(Ok)
+            .far_away(ms(0), ms(1_000))
+            .over(memory.clone())
+    };
     let (payroll, within) = (name("payroll"), ms(2_500));
     let term = |above| Term::new(above).expect("a term");
     let asked = election::ask_to_resign(far(), &payroll, None, within, WITHIN);
@@ -353,13 +359,13 @@ async fn a_request_from_afar_is_written_right_after_a_renewal() {
     let memory = Memory::new();
     let (_election, leadership) = leading(Arc::new(memory.clone()), "payroll").await;
     let ms = Duration::from_millis;
-    let far = Faulty::new(memory, Ok).far_away(ms(400), ms(500));
+    let far = Faulty::new(Ok).far_away(ms(400), ms(500)).over(memory);
     let (payroll, within) = (name("payroll"), Duration::from_secs(10));
     let going = async move {
         leadership.cancelled().await;
         drop(leadership);
     };
-    let asked = election::ask_to_resign(Arc::new(far), &payroll, None, within, WITHIN);
+    let asked = election::ask_to_resign(far, &payroll, None, within, WITHIN);
     let both = async { tokio::join!(asked, going) };
     let gone = tokio::time::timeout(WITHIN, both).await;
     let (asked, ()) = gone.expect("it was asked in time");
@@ -373,11 +379,12 @@ async fn a_transfer_to_the_leader_changes_nothing() {
     let (_election, leadership) = leading(Arc::clone(&store), "payroll").await;
     let writes = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&writes);
-    let store = Faulty::new(memory, Ok).timing(move |_| {
+    let faulty = Faulty::new(Ok).timing(move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
     });
+    let store = faulty.over(memory);
     let (payroll, to) = (name("payroll"), name("web-1"));
-    let seen = election::ask_to_transfer(Arc::new(store), &payroll, to, WITHIN, WITHIN).await;
+    let seen = election::ask_to_transfer(store, &payroll, to, WITHIN, WITHIN).await;
     let (_, seen) = seen.expect("an answer");
     let leader = seen.leader;
     assert_eq!(
@@ -391,11 +398,11 @@ async fn a_transfer_to_the_leader_changes_nothing() {
 async fn a_transfer_to_nobody_is_refused_where_the_store_knows_who_stands() {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     let (_election, leadership) = leading(Arc::clone(&store), "payroll").await;
-    let ask = |to: &str| {
+    let request = |to: &str| {
         let (store, payroll, to) = (Arc::clone(&store), name("payroll"), name(to));
         async move { election::ask_to_transfer(store, &payroll, to, WITHIN, WITHIN).await }
     };
-    let refused = ask("web-2").await.expect_err("nobody of that name");
+    let refused = request("web-2").await.expect_err("nobody of that name");
     assert!(refused.to_string().contains("found web-2"), "{refused}");
     assert!(refused.to_string().contains("web-1 stand"), "{refused}");
     // Nothing was written, and the leader goes on.
@@ -416,7 +423,7 @@ async fn a_transfer_to_nobody_is_refused_where_the_store_knows_who_stands() {
         leadership.cancelled().await;
         drop(leadership);
     };
-    let (asked, ()) = tokio::join!(ask("web-2"), handing_over);
+    let (asked, ()) = tokio::join!(request("web-2"), handing_over);
     let (before, seen) = asked.expect("it takes over");
     assert_eq!(before.name, name("web-1"));
     assert_eq!(seen.leader.expect("a leader").name, name("web-2"));
@@ -425,13 +432,13 @@ async fn a_transfer_to_nobody_is_refused_where_the_store_knows_who_stands() {
     while stands().contains(&name("web-2")) {
         tokio::task::yield_now().await;
     }
-    let refused = ask("web-2").await.expect_err("it has stopped");
+    let refused = request("web-2").await.expect_err("it has stopped");
     assert!(refused.to_string().contains("found web-2"), "{refused}");
 }
 
 #[tokio::test]
 async fn a_store_that_panics_ends_the_election_and_the_watch() {
-    let store: Arc<dyn Store> = Arc::new(Faulty::new(Memory::new(), Ok).panicking());
+    let store = Faulty::new(Ok).panicking().over(Memory::new());
     let builder = Election::builder(Arc::clone(&store), "payroll");
     let mut standing = builder.start().expect("a candidate");
     let elected = tokio::time::timeout(WITHIN, standing.elected()).await;

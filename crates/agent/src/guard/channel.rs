@@ -185,7 +185,7 @@ mod tests {
 
     use tenure::core::time::Instant;
 
-    use super::super::messages::{GuardianOrder, Start};
+    use super::super::messages::{GuardianOrder, StartOrder};
     use super::*;
 
     fn pair() -> (Channel, Channel) {
@@ -198,7 +198,7 @@ mod tests {
     fn what_is_sent_arrives() {
         let (mut a, mut b) = pair();
         let at = Instant::from_nanos;
-        let start = Start {
+        let start = StartOrder {
             drain_at: at(1),
             kill_at: at(u64::MAX),
             argv: vec![
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_message_larger_than_the_socket_is_sent_in_parts() {
         let (mut a, mut b) = pair();
-        let start = GuardianOrder::Start(Start {
+        let start = GuardianOrder::Start(StartOrder {
             drain_at: Instant::ZERO,
             kill_at: Instant::ZERO,
             argv: vec![OsString::from("x".repeat(LIMIT - 100))],
@@ -261,7 +261,7 @@ mod tests {
             assert!(b.next::<GuardianOrder>().is_err(), "{bytes:?}");
         }
         let (mut a, _b) = pair();
-        let long = GuardianOrder::Start(Start {
+        let long = GuardianOrder::Start(StartOrder {
             drain_at: Instant::ZERO,
             kill_at: Instant::ZERO,
             argv: vec![OsString::from("x".repeat(LIMIT))],

@@ -4,7 +4,7 @@ use super::exit_status::{ExitStatus, StartError};
 
 /// What happened to CMD and to its guardian.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Event {
+pub enum GuardianEvent {
     /// The guardian stands by.
     Ready,
     /// CMD runs under this process id.
@@ -38,7 +38,7 @@ pub enum Event {
     WatchdogLost,
 }
 
-impl Event {
+impl GuardianEvent {
     /// Whether no other follows.
     pub const fn is_last(&self) -> bool {
         matches!(self, Self::Gone | Self::Lost { .. } | Self::WatchdogLost)

@@ -54,7 +54,7 @@ use super::cgroup::Cgroup;
 use super::channel::Channel;
 use super::exit_status::{ExitStatus, StartError};
 use super::launcher::{LAUNCHER, SELF};
-use super::messages::{GuardianOrder, GuardianReport, Start};
+use super::messages::{GuardianOrder, GuardianReport, StartOrder};
 use super::poll::{self, Alarm};
 use super::tree;
 
@@ -253,7 +253,7 @@ impl Guardian {
         Ok(())
     }
 
-    fn start(&mut self, start: &Start) -> io::Result<()> {
+    fn start(&mut self, start: &StartOrder) -> io::Result<()> {
         if self.phase != GuardPhase::StandingBy {
             // Stopped or refused before it was started, or started twice. The
             // latter would be a fault; the former is a harmless race.

@@ -2,9 +2,9 @@
 //! one leadership at most. A shim holds one for each instance of a workload.
 //!
 //! Orders never block and never fail (`order_mailbox.rs`). What becomes of them is
-//! reported as events, in order. The last event is [`Event::Gone`] or
-//! [`Event::Lost`], after which nothing that CMD started is left, or
-//! [`Event::WatchdogLost`], after which that is not known.
+//! reported as events, in order. The last event is [`GuardianEvent::Gone`] or
+//! [`GuardianEvent::Lost`], after which nothing that CMD started is left, or
+//! [`GuardianEvent::WatchdogLost`], after which that is not known.
 
 use std::io;
 use std::io::Write as _;
@@ -18,9 +18,9 @@ use tenure::core::time::Instant;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::watch;
 
-use super::event::Event;
+use super::event::GuardianEvent;
 use super::launcher::SELF;
-use super::messages::{GuardianOrder, Start};
+use super::messages::{GuardianOrder, StartOrder};
 use super::order_mailbox::{OrderSender, order_mailbox};
 use super::watchdog::{self, Watchdog};
 
@@ -31,9 +31,9 @@ const EVENTS: usize = 16;
 pub struct Guardian {
     orders: OrderSender,
     wake: UnixStream,
-    events: Receiver<Event>,
+    events: Receiver<GuardianEvent>,
     confirmed: watch::Receiver<Option<Instant>>,
-    last: Option<Event>,
+    last: Option<GuardianEvent>,
 }
 
 impl Guardian {
@@ -88,7 +88,7 @@ impl Guardian {
     }
 
     /// Gives the go-ahead. It is void if it arrives at `drain_at` or later.
-    pub fn start(&self, start: Start) {
+    pub fn start(&self, start: StartOrder) {
         self.order(GuardianOrder::Start(start));
     }
 
@@ -116,11 +116,15 @@ impl Guardian {
 
     /// The next event. May be cancelled without loss. After the last event it
     /// returns the same again.
-    pub async fn event(&mut self) -> Event {
+    pub async fn event(&mut self) -> GuardianEvent {
         if let Some(last) = &self.last {
             return last.clone();
         }
-        let event = self.events.recv().await.unwrap_or(Event::WatchdogLost);
+        let event = self
+            .events
+            .recv()
+            .await
+            .unwrap_or(GuardianEvent::WatchdogLost);
         if event.is_last() {
             self.last = Some(event.clone());
         }
@@ -172,7 +176,7 @@ mod tests {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let event = runtime.expect("a runtime").block_on(guardian.event());
-        assert_eq!(event, Event::WatchdogLost);
+        assert_eq!(event, GuardianEvent::WatchdogLost);
         // An order that no thread takes does no harm.
         guardian.kill();
     }

@@ -32,7 +32,7 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use super::channel::Channel;
 use super::exit_status::StartError;
-use super::messages::{GuardianOrder, GuardianReport, Start};
+use super::messages::{GuardianOrder, GuardianReport, StartOrder};
 
 /// The hidden subcommand that makes this process the one that becomes CMD.
 pub(super) const LAUNCHER: &str = "__exec";
@@ -69,7 +69,7 @@ fn stand_by(guardian: Option<&OsStr>) -> io::Result<u8> {
 }
 
 /// Waits for the go-ahead; `None` if the guardian has decided otherwise.
-fn go_ahead(guardian: &mut Channel) -> io::Result<Option<Start>> {
+fn go_ahead(guardian: &mut Channel) -> io::Result<Option<StartOrder>> {
     loop {
         guardian.block()?;
         let open = guardian.fill()?;
@@ -83,7 +83,7 @@ fn go_ahead(guardian: &mut Channel) -> io::Result<Option<Start>> {
 }
 
 /// Returns only if that failed.
-fn become_cmd(start: &Start) -> StartError {
+fn become_cmd(start: &StartOrder) -> StartError {
     let Some((program, args)) = start.argv.split_first() else {
         return StartError::NotFound(rustix::io::Errno::NOENT.raw_os_error());
     };

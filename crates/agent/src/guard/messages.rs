@@ -11,9 +11,9 @@ use tenure::core::time::Instant;
 
 use super::exit_status::{ExitStatus, StartError};
 
-/// What to run and until when.
+/// The order to start CMD: what to run, and until when.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Start {
+pub struct StartOrder {
     /// From here on: TERM. A go-ahead that arrives later starts nothing.
     pub drain_at: Instant,
     /// From here on: KILL.
@@ -30,7 +30,7 @@ pub(super) enum GuardianOrder {
     /// The first message; CMD's standard input travels with it.
     Hello,
     /// Run this.
-    Start(Start),
+    Start(StartOrder),
     /// The lease was renewed: the new times, if they are later.
     Extend { drain_at: Instant, kill_at: Instant },
     /// TERM now, KILL at this time, or at `kill_at` if that is earlier.
@@ -107,7 +107,7 @@ impl Message for GuardianOrder {
     fn decode(from: &mut Reader<'_>) -> Option<Self> {
         Some(match from.u8()? {
             0 => Self::Hello,
-            1 => Self::Start(Start {
+            1 => Self::Start(StartOrder {
                 drain_at: from.instant()?,
                 kill_at: from.instant()?,
                 argv: (0..from.u32()?)

@@ -51,9 +51,9 @@ mod tree;
 mod watchdog;
 
 pub use dispatch::dispatch;
-pub use event::Event;
+pub use event::GuardianEvent;
 pub use exit_status::{ExitStatus, StartError};
 pub use handle::Guardian;
-pub use messages::Start;
+pub use messages::StartOrder;
 pub use signals::{SignalRequest, SignalRequests};
 pub use watchdog::{MARGIN_MIN, SLACK};

@@ -18,14 +18,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure::core::time::Instant;
 
-use super::messages::{GuardianOrder, Start};
+use super::messages::{GuardianOrder, StartOrder};
 
 /// Signals that may wait to be passed on.
 const SIGNALS: usize = 32;
 
 #[derive(Default)]
 struct Waiting {
-    start: Option<Start>,
+    start: Option<StartOrder>,
     times: Option<(Instant, Instant)>,
     signals: VecDeque<i32>,
     stop_by: Option<Instant>,
@@ -165,7 +165,7 @@ mod tests {
         let (sender, receiver) = order_mailbox();
         assert_eq!(receiver.next(), None);
         assert!(!receiver.is_closed());
-        sender.send(GuardianOrder::Start(Start {
+        sender.send(GuardianOrder::Start(StartOrder {
             argv: vec!["true".into()],
             env: Vec::new(),
             drain_at: at(1),

@@ -44,7 +44,7 @@ use tokio::sync::watch;
 
 use super::cgroup::Cgroup;
 use super::channel::Channel;
-use super::event::Event;
+use super::event::GuardianEvent;
 use super::exit_status::ExitStatus;
 use super::guardian::GUARDIAN;
 use super::messages::{GuardianOrder, GuardianReport};
@@ -137,7 +137,7 @@ pub(super) struct Watchdog {
     children: UnixStream,
     children_id: signal_hook::SigId,
     alarm: Alarm,
-    events: Sender<Event>,
+    events: Sender<GuardianEvent>,
     confirmed: watch::Sender<Option<Instant>>,
     kill_at: Instant,
     stop_by: Instant,
@@ -159,7 +159,7 @@ impl Watchdog {
         (guardian, channel): (Pid, Channel),
         orders: OrderReceiver,
         wake: UnixStream,
-        events: Sender<Event>,
+        events: Sender<GuardianEvent>,
         confirmed: watch::Sender<Option<Instant>>,
     ) -> io::Result<Self> {
         let (children, children_id) = poll::child_signals()?;
@@ -196,10 +196,10 @@ impl Watchdog {
         }
         let orderly = status.is_some_and(|status| status.exit_status() == Some(0));
         let last = if self.gone && orderly && !self.woken {
-            Event::Gone
+            GuardianEvent::Gone
         } else {
             self.end_orphans();
-            Event::Lost {
+            GuardianEvent::Lost {
                 why: self.failure_text(status),
             }
         };
@@ -229,7 +229,7 @@ impl Watchdog {
         }
     }
 
-    fn send_event(&self, event: Event) {
+    fn send_event(&self, event: GuardianEvent) {
         // A guardian causes fewer events than the queue has room for. Sending
         // fails only if the receiver is gone.
         let _ = self.events.try_send(event);
@@ -276,16 +276,16 @@ impl Watchdog {
 
     fn handle_report(&mut self, report: GuardianReport) {
         match report {
-            GuardianReport::Ready => self.send_event(Event::Ready),
+            GuardianReport::Ready => self.send_event(GuardianEvent::Ready),
             GuardianReport::Started(pid) => {
                 self.cmd = Some(pid);
-                self.send_event(Event::Started { pid });
+                self.send_event(GuardianEvent::Started { pid });
             }
             GuardianReport::Holds { kill_at } => drop(self.confirmed.send_replace(Some(kill_at))),
-            GuardianReport::Refused(why) => self.send_event(Event::Refused { why }),
+            GuardianReport::Refused(why) => self.send_event(GuardianEvent::Refused { why }),
             GuardianReport::Exited { status, asked } => {
                 self.exited = true;
-                self.send_event(Event::Exited { status, asked });
+                self.send_event(GuardianEvent::Exited { status, asked });
             }
             GuardianReport::Gone => self.gone = true,
         }
@@ -382,7 +382,7 @@ impl Watchdog {
                 self.exited = true;
                 // The kernel killed it along with the guardian.
                 let asked = true;
-                self.send_event(Event::Exited { status, asked });
+                self.send_event(GuardianEvent::Exited { status, asked });
             }
             if !unfinished {
                 return;

@@ -105,7 +105,11 @@ impl AdmissionWindow {
         } else if !self.is_used_up {
             return;
         } else if queue < nanos(SHORT) {
-            let more = if self.doubles { bytes } else { bytes.div_ceil(4) };
+            let more = if self.doubles {
+                bytes
+            } else {
+                bytes.div_ceil(4)
+            };
             self.bytes = bytes.saturating_add(more);
             self.between = 0;
         } else {

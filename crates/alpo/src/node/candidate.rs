@@ -122,7 +122,7 @@ impl Candidate {
             transfer,
             cycles,
         };
-        candidate.ask(server);
+        candidate.send_requests(server);
         candidate
     }
 
@@ -162,9 +162,9 @@ impl Candidate {
         server.now.since(self.asked_since) < longest && majority(server, all)
     }
 
-    /// Asks everybody who has not answered; and once more those who should
-    /// defer.
-    pub(super) fn ask(&mut self, server: &mut Server) {
+    /// Sends requests for votes to the voters that have not answered, and
+    /// [`Request::Defer`] to the candidates that this one outranks.
+    pub(super) fn send_requests(&mut self, server: &mut Server) {
         self.retry_at = server.now.after(server.config.heartbeat);
         let last = server.rank().last;
         let me = server.id();
@@ -181,10 +181,10 @@ impl Candidate {
                 CandidatePhase::PreVoting => Request::PreVote { last },
                 CandidatePhase::Standing => Request::Vote { last, transfer },
             };
-            server.ask(voter, request);
+            server.send_request(voter, request);
         }
         for owner in self.outranked(server) {
-            server.ask(owner, Request::Defer { last });
+            server.send_request(owner, Request::Defer { last });
         }
     }
 
@@ -245,7 +245,7 @@ impl Candidate {
                 self.votes_for_others.insert(from, *owner);
                 if server.rank() > *owner && !self.has_deferred(owner.server) {
                     let last = server.rank().last;
-                    server.ask(owner.server, Request::Defer { last });
+                    server.send_request(owner.server, Request::Defer { last });
                 }
                 return self.early(server);
             }
@@ -344,7 +344,7 @@ impl Candidate {
         }
         if server.now >= self.retry_at {
             if self.phase == CandidatePhase::PreVoting || server.disk.hard_is_durable() {
-                self.ask(server);
+                self.send_requests(server);
             } else {
                 // What was asked for has not left yet.
                 self.retry_at = server.now.after(server.config.heartbeat);

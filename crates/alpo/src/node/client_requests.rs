@@ -1,6 +1,6 @@
-//! What a leader is asked: which commands and sessions it appends to its
-//! log, which wait for their turn, and which it refuses; and which sessions it
-//! ends by itself.
+//! Requests of clients at a leader: which commands and sessions it appends to
+//! its log, which wait for their turn, and which it refuses; and which sessions
+//! it ends by itself.
 
 use alloc::vec::Vec;
 
@@ -16,28 +16,37 @@ use super::server::Server;
 use super::types::{Answer, ClientRequest, Refusal};
 
 impl Leader {
-    /// Somebody wants something.
-    pub(super) fn client_request(&mut self, server: &mut Server, token: u64, ask: ClientRequest) {
+    /// A request has come from a client.
+    pub(super) fn client_request(
+        &mut self,
+        server: &mut Server,
+        token: u64,
+        request: ClientRequest,
+    ) {
         // While it hands over, the transferee must not be given ever more; a moment
         // later it leads, or this server goes on.
-        let handing_over = self.transfer.is_some() && ask.proposes();
+        let handing_over = self.transfer.is_some() && request.proposes();
         if !self.is_ready(server) || handing_over {
             if !self
                 .pending_proposals
-                .push_backlog(&server.config, token, ask)
+                .push_backlog(&server.config, token, request)
             {
                 server.answer(token, Answer::Refused(Refusal::Busy));
             }
             return;
         }
-        if let Some((flow, weight)) = self.waits_its_turn(server, &ask) {
-            let waiting = Waiting { token, ask, weight };
+        if let Some((flow, weight)) = self.waits_its_turn(server, &request) {
+            let waiting = Waiting {
+                token,
+                request,
+                weight,
+            };
             if !self.pending_proposals.push_waiting(server, flow, waiting) {
                 server.answer(token, Answer::Refused(Refusal::Busy));
             }
             return self.admit_in_turn(server);
         }
-        self.admit(server, token, ask);
+        self.admit(server, token, request);
     }
 
     /// Whether a request has to wait for its turn: the log has no room for it
@@ -45,14 +54,14 @@ impl Leader {
     /// log already, wait for nothing.
     ///
     /// What an operator asks for is small, and does not wait.
-    fn waits_its_turn(&self, server: &Server, ask: &ClientRequest) -> Option<(Flow, usize)> {
+    fn waits_its_turn(&self, server: &Server, request: &ClientRequest) -> Option<(Flow, usize)> {
         let entry = |payload| Entry {
             id: 0,
             term: Term::ZERO,
             time: 0,
             payload,
         };
-        match ask {
+        match request {
             ClientRequest::Open(OpenSession { ttl, owner, .. }) => {
                 let weight = entry(Payload::Open { ttl: *ttl }).weight();
                 let waits = self.pending_proposals.is_crowded(&server.config, weight);
@@ -118,13 +127,13 @@ impl Leader {
         while self.transfer.is_none()
             && let Some(it) = self.pending_proposals.next_turn(&server.config)
         {
-            self.admit(server, it.token, it.ask);
+            self.admit(server, it.token, it.request);
         }
     }
 
-    /// Does what is asked for now.
-    fn admit(&mut self, server: &mut Server, token: u64, ask: ClientRequest) {
-        match ask {
+    /// Carries a request out now.
+    fn admit(&mut self, server: &mut Server, token: u64, request: ClientRequest) {
+        match request {
             ClientRequest::Open(opening) => self.open(server, token, &opening),
             ClientRequest::End {
                 session,

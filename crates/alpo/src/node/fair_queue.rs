@@ -33,7 +33,7 @@ const QUANTUM: usize = 64 * 1024;
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub(super) token: u64,
-    pub(super) ask: ClientRequest,
+    pub(super) request: ClientRequest,
     /// That of the entry it would be.
     pub(super) weight: usize,
 }
@@ -264,8 +264,12 @@ mod tests {
     const OTHER: SessionOpener = SessionOpener::Token([2; 16]);
 
     fn push(queue: &mut FairQueue, flow: Flow, token: u64, weight: usize) {
-        let ask = ClientRequest::Open(OpenSession::unowned(1));
-        let waiting = Waiting { token, ask, weight };
+        let request = ClientRequest::Open(OpenSession::unowned(1));
+        let waiting = Waiting {
+            token,
+            request,
+            weight,
+        };
         queue.push(flow, waiting);
     }
 

@@ -180,7 +180,7 @@ impl Leader {
                 version,
                 state_checksum,
             } => {
-                peer.answers(number);
+                peer.heartbeat_answered(number);
                 (peer.version, peer.state_checksum) = (Some(version), state_checksum);
                 match matched {
                     Some(matched) if matched <= server.log.last().id && matches => {
@@ -341,8 +341,8 @@ impl Leader {
 
     /// Proposes what waits in the backlog.
     pub(super) fn admit_backlog(&mut self, server: &mut Server) {
-        for (token, ask) in self.pending_proposals.take_backlog() {
-            self.client_request(server, token, ask);
+        for (token, request) in self.pending_proposals.take_backlog() {
+            self.client_request(server, token, request);
         }
     }
 
@@ -396,7 +396,7 @@ impl Leader {
         let (commit, round) = (server.commit, self.quorum_rounds.current());
         let time = self.time(server);
         server.time = server.time.max(time);
-        let compare_checksums = self.checksum_comparison.ask(server);
+        let compare_checksums = self.checksum_comparison.next_request(server);
         for (id, peer) in &mut self.peers {
             let request = Request::Heartbeat {
                 last,
@@ -405,7 +405,7 @@ impl Leader {
                 time,
                 compare_checksums,
             };
-            let number = server.ask(*id, request);
+            let number = server.send_request(*id, request);
             peer.pacing.sends(number, 0, server.now);
         }
     }
@@ -516,7 +516,7 @@ fn replicate(
             commit,
             round,
         };
-        let number = server.ask(id, request);
+        let number = server.send_request(id, request);
         peer.pacing.sends(number, bytes, server.now);
         match &mut peer.mode {
             Mode::Probing { asked } => *asked = true,

@@ -471,9 +471,9 @@ impl Node {
         }
     }
 
-    fn client_request(&mut self, token: u64, ask: ClientRequest) {
+    fn client_request(&mut self, token: u64, request: ClientRequest) {
         match &mut self.role {
-            Role::Leader(leader) => leader.client_request(&mut self.server, token, ask),
+            Role::Leader(leader) => leader.client_request(&mut self.server, token, request),
             Role::Follower(_) | Role::Candidate(_) => {
                 let leader = self.leader();
                 let refusal = Refusal::NotLeader { leader };
@@ -529,7 +529,7 @@ impl Machine for Node {
         match input {
             Input::Received { envelope, storage } => self.receive(envelope, storage),
             Input::Persisted(number) => self.persisted(number),
-            Input::ClientRequest { token, ask } => self.client_request(token, ask),
+            Input::ClientRequest { token, request } => self.client_request(token, request),
             Input::Closed(peer, storage) => self.closed(peer, storage),
             Input::Compact => self.server.compact_now(),
             Input::SnapshotEncoded(snapshot) => self.snapshot_encoded(snapshot),

@@ -379,7 +379,8 @@ mod tests {
             for bytes_a_milli in [12_500, 62_500, 125_000] {
                 for stall in [0, 50] {
                     let round_trip = |now: u64| {
-                        let stalls = (now / 150).wrapping_mul(0x9e37_79b9).rotate_left(7) % 3 == 0;
+                        let hash = (now / 150).wrapping_mul(0x9e37_79b9).rotate_left(7);
+                        let stalls = hash.is_multiple_of(3);
                         if stalls { 1 + stall } else { 1 }
                     };
                     let told = run(peers, bytes_a_milli, round_trip, 120);

@@ -119,16 +119,21 @@ impl PendingProposals {
         self.queue.len()
     }
 
-    /// Puts `ask` into the backlog; `false` if that is full.
-    pub(super) fn push_backlog(&mut self, config: &Config, token: u64, ask: ClientRequest) -> bool {
-        let weight = ask.weight();
+    /// Puts `request` into the backlog; `false` if that is full.
+    pub(super) fn push_backlog(
+        &mut self,
+        config: &Config,
+        token: u64,
+        request: ClientRequest,
+    ) -> bool {
+        let weight = request.weight();
         let backlog_bytes = self.backlog_bytes + weight;
         let fits = self.backlog.is_empty() || backlog_bytes <= config.uncommitted_bytes;
         if self.backlog.len() >= config.backlog_requests || !fits {
             return false;
         }
         self.backlog_bytes = backlog_bytes;
-        self.backlog.push_back((token, ask));
+        self.backlog.push_back((token, request));
         true
     }
 

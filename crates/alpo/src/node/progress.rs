@@ -248,10 +248,10 @@ impl Progress {
     }
 
     /// The peer has answered heartbeat `number`. If a chunk was sent before
-    /// it, either that chunk or what was said to it is lost, or it was of no
-    /// use. Time alone does not tell: over a slow link chunks that are sent
-    /// again and again would crowd out what they wait for.
-    pub(super) fn answers(&mut self, number: u64) {
+    /// it, the chunk or its reply is lost, or the chunk was of no use. Time alone
+    /// does not tell: over a slow link, chunks that are sent again and again
+    /// would crowd out the replies that they wait for.
+    pub(super) fn heartbeat_answered(&mut self, number: u64) {
         if let Mode::Installing { asked, .. } = &mut self.mode {
             asked.take_if(|sent| *sent < number);
         }

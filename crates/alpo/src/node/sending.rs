@@ -149,7 +149,7 @@ impl Progress {
             total: total as u64,
             round,
         };
-        let number = server.ask(id, request);
+        let number = server.send_request(id, request);
         self.pacing.sends(number, to - from, server.now);
         first.get_or_insert(number);
         *asked = Some(number);

@@ -1,5 +1,16 @@
-//! What a server has in every role: its term and vote, its log, its state,
-//! and the ways things leave it.
+//! The part of a server that is the same for a leader, a follower and a
+//! candidate.
+//!
+//! It has the Raft variables: the current term and vote ([`HardState`]), the
+//! log, the commit index, and the state that the committed entries add up to.
+//! It also has the rules that every role follows: which server may vote or
+//! stand, when a vote is refused because a leader is taken to be alive, when a
+//! snapshot is begun, and when a reply waits for the disk. Every effect leaves
+//! through `outbox`.
+//!
+//! What one role does is in `leader.rs`, `follower.rs` and `candidate.rs`. The
+//! rule for granting a vote is in `voting.rs`, and the order of writes and
+//! messages is in `disk.rs`.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -23,14 +34,14 @@ use super::members::Members;
 use super::snapshot_schedule::{SnapshotSchedule, place};
 use super::types::{Answer, Discarded, Event, Fault, Output};
 
-/// A disk whose sync takes longer than so many timeouts is not waited for.
+/// A candidate waits for a sync for at most this many election timeouts.
 const LONGEST_SYNC: u32 = 16;
 
 /// How much of the log behind the newest snapshot is kept for peers that are
 /// brought up to date, in thresholds; `sending.rs` says why that is enough.
 const KEPT_THRESHOLDS: usize = 2;
 
-/// A snapshot whose bytes are not there yet.
+/// A snapshot of this server that is being encoded.
 #[derive(Clone, Debug)]
 pub(super) struct Encoding {
     /// Its last entry.
@@ -48,12 +59,12 @@ pub(super) struct Incoming {
     pub(super) bytes: Vec<u8>,
 }
 
-/// A snapshot of another server whose state is not there yet.
+/// A snapshot of another server that is being decoded.
 #[derive(Clone, Debug)]
 pub(super) struct Decoding {
     /// Its last entry.
     pub(super) last: Position,
-    /// The request that brought the last byte of it, and its round.
+    /// The request that carried its last byte, and the round of that request.
     pub(super) request: (RequestContext, u64),
 }
 
@@ -69,53 +80,54 @@ pub(super) struct Server {
     pub(super) commit: LogId,
     pub(super) state: State,
     pub(super) disk: Disk,
-    /// The newest snapshot, for peers that need it.
+    /// The newest snapshot. Peers that lack compacted entries get it.
     pub(super) snapshot: Option<Snapshot>,
-    /// The one that is being made.
+    /// The own snapshot that is being encoded.
     pub(super) encoding: Option<Encoding>,
-    /// The one of another server that is arriving.
+    /// The snapshot of another server that is arriving.
     pub(super) incoming: Option<Incoming>,
-    /// The one of another server whose state is being made.
+    /// The snapshot of another server that is being decoded.
     pub(super) decoding: Option<Decoding>,
-    /// One is to be made as soon as it may be begun, whether it is due or not.
+    /// A snapshot was asked for. It is begun as soon as possible, whether one is
+    /// due or not.
     pub(super) snapshot_wanted: bool,
-    /// When the next is due.
+    /// When the next snapshot is due.
     pub(super) schedule: SnapshotSchedule,
-    /// Who leads in this term, if that is known.
+    /// The leader of this term, if it is known.
     pub(super) leader: Option<ServerId>,
-    /// With which disk.
+    /// The disk with which it leads.
     pub(super) leads_with: Option<StorageId>,
-    /// Until then a leader is taken to be alive, no matter which server asks
-    /// for votes.
+    /// Until then this server takes the leader to be alive, and refuses its vote
+    /// to every candidate.
     pub(super) refuse_votes_until: Instant,
-    /// Until then this server elects nobody, itself included: before it was
-    /// started it may have heard a leader whose lease counts on that.
+    /// Until then this server votes for no server, itself included. Before it
+    /// was started it may have answered a leader whose lease counts on that.
     pub(super) silent_until: Instant,
-    /// When it last handed the leadership over because its disk stalled.
+    /// When it last transferred the leadership because its disk stalled.
     pub(super) left_at: Option<Instant>,
-    /// In this term, the log is known to be the leader's up to here.
+    /// Up to this entry the log is known to match the log of this term's leader.
     pub(super) verified: LogId,
-    /// A better log vetoed this server's candidacy, and nobody has led since
-    /// (H7).
+    /// A server with a better log vetoed this server's candidacy, and no leader
+    /// has been heard since (H7).
     pub(super) vetoed: bool,
-    /// How often it has stood, and nobody has led since.
+    /// How often this server has stood since it last heard a leader.
     pub(super) stood: u32,
-    /// In this term, up to where its leader has said that the log is
-    /// committed, which may be further than this server has come. Told to
-    /// people only; nothing that is decided rests on it.
+    /// The commit index that this term's leader has announced. It may be ahead
+    /// of this server's own. It is only shown to people; no decision rests on
+    /// it.
     pub(super) leader_commit: Option<LogId>,
-    /// As of when this server has known its state to be up to date, as a
-    /// follower or in earlier terms of its own; see
+    /// The last time at which this server knew that its state was up to date,
+    /// as a follower or as the leader of an earlier term. See
     /// [`Node::fresh_at`](super::Node::fresh_at).
     pub(super) fresh_at: Option<Instant>,
-    /// The highest log time heard of.
+    /// The highest log time that this server has heard of.
     pub(super) time: LogTime,
     pub(super) outbox: VecDeque<Output>,
-    /// Numbers of requests that were sent; the last one used.
+    /// The number of the last request that was sent.
     pub(super) number: u64,
     pub(super) fault: Option<Fault>,
-    /// What a majority's state was marked with at an entry that is not
-    /// applied here yet.
+    /// A checksum that a majority agrees on, of an entry that is not applied
+    /// here yet.
     pub(super) awaited_checksum: Option<StateChecksum>,
 }
 
@@ -147,20 +159,23 @@ impl Server {
         self.config.planted(bug)
     }
 
-    /// Whether this server was ever admitted, with this very disk: only then
-    /// may it vote. A wiped disk has forgotten what it voted and what it
+    /// Whether this server is a member with this very disk. Only then may it
+    /// vote: a wiped disk has forgotten its votes and the entries that it
     /// accepted.
     pub(super) fn may_vote(&self) -> bool {
         self.members.now().has(self.id(), self.identity.storage)
     }
 
-    /// The disk that has taken this server's place: its own log knows that it
-    /// was a member with its own disk, and that after that its number went to
-    /// another. Such a server acknowledges nothing: a leader that takes its
-    /// word for that of the member (a leader of an earlier release does) would
-    /// count a disk that is none. It is not to be mistaken for one that reads
-    /// the log of a time before it was admitted, in which its number may have
-    /// been another's; that one must acknowledge, or it never gets further.
+    /// The disk that has replaced this server's, if one has. This server's log
+    /// then says two things: it was a member with its own disk, and later its
+    /// number was given to another disk.
+    ///
+    /// A replaced server acknowledges nothing. A leader of an earlier release
+    /// looks at the number alone, and would count its disk for the member's.
+    ///
+    /// A server that has not been admitted yet is another case. It may read
+    /// entries of a time when its number was another disk's. It must
+    /// acknowledge them, or it would never catch up.
     pub(super) fn replaced_by(&self) -> Option<StorageId> {
         let by_number = self.planted(Bug::VotesByNumber) || self.counts_by_number();
         let known = self.members.now().storage(self.id())?;
@@ -168,14 +183,15 @@ impl Server {
         (was_member && known != self.identity.storage).then_some(known)
     }
 
-    /// Whether a mistake is to be made about whose answers count.
+    /// Whether a planted bug counts answers by the server's number alone.
     pub(super) fn counts_by_number(&self) -> bool {
         self.planted(Bug::AppendsByNumber) || self.planted(Bug::RoundsByNumber)
     }
 
-    /// Stops if a snapshot, which holds what is committed, gives this
-    /// server's number to another disk. Nothing of it is taken over, so that
-    /// the disk goes on telling whose the number was.
+    /// Stops if a snapshot gives this server's number to another disk. A
+    /// snapshot holds committed entries only, so that is final. The snapshot is
+    /// not installed, so that this disk keeps the log that shows the
+    /// replacement.
     pub(super) fn is_replaced_in(&mut self, state: &State) -> bool {
         let (server, found) = (self.id(), self.identity.storage);
         let known = state.members().storage(server);
@@ -190,9 +206,9 @@ impl Server {
         known.is_some()
     }
 
-    /// Stops if another disk has this server's number and that is committed:
-    /// then it can never be taken back. Until then the change may still go,
-    /// and this server is the member that it was.
+    /// Stops if a committed entry gives this server's number to another disk:
+    /// that can never be undone. An entry that is not committed may still be
+    /// removed, and then this server is the member that it was.
     pub(super) fn refuse_to_be_replaced(&mut self) {
         let committed = self.members.last_change().is_none();
         if let Some(known) = self.replaced_by().filter(|_| committed) {
@@ -210,22 +226,29 @@ impl Server {
         self.may_vote() && self.members.now().is_voter(self.id())
     }
 
-    /// Whether a leader is taken to be alive (H9), or may be.
+    /// Whether this server takes a leader to be alive, and so refuses its vote:
+    /// leader stickiness (H9). During its silence a leader may be alive that it
+    /// does not remember.
     pub(super) fn is_led(&self) -> bool {
         let reign = self.config.lease_reads || self.hard.last_reign == self.hard.term;
         let heard = reign && self.now < self.refuse_votes_until;
         (heard || self.is_silent()) && !self.planted(Bug::NotSticky)
     }
 
-    /// At its start: `silence` is the longest that its directory may owe.
+    /// Begins the silence at the start of this server. `silence` is the longest
+    /// one that the settings of its directory have ever demanded.
     ///
-    /// Why that is enough: a leader reads by its lease for less than a timeout
-    /// after the start of its last confirmed round, and this server can have
-    /// answered that round only before it was started, under a setting whose
-    /// silence was durable before it answered anything. Its directory keeps
-    /// the longest, so a setting that has become shorter since, or lease reads
-    /// that have been switched off, take nothing from what is owed. Counted
-    /// from its start it is over no earlier than counted from that answer.
+    /// Why that is long enough:
+    ///
+    /// * A leader reads by its lease for less than an election timeout after
+    ///   the start of its last confirmed round.
+    /// * This server can have answered that round only before it was started.
+    ///   The silence of its settings was durable before it answered anything.
+    /// * The directory keeps the longest silence. Settings that were made
+    ///   shorter since then, or lease reads that were switched off, shorten
+    ///   nothing.
+    /// * Counted from the start of this server, the silence ends no earlier
+    ///   than counted from that answer.
     pub(super) fn begin_silence(&mut self, silence: Duration) {
         let own = self.config.silence();
         let owed = if self.planted(Bug::SilenceForgotten) {
@@ -236,26 +259,28 @@ impl Server {
         self.silent_until = self.now.after(owed);
     }
 
-    /// Whether a leader of before this server's start may still read by a
-    /// lease that counts on its silence.
+    /// Whether a leader that this server answered before its start may still
+    /// read by a lease that counts on this server's silence.
     pub(super) fn is_silent(&self) -> bool {
         self.now < self.silent_until
     }
 
-    /// A wait before standing, drawn anew: one to two timeouts.
+    /// The time until which this server waits for a leader before it stands:
+    /// one to two election timeouts, drawn anew each time.
     pub(super) fn election_deadline(&mut self) -> Instant {
         let least = self.config.drift.lengthen(self.config.timeout);
         let more = self.rng.span(self.config.timeout);
         self.now.after(least).after(more)
     }
 
-    /// How long a round of votes may take because of disks: the candidate's own
-    /// vote is a sync, and after that the others' are. A server that would
-    /// stand sooner takes from another the term in which it would have won.
+    /// How long the disks may make a round of votes take. The candidate syncs
+    /// its own vote, and then the voters sync theirs. A server that stands
+    /// sooner raises the term, and so takes the election from a candidate that
+    /// would have won.
     ///
-    /// This server's own disk is its best guess at all of them. Where that is
-    /// wrong, candidacies are in vain, and from the third one on it guesses
-    /// more: a timeout, then twice as long each time.
+    /// A server knows only the pace of its own disk, and takes the others to
+    /// be as fast. If they are slower, its candidacies fail. From the third one
+    /// on it allows an election timeout, and then twice as long each time.
     pub(super) fn round_of_votes(&self) -> Duration {
         let timeout = self.config.timeout;
         let own = 2 * self.disk.pace(self.now).min(timeout * LONGEST_SYNC);
@@ -264,13 +289,13 @@ impl Server {
         own.max(timeout * more)
     }
 
-    /// A short wait, up to `most`.
+    /// A random time from now to `most` later.
     pub(super) fn random_instant(&mut self, most: Duration) -> Instant {
         let wait = self.rng.span(most);
         self.now.after(wait)
     }
 
-    /// Takes over a higher term; the vote is free again.
+    /// Adopts a higher term, in which this server has not voted yet.
     pub(super) fn adopt(&mut self, term: Term) {
         debug_assert!(term > self.hard.term, "terms never fall");
         self.hard.term = term;
@@ -282,18 +307,21 @@ impl Server {
         self.stage_hard(true);
     }
 
-    /// Gives this server's vote, to itself or another, and to this disk.
+    /// Gives this server's vote to a candidate and its disk. The candidate may
+    /// be this server itself.
     pub(super) fn vote_for(&mut self, rank: Rank, storage: StorageId) {
         let storage = Some(storage);
         self.hard.vote = Some(Vote { rank, storage });
         self.stage_hard(true);
     }
 
-    /// Its leader says up to where the log is committed, and what came with
-    /// it is done: with nothing missing here, the state is as new as can be
-    /// known. A new leader does not know of all that was committed before it
-    /// until the first entry of its own term is: before that is applied here,
-    /// what it says is not all that was acknowledged.
+    /// The leader has announced its commit index, and the entries of the same
+    /// message are in the log. If this server has applied all of them, its
+    /// state is as new as it can know.
+    ///
+    /// An entry of the leader's own term must be among the applied ones. Until
+    /// such an entry is committed, a new leader does not know all entries that
+    /// were committed, and acknowledged, before its term.
     pub(super) fn heard_leader_commit(&mut self, committed: LogId) {
         let committed = committed.max(self.leader_commit.unwrap_or(0));
         self.leader_commit = Some(committed);
@@ -303,12 +331,12 @@ impl Server {
         }
     }
 
-    /// A leader of the current term was heard.
+    /// A message of the current term's leader has come.
     pub(super) fn hear(&mut self, leader: ServerId, storage: StorageId) {
         if self.hard.last_reign != self.hard.term {
             self.hard.last_reign = self.hard.term;
-            // Kept for people, and for nothing that safety needs: no message
-            // waits for it.
+            // People read it, and safety does not need it. So no message waits
+            // until it is durable.
             self.stage_hard(false);
         }
         self.leads_with = Some(storage);
@@ -326,8 +354,8 @@ impl Server {
     pub(super) fn stage_hard(&mut self, binding: bool) {
         let mut hard = self.hard;
         if self.state.version() < ClusterVersion::SECOND {
-            // An earlier release that is started here again must be able to
-            // read it.
+            // If the earlier release is started here again, it must be able to
+            // read this.
             hard = hard.without_disk();
         }
         if self.planted(Bug::VoteForgotten) {
@@ -339,14 +367,15 @@ impl Server {
         self.disk.stage_hard(hard, binding);
     }
 
-    /// Appends to the log, in memory and towards the disk.
+    /// Appends an entry to the log in memory, and stages it for the disk.
     pub(super) fn append(&mut self, entry: Entry) {
         self.members.appended(&entry);
         self.disk.stage_entry(entry.clone());
         self.log.append(entry);
     }
 
-    /// Removes entries that another leader never committed.
+    /// Removes the entries from `from` on, which an earlier leader appended and
+    /// never committed.
     pub(super) fn truncate(&mut self, from: LogId) {
         if from <= self.commit {
             let leader = self.leader.unwrap_or_else(|| self.id());
@@ -359,7 +388,8 @@ impl Server {
         self.disk.stage_truncate(from);
     }
 
-    /// Entries up to `to` are committed: applies them, telling `each`.
+    /// Entries up to `to` are committed: applies them, and gives each one with
+    /// its outcome to `each`.
     pub(super) fn commit_to(&mut self, to: LogId, mut each: impl FnMut(&Entry, Outcome)) {
         if to <= self.commit {
             return;
@@ -394,8 +424,8 @@ impl Server {
         self.agreed(awaited_checksum);
     }
 
-    /// Begins a snapshot if one is due or wanted. None is begun while another
-    /// is made, or waits for a disk that stalls.
+    /// Begins a snapshot if one is due or was asked for. It begins none while
+    /// another one is being encoded, or waits for a disk that stalls.
     pub(super) fn compact(&mut self) {
         let is_due = self.is_snapshot_due();
         if (self.snapshot_wanted || is_due) && self.encoding.is_none() && !self.is_stuck() {
@@ -403,8 +433,7 @@ impl Server {
         }
     }
 
-    /// Begins a snapshot, whether one is due or not, as soon as one may be
-    /// begun.
+    /// Begins a snapshot as soon as possible, whether one is due or not.
     pub(super) fn compact_now(&mut self) {
         let applied = self.state.applied();
         let encodes_it = self.encoding.as_ref().is_some_and(|it| it.last == applied);
@@ -419,21 +448,22 @@ impl Server {
         self.schedule.is_due(threshold, applied, place)
     }
 
-    /// How much is applied from one snapshot to the next, about.
+    /// About how many bytes of entries are applied from one snapshot to the
+    /// next.
     fn snapshot_threshold(&self) -> usize {
         let last = self.snapshot.as_ref().map_or(0, |it| it.bytes.len());
         self.config.log_bytes.max(last)
     }
 
-    /// Hands out a copy of the state to be encoded, unless the last snapshot
-    /// covers all that is applied. Of a server that has not applied anything
-    /// yet there is none to take: it has only just started, and what it was
-    /// founded with is on its disk.
+    /// Hands out a copy of the state to be encoded. It does nothing if the last
+    /// snapshot covers every applied entry. Nor does it if no entry has been
+    /// applied: then the server has only just started, and the state of its
+    /// bootstrap is on its disk.
     ///
-    /// Encoding takes longer than an election timeout where there are a
-    /// million registers, so it is done elsewhere, while this server goes on.
-    /// Until the bytes are there the log keeps all entries, and the disk and
-    /// the peers have the snapshot of before.
+    /// To encode a million registers takes longer than an election timeout. So
+    /// that is done elsewhere, while this server goes on. Until the bytes
+    /// are there, the log keeps all entries, and the disk and the peers keep
+    /// the previous snapshot.
     fn begin_snapshot(&mut self) {
         let applied = self.state.applied();
         let covered = |it: &Snapshot| it.last == applied;
@@ -453,12 +483,13 @@ impl Server {
             .push_back(Output::EncodeSnapshot(Box::new(copy)));
     }
 
-    /// A snapshot is encoded: the disk and peers that need one get it, and old
-    /// entries go; but not those after `needed`, of a leader (`sending.rs`).
+    /// A snapshot is encoded. It goes to the disk and to the peers that need
+    /// one, and the log removes old entries, but not those after `needed`, of a
+    /// leader (`sending.rs`).
     ///
-    /// What was applied by then stays committed and in the state, so the
-    /// snapshot is as good as on the day it was begun. If one from the leader
-    /// has overtaken it, it is of no use any more.
+    /// What it holds stays committed while it is encoded, so the snapshot is
+    /// still right. Meanwhile a newer one may have come from the leader; then
+    /// this one is discarded.
     pub(super) fn snapshot_encoded(&mut self, snapshot: Snapshot, needed: &[LogId]) {
         let Some(Encoding { last }) = self.encoding.take_if(|it| it.last == snapshot.last) else {
             return self.discard(Discarded::Snapshot(snapshot));
@@ -494,10 +525,12 @@ impl Server {
         self.log.compact(upto.unwrap_or(usual));
     }
 
-    pub(super) fn ask(&mut self, to: ServerId, request: Request) -> u64 {
+    /// Sends a request to a peer. Returns its number.
+    pub(super) fn send_request(&mut self, to: ServerId, request: Request) -> u64 {
         self.number += 1;
         let number = self.number;
-        // The disk that has that number now, and not one that had it before.
+        // It is meant for the disk that has this number now, and for no disk
+        // that had it before.
         let storage = self.members.now().storage(to);
         let by_number = self.planted(Bug::VotesByNumber) || self.counts_by_number();
         let to = (to, storage.filter(|_| !by_number));
@@ -505,7 +538,8 @@ impl Server {
         number
     }
 
-    /// Answers at once (as far as the term allows).
+    /// Sends a reply at once. It waits for the disk only if this server's term
+    /// or vote is not durable yet.
     pub(super) fn reply(&mut self, to: &RequestContext, reply: Reply) {
         if reply.acknowledges() && self.replaced_by().is_some() {
             return;
@@ -513,7 +547,7 @@ impl Server {
         self.send(to.whom(), to.body(reply), false);
     }
 
-    /// Answers when everything staged so far is durable.
+    /// Sends a reply when everything that is staged now is durable.
     pub(super) fn reply_when_durable(&mut self, to: &RequestContext, reply: Reply) {
         let replaced = reply.acknowledges() && self.replaced_by().is_some();
         if replaced || self.fault.is_some() {
@@ -548,8 +582,8 @@ impl Server {
         self.outbox.push_back(Output::Event(event));
     }
 
-    /// A rule of the protocol is broken, by this server or another: says so
-    /// once, and does nothing any more.
+    /// This server or another one has broken a rule of the protocol. Reports
+    /// the first such fault, after which this server stops.
     pub(super) fn halt(&mut self, fault: Fault) {
         if self.fault.is_none() {
             self.fault = Some(fault.clone());
@@ -557,8 +591,9 @@ impl Server {
         }
     }
 
-    /// Whether `last` is at least as good as this log: the condition for
-    /// having this server's vote. Server ids play no part in it.
+    /// Whether a log that ends with `last` is at least as up-to-date as this
+    /// one. Only a candidate with such a log gets this server's vote. Server ids
+    /// play no part in it.
     pub(super) fn eligible(&self, last: Position) -> bool {
         let mine = self.rank().last;
         if self.planted(Bug::EitherRefuses) {
@@ -568,19 +603,20 @@ impl Server {
     }
 }
 
-/// A request that is to be answered.
+/// Where a request came from, and so where its reply goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestContext {
     pub(super) by: ServerId,
-    /// The disk it has.
+    /// The disk of that server.
     pub(super) storage: StorageId,
     pub(super) number: u64,
     pub(super) term: Term,
 }
 
 impl RequestContext {
-    /// The one that asked, and no other disk of its number: a vote given to
-    /// one of them must never be counted by the other.
+    /// The server and the disk that sent the request. A reply goes to no other
+    /// disk of that number: a vote that was given to one of them must never be
+    /// counted by the other.
     const fn whom(&self) -> (ServerId, Option<StorageId>) {
         (self.by, Some(self.storage))
     }

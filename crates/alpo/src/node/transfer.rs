@@ -64,7 +64,7 @@ impl Leader {
             // From here on the transferee may be elected although voters hear
             // this leader. So it counts on no lease any more in this term.
             self.lease_given_up = !server.planted(Bug::LeaseKept);
-            server.ask(transfer.to, Request::TimeoutNow);
+            server.send_request(transfer.to, Request::TimeoutNow);
         }
     }
 

@@ -37,7 +37,7 @@ pub enum Input {
         /// The driver's name for it, unique in the life of the node.
         token: u64,
         /// What is wanted.
-        ask: ClientRequest,
+        request: ClientRequest,
     },
     /// The connection of a server that greeted with this disk broke: its
     /// kernel says the process is gone. Not one that this side closed.

@@ -62,8 +62,8 @@ pub(super) struct ChecksumComparison {
 }
 
 impl ChecksumComparison {
-    /// What the next heartbeat says.
-    pub(super) fn ask(&mut self, server: &Server) -> CompareChecksums {
+    /// What the next heartbeat says of checksums.
+    pub(super) fn next_request(&mut self, server: &Server) -> CompareChecksums {
         let settled = self.agreed.is_some_and(|agreed| agreed.id >= self.at);
         if (settled || self.at == 0 || self.asked >= HEARTBEATS_PER_CHECKSUM)
             && let Some(newest) = server.state.newest_state_checksum()

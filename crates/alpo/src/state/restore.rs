@@ -33,7 +33,7 @@
 //! A leader of the old cluster was confirmed last before that was off, so
 //! before any judge looks: it is over first. The election is bound to no
 //! session. For the same reason each group's nodes are replaced by one that is
-//! no process and that is silent: what they ran goes to heirs when it is judged
+//! no process and that is silent: what they ran goes to successors when it is judged
 //! dead (`docs/design/groups.md`, clause 3); their heartbeats are gone, so none
 //! of them can go on beating.
 //!

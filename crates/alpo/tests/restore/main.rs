@@ -72,7 +72,7 @@ impl Log {
         }
     }
 
-    fn ask(&mut self, operation: Operation) -> Outcome {
+    fn submit(&mut self, operation: Operation) -> Outcome {
         self.serial += 1;
         self.apply(Payload::Command(Command {
             session: self.session,
@@ -83,7 +83,7 @@ impl Log {
     }
 
     fn append(&mut self, text: &str) -> u64 {
-        match self.ask(Operation::Append(text.as_bytes().into())) {
+        match self.submit(Operation::Append(text.as_bytes().into())) {
             Outcome::Appended(number) => number,
             other => panic!("{other:?}"),
         }
@@ -103,7 +103,7 @@ impl Log {
 
     fn put(&mut self, key: &str, value: Bytes) -> Version {
         let write = self.write(key, value);
-        match self.ask(Operation::swap(write)) {
+        match self.submit(Operation::swap(write)) {
             Outcome::Swapped(version) => version,
             other => panic!("{other:?}"),
         }
@@ -111,7 +111,7 @@ impl Log {
 
     fn bind(&mut self, key: &str, value: Bytes, last: Bytes) {
         let write = self.write(key, value);
-        let outcome = self.ask(Operation::bind(write, last));
+        let outcome = self.submit(Operation::bind(write, last));
         assert!(matches!(outcome, Outcome::Swapped(_)), "{outcome:?}");
     }
 
@@ -210,7 +210,7 @@ fn what_the_lost_cluster_gave_out_after_the_backup_is_never_given_out_again() {
         expect: Expect::Version(versions[19].clone()),
         ..anew.write("a", bytes("late"))
     };
-    assert_eq!(anew.ask(Operation::swap(write)), Outcome::Conflict);
+    assert_eq!(anew.submit(Operation::swap(write)), Outcome::Conflict);
 }
 
 #[test]
@@ -400,7 +400,7 @@ fn sessions_of_the_backup_are_over_and_what_they_hold_is_free_no_sooner_than_a_t
     // A request of its client finds no session.
     anew.session = session;
     anew.serial = 7;
-    assert_eq!(anew.ask(Operation::KeepAlive), Outcome::SessionExpired);
+    assert_eq!(anew.submit(Operation::KeepAlive), Outcome::SessionExpired);
     // A new leader, as every cluster begins with.
     anew.time += 1_000 * SECOND;
     anew.apply(Payload::NoOp);

@@ -231,10 +231,10 @@ impl Far {
         (0..self.nodes.len()).find(|it| self.nodes[*it].is_ready() && !self.cut.contains(it))
     }
 
-    pub(crate) fn ask(&mut self, index: usize, ask: ClientRequest) {
+    pub(crate) fn request(&mut self, index: usize, request: ClientRequest) {
         self.token += 1;
         let token = self.token;
-        let input = Input::ClientRequest { token, ask };
+        let input = Input::ClientRequest { token, request };
         self.step(index, |node, now| node.handle(now, input));
     }
 
@@ -243,7 +243,7 @@ impl Far {
         let leader = self.leader().expect("a leader");
         self.session = 0;
         let open = ClientRequest::Open(OpenSession::unowned(u64::MAX));
-        self.ask(leader, open);
+        self.request(leader, open);
         while self.session == 0 {
             self.run(1);
         }
@@ -266,7 +266,7 @@ impl Far {
                     operation: Operation::Append(data.into()),
                 };
                 let leader = self.leader().expect("a leader");
-                self.ask(
+                self.request(
                     leader,
                     ClientRequest::Command(command, OwnershipProof::NONE),
                 );

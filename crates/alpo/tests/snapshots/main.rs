@@ -95,8 +95,8 @@ fn what_is_kept_behind_a_snapshot_makes_no_other_one_due() {
     });
     let mut snapshots = 0;
     for token in 0..400 {
-        let ask = command(1_000);
-        node.handle(at(5), Input::ClientRequest { token, ask });
+        let request = command(1_000);
+        node.handle(at(5), Input::ClientRequest { token, request });
         snapshots += drain(&mut node);
         let bytes = node.log().bytes();
         assert!(bytes < 2 * log_bytes, "{bytes} bytes of log in memory");
@@ -111,8 +111,8 @@ fn a_snapshot_that_is_asked_for_is_taken_once() {
         kept_entries: 0,
         ..Config::default()
     });
-    let ask = command(1_000);
-    node.handle(at(5), Input::ClientRequest { token: 1, ask });
+    let request = command(1_000);
+    node.handle(at(5), Input::ClientRequest { token: 1, request });
     assert_eq!(drain(&mut node), 0, "none was due");
     let applied = node.state().applied();
     node.handle(at(5), Input::Compact);
@@ -148,8 +148,8 @@ fn a_long_tail_that_waits_makes_no_snapshot_due() {
     let mut batches = Vec::new();
     let mut snapshots = 0;
     for token in 0..100 {
-        let ask = command(1_000);
-        node.handle(at(5), Input::ClientRequest { token, ask });
+        let request = command(1_000);
+        node.handle(at(5), Input::ClientRequest { token, request });
         while let Some(output) = node.poll() {
             if let Output::Persist(batch) = output {
                 batches.push(batch.number);
@@ -185,7 +185,7 @@ fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
     far.cut = vec![late];
     let open = |token| Input::ClientRequest {
         token,
-        ask: ClientRequest::Open(OpenSession::unowned(u64::MAX)),
+        request: ClientRequest::Open(OpenSession::unowned(u64::MAX)),
     };
     // Sessions make the snapshot large: 40 bytes each.
     for token in 0..2_000 {
@@ -286,22 +286,22 @@ fn a_server_goes_on_while_its_snapshot_is_encoded() {
         checksum: not_at_work,
         ..Config::default()
     });
-    let ask = |node: &mut Node, token| {
-        let ask = command(1_000);
-        work(node, Input::ClientRequest { token, ask })
+    let submit = |node: &mut Node, token| {
+        let request = command(1_000);
+        work(node, Input::ClientRequest { token, request })
     };
     let mut copies = Vec::new();
     let mut token = 0;
     while copies.is_empty() {
         token += 1;
-        copies = ask(&mut node, token);
+        copies = submit(&mut node, token);
     }
     let first = copies.remove(0);
     // However much is applied meanwhile, no second one is begun, and the log
     // keeps what only it has.
     for _ in 0..50 {
         token += 1;
-        assert_eq!(ask(&mut node, token), []);
+        assert_eq!(submit(&mut node, token), []);
     }
     assert!(node.encodes_snapshot());
     assert!(node.snapshot().is_none_or(|it| it.last < first.last()));

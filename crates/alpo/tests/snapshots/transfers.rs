@@ -208,7 +208,7 @@ fn another_server_leads_while_a_learner_is_brought_up_to_date() {
     let leader = far.leader().expect("a leader");
     let id = far.nodes[learner].id();
     let promote = ClientRequest::change(Change::Promote(id), Some(storage(learner)));
-    far.ask(leader, promote);
+    far.request(leader, promote);
     far.append(2_000, APPENDED, ENTRY);
     assert!(far.nodes[learner].members().is_voter(id));
 }
@@ -221,14 +221,14 @@ fn admit(far: &mut Far, leader: usize) -> usize {
     let server = far.nodes[stranger].id();
     let storage = storage(stranger);
     let change = Change::AddLearner { server, storage };
-    far.ask(leader, ClientRequest::change(change, None));
+    far.request(leader, ClientRequest::change(change, None));
     far.append(1_000, APPENDED, ENTRY);
     stranger
 }
 
 /// The leadership is handed over to another server that has everything.
 fn change_leaders(far: &mut Far, before: usize) {
-    far.ask(before, ClientRequest::Transfer(None));
+    far.request(before, ClientRequest::Transfer(None));
     let since = far.now;
     while far.leader().is_none_or(|leader| leader == before) {
         far.run(1);

@@ -256,7 +256,7 @@ pub(crate) fn open(
         },
         ..OpenSession::unowned(u64::try_from(ttl.as_nanos())?)
     };
-    world.ask(id, "open".to_string(), ClientRequest::Open(opening))
+    world.submit(id, "open".to_string(), ClientRequest::Open(opening))
 }
 
 fn sessions(world: &mut World) -> Outcome<()> {
@@ -337,7 +337,7 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
                     count: 100,
                 },
             };
-            world.ask(id, show::query(&query), ClientRequest::Read(query))
+            world.submit(id, show::query(&query), ClientRequest::Read(query))
         }
         // change s1 admit s4; promote s4; remove s2
         "change" => change(world, id, args),
@@ -345,7 +345,7 @@ fn client(world: &mut World, command: &str, args: &mut Args<'_>) -> Outcome<()> 
         _ => {
             let to = args.maybe_word().map(server).transpose()?;
             let what = to.map_or_else(|| "transfer".to_string(), |to| format!("transfer {to}"));
-            world.ask(id, what, ClientRequest::Transfer(to))
+            world.submit(id, what, ClientRequest::Transfer(to))
         }
     }
 }
@@ -361,7 +361,7 @@ fn change(world: &mut World, id: ServerId, args: &mut Args<'_>) -> Outcome<()> {
         "remove" => Change::Remove(whom),
         _ => return Err("admit, promote or remove".into()),
     };
-    world.ask(id, format!("{what} {whom}"), ClientRequest::Change(change))
+    world.submit(id, format!("{what} {whom}"), ClientRequest::Change(change))
 }
 
 /// A numbered request of the session.
@@ -385,7 +385,7 @@ fn order(
         outstanding: args.parsed("outstanding")?.unwrap_or(1),
         operation,
     };
-    world.ask(
+    world.submit(
         id,
         format!("{what} (serial {serial})"),
         ClientRequest::Command(command, claim),

@@ -186,11 +186,16 @@ impl World {
         self.step(id, Some(Input::Persisted(number)))
     }
 
-    pub(crate) fn ask(&mut self, id: ServerId, what: String, ask: ClientRequest) -> Outcome<()> {
+    pub(crate) fn submit(
+        &mut self,
+        id: ServerId,
+        what: String,
+        request: ClientRequest,
+    ) -> Outcome<()> {
         let token = self.checks.next_token();
         let known = self.checks.acknowledged();
         self.asked.insert(token, (what, known));
-        self.step(id, Some(Input::ClientRequest { token, ask }))
+        self.step(id, Some(Input::ClientRequest { token, request }))
     }
 
     /// Delivers those of the messages under way that are meant.

@@ -68,7 +68,7 @@ fn a_leader_that_has_just_been_cut_off_changes_nobody() {
     for wanted in [remove(2), remove(3), remove_disk(3, 3)] {
         let mut servers = trio();
         servers.cut_off(Some(0));
-        servers.ask(0, wanted);
+        servers.submit(0, wanted);
         servers.pass(Duration::from_secs(3));
         assert_eq!(voters(&servers), 3, "nothing was appended");
         assert!(refused(&servers).is_some(), "{:?}", servers.answers);
@@ -81,12 +81,12 @@ fn a_leader_that_has_just_been_cut_off_changes_nobody() {
 fn nobody_is_taken_out_who_is_needed_since_another_has_just_gone() {
     let mut servers = trio();
     servers.cut_off(Some(1));
-    servers.ask(0, remove(3));
+    servers.submit(0, remove(3));
     servers.pass(Duration::from_secs(3));
     assert_eq!(refused(&servers), Some(unheard(&[2])));
     assert_eq!(voters(&servers), 3);
     // The one that has gone can go.
-    servers.ask(0, remove(2));
+    servers.submit(0, remove(2));
     servers.pass(Duration::from_secs(1));
     assert!(is_done(&servers), "{:?}", servers.answers);
 }
@@ -96,7 +96,7 @@ fn nobody_is_taken_out_who_is_needed_since_another_has_just_gone() {
 fn a_leader_that_has_slept_asks_before_it_judges() {
     let mut servers = trio();
     servers.sleep(Duration::from_secs(60));
-    servers.ask(0, remove(3));
+    servers.submit(0, remove(3));
     servers.pass(Duration::from_secs(1));
     assert!(is_done(&servers), "{:?}", servers.answers);
     assert_eq!(voters(&servers), 2);
@@ -104,7 +104,7 @@ fn a_leader_that_has_slept_asks_before_it_judges() {
     let mut servers = trio();
     servers.sleep(Duration::from_secs(60));
     servers.cut_off(Some(1));
-    servers.ask(0, remove(3));
+    servers.submit(0, remove(3));
     servers.pass(Duration::from_secs(3));
     assert_eq!(refused(&servers), Some(unheard(&[2])));
 }
@@ -113,8 +113,8 @@ fn a_leader_that_has_slept_asks_before_it_judges() {
 fn a_second_change_is_refused_while_the_first_waits_to_be_judged() {
     let mut servers = trio();
     servers.cut_off(Some(1));
-    servers.ask(0, remove(3));
-    servers.ask(0, remove(2));
+    servers.submit(0, remove(3));
+    servers.submit(0, remove(2));
     assert_eq!(refused(&servers), Some(Refusal::ChangeUnderWay));
 }
 
@@ -124,23 +124,23 @@ fn a_second_change_is_refused_while_the_first_waits_to_be_judged() {
 fn a_removal_that_is_repeated_spares_the_replacement() {
     let mut servers = trio();
     let once = remove_disk(3, 3);
-    servers.ask(0, once.clone());
+    servers.submit(0, once.clone());
     servers.pass(Duration::from_secs(1));
     assert!(is_done(&servers), "{:?}", servers.answers);
-    servers.ask(0, once.clone());
+    servers.submit(0, once.clone());
     let gone = Refusal::Change(ChangeError::Unknown);
     assert_eq!(refused(&servers), Some(gone));
 
-    servers.ask(0, admit(3, 33));
+    servers.submit(0, admit(3, 33));
     servers.pass(Duration::from_secs(1));
-    servers.ask(0, once);
+    servers.submit(0, once);
     let found = StorageId::from_u128(33);
     assert_eq!(refused(&servers), Some(Refusal::OtherDisk { found }));
     let member = servers.nodes[0].members().get(server(3));
     assert_eq!(member.map(|it| it.storage), Some(found));
     // The one that is meant can be taken out, and a request that names no disk
     // gets the one that is there.
-    servers.ask(0, remove_disk(3, 33));
+    servers.submit(0, remove_disk(3, 33));
     servers.pass(Duration::from_secs(1));
     assert!(is_done(&servers), "{:?}", servers.answers);
 }
@@ -149,7 +149,7 @@ fn a_removal_that_is_repeated_spares_the_replacement() {
 fn with_a_learner() -> Servers {
     let mut servers = trio();
     for wanted in [remove(3), admit(3, 3)] {
-        servers.ask(0, wanted);
+        servers.submit(0, wanted);
         servers.pass(Duration::from_secs(1));
         assert!(is_done(&servers), "{:?}", servers.answers);
     }
@@ -162,7 +162,7 @@ fn with_a_learner() -> Servers {
 fn append(servers: &mut Servers, entries: usize) {
     for _ in 0..entries {
         // An entry of any kind.
-        servers.ask(0, ClientRequest::Open(OpenSession::unowned(u64::MAX / 2)));
+        servers.submit(0, ClientRequest::Open(OpenSession::unowned(u64::MAX / 2)));
     }
 }
 
@@ -172,12 +172,12 @@ fn a_learner_that_lacks_little_is_not_promoted_if_it_lacks_it_for_long() {
     servers.starve(Some(2));
     append(&mut servers, 1);
     servers.pass(Duration::from_secs(5));
-    servers.ask(0, promote(3));
+    servers.submit(0, promote(3));
     servers.pass(Duration::from_secs(2));
     assert_eq!(refused(&servers), Some(Refusal::LearnerBehind));
     servers.starve(None);
     servers.pass(Duration::from_secs(1));
-    servers.ask(0, promote(3));
+    servers.submit(0, promote(3));
     servers.pass(Duration::from_secs(1));
     assert!(is_done(&servers), "{:?}", servers.answers);
     assert_eq!(voters(&servers), 3);
@@ -188,7 +188,7 @@ fn a_learner_that_lacks_much_is_promoted_if_it_is_all_of_this_moment() {
     let mut servers = with_a_learner();
     servers.starve(Some(2));
     append(&mut servers, 3_000);
-    servers.ask(0, promote(3));
+    servers.submit(0, promote(3));
     servers.pass(Duration::from_millis(100));
     assert!(is_done(&servers), "{:?}", servers.answers.last());
     servers.starve(None);
@@ -200,7 +200,7 @@ fn a_learner_that_lacks_much_is_promoted_if_it_is_all_of_this_moment() {
 fn a_learner_that_does_not_answer_is_not_promoted() {
     let mut servers = with_a_learner();
     servers.cut_off(Some(2));
-    servers.ask(0, promote(3));
+    servers.submit(0, promote(3));
     servers.pass(Duration::from_secs(3));
     assert_eq!(refused(&servers), Some(Refusal::LearnerBehind));
     assert_eq!(voters(&servers), 2);

@@ -25,7 +25,7 @@ fn start(sessions: &[u64]) -> Servers {
 
 fn open(servers: &mut Servers, leader: usize, count: u64) {
     for _ in 0..count {
-        servers.ask(leader, ClientRequest::Open(OpenSession::unowned(u64::MAX)));
+        servers.submit(leader, ClientRequest::Open(OpenSession::unowned(u64::MAX)));
     }
     servers.pass(Duration::from_millis(300));
 }

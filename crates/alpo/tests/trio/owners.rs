@@ -57,14 +57,14 @@ const fn end(session: u64) -> ClientRequest {
 }
 
 /// Asks, and gives the answers that came at once.
-fn ask(servers: &mut Servers, ask: ClientRequest) -> Vec<Answer> {
+fn submit(servers: &mut Servers, request: ClientRequest) -> Vec<Answer> {
     servers.answers.clear();
-    servers.ask(0, ask);
+    servers.submit(0, request);
     std::mem::take(&mut servers.answers)
 }
 
 fn open(servers: &mut Servers) -> u64 {
-    match ask(servers, opening(u64::MAX))[..] {
+    match submit(servers, opening(u64::MAX))[..] {
         [Answer::Done(Outcome::Opened(session))] => session,
         ref other => panic!("expected a session, found {other:?}"),
     }
@@ -78,16 +78,16 @@ const fn refused(refusal: Refusal) -> Answer {
 fn an_opening_that_is_not_committed_yet_names_its_owner_already() {
     let mut servers = trio(ClusterVersion::SECOND);
     servers.cut_off(Some(0));
-    assert_eq!(ask(&mut servers, opening(u64::MAX)), []);
+    assert_eq!(submit(&mut servers, opening(u64::MAX)), []);
     let session = servers.nodes[0].log().last().id;
     // Not that it is another's: this leader may have been deposed, and the
     // session be the one of the client that asks.
     let elsewhere = || [refused(Refusal::NotLeader { leader: None })];
     let stranger = append(session, 1, "stranger", OwnershipProof::NONE);
-    assert_eq!(ask(&mut servers, stranger), elsewhere());
+    assert_eq!(submit(&mut servers, stranger), elsewhere());
     let other = append(session, 1, "other", OTHERS);
-    assert_eq!(ask(&mut servers, other), elsewhere());
-    assert_eq!(ask(&mut servers, append(session, 1, "mine", MINE)), []);
+    assert_eq!(submit(&mut servers, other), elsewhere());
+    assert_eq!(submit(&mut servers, append(session, 1, "mine", MINE)), []);
     servers.answers.clear();
     servers.cut_off(None);
     servers.pass(Duration::from_millis(200));
@@ -95,10 +95,10 @@ fn an_opening_that_is_not_committed_yet_names_its_owner_already() {
     assert_eq!(servers.answers, done);
     // And so it is when it is applied.
     let stranger = append(session, 2, "stranger", OwnershipProof::NONE);
-    assert_eq!(ask(&mut servers, stranger), [refused(Refusal::NotOwner)]);
+    assert_eq!(submit(&mut servers, stranger), [refused(Refusal::NotOwner)]);
     // Not even what was answered before is told.
     let stranger = append(session, 1, "mine", OwnershipProof::NONE);
-    assert_eq!(ask(&mut servers, stranger), [refused(Refusal::NotOwner)]);
+    assert_eq!(submit(&mut servers, stranger), [refused(Refusal::NotOwner)]);
 }
 
 /// A leader that was deposed and does not know it has given the number of a
@@ -109,7 +109,7 @@ fn the_owner_of_a_session_is_not_refused_it_by_a_leader_of_before() {
     servers.cut_off(Some(0));
     // The leader after it begins with an entry of its own.
     for _ in 0..2 {
-        assert_eq!(ask(&mut servers, opening(u64::MAX)), []);
+        assert_eq!(submit(&mut servers, opening(u64::MAX)), []);
     }
     let session = servers.nodes[0].log().last().id;
     servers.elect(1);
@@ -118,13 +118,13 @@ fn the_owner_of_a_session_is_not_refused_it_by_a_leader_of_before() {
         opening.owner.secret = OTHERS.secret;
     }
     servers.answers.clear();
-    servers.ask(1, theirs);
+    servers.submit(1, theirs);
     let opened = [Answer::Done(Outcome::Opened(session))];
     assert_eq!(std::mem::take(&mut servers.answers), opened);
     let rightful = append(session, 1, "rightful", OTHERS);
     let elsewhere = [refused(Refusal::NotLeader { leader: None })];
-    assert_eq!(ask(&mut servers, rightful.clone()), elsewhere);
-    servers.ask(1, rightful);
+    assert_eq!(submit(&mut servers, rightful.clone()), elsewhere);
+    servers.submit(1, rightful);
     let done = [Answer::Done(Outcome::Appended(1))];
     assert_eq!(std::mem::take(&mut servers.answers), done);
 }
@@ -134,21 +134,27 @@ fn a_serial_stands_for_one_command_before_and_after_its_commit() {
     let mut servers = trio(ClusterVersion::SECOND);
     let session = open(&mut servers);
     servers.cut_off(Some(0));
-    assert_eq!(ask(&mut servers, append(session, 1, "a", MINE)), []);
+    assert_eq!(submit(&mut servers, append(session, 1, "a", MINE)), []);
     let other = append(session, 1, "b", MINE);
     assert_eq!(
-        ask(&mut servers, other.clone()),
+        submit(&mut servers, other.clone()),
         [refused(Refusal::OtherContent)]
     );
     // The rightful one, again: it waits for the same entry.
-    assert_eq!(ask(&mut servers, append(session, 1, "a", MINE)), []);
+    assert_eq!(submit(&mut servers, append(session, 1, "a", MINE)), []);
     servers.answers.clear();
     servers.cut_off(None);
     servers.pass(Duration::from_millis(200));
     let done = || Answer::Done(Outcome::Appended(1));
     assert_eq!(servers.answers, [done(), done()]);
-    assert_eq!(ask(&mut servers, other), [refused(Refusal::OtherContent)]);
-    assert_eq!(ask(&mut servers, append(session, 1, "a", MINE)), [done()]);
+    assert_eq!(
+        submit(&mut servers, other),
+        [refused(Refusal::OtherContent)]
+    );
+    assert_eq!(
+        submit(&mut servers, append(session, 1, "a", MINE)),
+        [done()]
+    );
 }
 
 #[test]
@@ -156,11 +162,14 @@ fn what_comes_behind_an_operators_end_finds_no_session() {
     let mut servers = trio(ClusterVersion::SECOND);
     let session = open(&mut servers);
     servers.cut_off(Some(0));
-    assert_eq!(ask(&mut servers, append(session, 1, "a", MINE)), []);
-    assert_eq!(ask(&mut servers, end(session)), []);
+    assert_eq!(submit(&mut servers, append(session, 1, "a", MINE)), []);
+    assert_eq!(submit(&mut servers, end(session)), []);
     // Its client does not know: the serial of the end, the next, an old one.
     for (serial, text) in [(2, "b"), (3, "c"), (1, "a")] {
-        assert_eq!(ask(&mut servers, append(session, serial, text, MINE)), []);
+        assert_eq!(
+            submit(&mut servers, append(session, serial, text, MINE)),
+            []
+        );
     }
     servers.answers.clear();
     servers.cut_off(None);
@@ -174,7 +183,7 @@ fn what_comes_behind_an_operators_end_finds_no_session() {
     ];
     assert_eq!(servers.answers, done.map(Answer::Done));
     let gone = [Answer::Done(Outcome::SessionExpired)];
-    assert_eq!(ask(&mut servers, end(session)), gone);
+    assert_eq!(submit(&mut servers, end(session)), gone);
 }
 
 #[test]
@@ -196,22 +205,25 @@ fn a_session_that_is_about_to_hold_a_register_is_not_ended() {
             b"over"[..].into(),
         ),
     };
-    assert_eq!(ask(&mut servers, ClientRequest::Command(command, MINE)), []);
+    assert_eq!(
+        submit(&mut servers, ClientRequest::Command(command, MINE)),
+        []
+    );
     let held = [refused(Refusal::Held {
         session,
         bound: 1,
         ttl: u64::MAX / 2,
     })];
-    assert_eq!(ask(&mut servers, end(session)), held);
+    assert_eq!(submit(&mut servers, end(session)), held);
     servers.cut_off(None);
     servers.pass(Duration::from_millis(200));
-    assert_eq!(ask(&mut servers, end(session)), held);
+    assert_eq!(submit(&mut servers, end(session)), held);
     let gone = ClientRequest::End {
         session,
         holder_is_gone: true,
     };
     let ended = [Answer::Done(Outcome::Closed)];
-    assert_eq!(ask(&mut servers, gone), ended);
+    assert_eq!(submit(&mut servers, gone), ended);
 }
 
 #[test]
@@ -219,19 +231,19 @@ fn a_quota_counts_what_is_not_committed_yet() {
     let mut servers = trio(ClusterVersion::SECOND);
     let first = open(&mut servers);
     servers.cut_off(Some(0));
-    assert_eq!(ask(&mut servers, opening(2)), []);
+    assert_eq!(submit(&mut servers, opening(2)), []);
     let full = Refusal::Quota {
         opener: SessionOpener::Token([9; 16]),
         held: 2,
         most: 2,
     };
-    assert_eq!(ask(&mut servers, opening(2)), [refused(full)]);
+    assert_eq!(submit(&mut servers, opening(2)), [refused(full)]);
     servers.cut_off(None);
     servers.pass(Duration::from_millis(200));
-    assert_eq!(ask(&mut servers, opening(2)), [refused(full)]);
+    assert_eq!(submit(&mut servers, opening(2)), [refused(full)]);
     let ended = [Answer::Done(Outcome::Closed)];
-    assert_eq!(ask(&mut servers, end(first)), ended);
-    let opened = ask(&mut servers, opening(2));
+    assert_eq!(submit(&mut servers, end(first)), ended);
+    let opened = submit(&mut servers, opening(2));
     assert!(matches!(opened[..], [Answer::Done(Outcome::Opened(_))]));
 }
 
@@ -246,7 +258,7 @@ fn fill(servers: &mut Servers, opener: u8) -> (u64, Refusal) {
             },
             most: 4_000,
         };
-        match ask(servers, ClientRequest::Open(opening))[..] {
+        match submit(servers, ClientRequest::Open(opening))[..] {
             [Answer::Done(Outcome::Opened(_))] => {}
             [Answer::Refused(refusal)] => return (opened, refusal),
             ref other => panic!("expected a session or a refusal, found {other:?}"),
@@ -284,7 +296,7 @@ fn whoever_has_fewer_sessions_than_are_left_gets_one_and_operators_have_places_k
         open(&mut servers);
     }
     let full = [Answer::Done(Outcome::TooManySessions)];
-    assert_eq!(ask(&mut servers, opening(u64::MAX)), full);
+    assert_eq!(submit(&mut servers, opening(u64::MAX)), full);
 }
 
 /// A command that there is no room for is refused if it is new, and told what
@@ -307,17 +319,17 @@ fn what_is_in_the_log_already_is_not_refused_for_want_of_room() {
         }
         other => other,
     };
-    assert_eq!(ask(&mut servers, repeat(1, "a")), [refused(no_room)]);
+    assert_eq!(submit(&mut servers, repeat(1, "a")), [refused(no_room)]);
     // It was not done, and its serial is not used.
     let done = |number| [Answer::Done(Outcome::Appended(number))];
-    assert_eq!(ask(&mut servers, append(session, 1, "b", MINE)), done(1));
-    assert_eq!(ask(&mut servers, repeat(1, "b")), done(1));
+    assert_eq!(submit(&mut servers, append(session, 1, "b", MINE)), done(1));
+    assert_eq!(submit(&mut servers, repeat(1, "b")), done(1));
     let other = [refused(Refusal::OtherContent)];
-    assert_eq!(ask(&mut servers, repeat(1, "c")), other);
+    assert_eq!(submit(&mut servers, repeat(1, "c")), other);
     // What is under way is waited for.
     servers.cut_off(Some(0));
-    assert_eq!(ask(&mut servers, append(session, 2, "d", MINE)), []);
-    assert_eq!(ask(&mut servers, repeat(2, "d")), []);
+    assert_eq!(submit(&mut servers, append(session, 2, "d", MINE)), []);
+    assert_eq!(submit(&mut servers, repeat(2, "d")), []);
     servers.answers.clear();
     servers.cut_off(None);
     servers.pass(Duration::from_millis(200));
@@ -332,11 +344,11 @@ fn a_session_that_is_to_have_an_owner_waits_for_the_version_that_notes_it() {
     let mut servers = Servers::start(&vec![newest; 3]);
     servers.elect(0);
     assert_eq!(servers.nodes[0].state().version(), ClusterVersion::FIRST);
-    let mut told = ask(&mut servers, opening(u64::MAX));
+    let mut told = submit(&mut servers, opening(u64::MAX));
     assert_eq!(told, [refused(Refusal::UpgradeUnderWay)]);
     // What has no owner needs no version.
     let nobodys = ClientRequest::Open(OpenSession::unowned(u64::MAX / 2));
-    let opened = ask(&mut servers, nobodys);
+    let opened = submit(&mut servers, nobodys);
     let has_opened = |told: &[Answer]| matches!(told, [Answer::Done(Outcome::Opened(_))]);
     assert!(has_opened(&opened), "{opened:?}");
     for _ in 0..5 {
@@ -344,7 +356,7 @@ fn a_session_that_is_to_have_an_owner_waits_for_the_version_that_notes_it() {
             break;
         }
         servers.pass(Duration::from_millis(100));
-        told = ask(&mut servers, opening(u64::MAX));
+        told = submit(&mut servers, opening(u64::MAX));
     }
     let [Answer::Done(Outcome::Opened(session))] = told[..] else {
         panic!("expected a session, found {told:?}");
@@ -362,7 +374,7 @@ fn a_member_that_is_down_holds_sessions_up_for_seconds() {
     servers.cut_off(Some(2));
     servers.elect(0);
     for _ in 0..29 {
-        let told = ask(&mut servers, opening(u64::MAX));
+        let told = submit(&mut servers, opening(u64::MAX));
         assert_eq!(told, [refused(Refusal::UpgradeUnderWay)]);
         servers.pass(Duration::from_millis(100));
     }
@@ -385,11 +397,11 @@ fn a_member_of_version_1_holds_owners_and_digests_back_and_nobody_stops() {
     let session = open(&mut servers);
     let done = Answer::Done(Outcome::Appended(1));
     let anybody = append(session, 1, "a", OwnershipProof::NONE);
-    assert_eq!(ask(&mut servers, anybody), std::slice::from_ref(&done));
+    assert_eq!(submit(&mut servers, anybody), std::slice::from_ref(&done));
     // As it was: the serial alone decides.
     let other = append(session, 1, "b", OwnershipProof::NONE);
     assert_eq!(
-        ask(&mut servers, other.clone()),
+        submit(&mut servers, other.clone()),
         std::slice::from_ref(&done)
     );
     assert_eq!(servers.nodes[0].state().encode()[0], 3);
@@ -402,17 +414,20 @@ fn a_member_of_version_1_holds_owners_and_digests_back_and_nobody_stops() {
     assert_eq!(bytes[0], 4);
     assert!(State::decode(&bytes).is_ok());
     // What is from before has neither; what comes has both.
-    assert_eq!(ask(&mut servers, other), [done]);
+    assert_eq!(submit(&mut servers, other), [done]);
     let next = append(session, 2, "c", OwnershipProof::NONE);
     assert_eq!(
-        ask(&mut servers, next),
+        submit(&mut servers, next),
         [Answer::Done(Outcome::Appended(2))]
     );
     let other = append(session, 2, "d", OwnershipProof::NONE);
-    assert_eq!(ask(&mut servers, other), [refused(Refusal::OtherContent)]);
+    assert_eq!(
+        submit(&mut servers, other),
+        [refused(Refusal::OtherContent)]
+    );
     let newer = open(&mut servers);
     let stranger = append(newer, 1, "e", OwnershipProof::NONE);
-    assert_eq!(ask(&mut servers, stranger), [refused(Refusal::NotOwner)]);
+    assert_eq!(submit(&mut servers, stranger), [refused(Refusal::NotOwner)]);
     servers.pass(Duration::from_millis(200));
     for index in 0..3 {
         assert_eq!(servers.fault(index), None);

@@ -27,14 +27,14 @@ fn nobody_is_taken_out_who_is_needed_while_another_is_silent() {
     // Server 2 is silent: without server 3 there is no majority.
     servers.cut_off(Some(1));
     servers.pass(Duration::from_secs(2));
-    servers.ask(0, remove(3));
+    servers.submit(0, remove(3));
     let refused = Answer::Refused(unheard(&[2]));
     assert_eq!(servers.answers.last(), Some(&refused));
     assert_eq!(voters(&servers), 3, "nothing was appended");
     // When it is back, either can go.
     servers.cut_off(None);
     servers.pass(Duration::from_secs(1));
-    servers.ask(0, remove(3));
+    servers.submit(0, remove(3));
     servers.pass(Duration::from_secs(1));
     assert_eq!(voters(&servers), 2);
     assert!(servers.nodes[0].is_ready());
@@ -51,20 +51,20 @@ fn nobody_is_taken_out_who_is_needed_while_another_lacks_the_last_change() {
     servers.starve(Some(2));
     let server = ServerId::new(4).expect("a number");
     let storage = storage(server);
-    servers.ask(
+    servers.submit(
         0,
         ClientRequest::Change(Change::AddLearner { server, storage }),
     );
     servers.pass(Duration::from_secs(2));
     let done = matches!(servers.answers.last(), Some(Answer::Done(_)));
     assert!(done, "{:?}", servers.answers);
-    servers.ask(0, remove(2));
+    servers.submit(0, remove(2));
     let refused = Answer::Refused(unheard(&[3]));
     assert_eq!(servers.answers.last(), Some(&refused));
     // With the change on its disk it is one to count on.
     servers.starve(None);
     servers.pass(Duration::from_secs(1));
-    servers.ask(0, remove(2));
+    servers.submit(0, remove(2));
     servers.pass(Duration::from_secs(1));
     let voters: Vec<_> = servers.nodes[0].members().voters().collect();
     assert_eq!(
@@ -81,7 +81,7 @@ fn the_one_that_is_silent_can_be_taken_out() {
     servers.elect(0);
     servers.cut_off(Some(1));
     servers.pass(Duration::from_secs(2));
-    servers.ask(0, remove(2));
+    servers.submit(0, remove(2));
     servers.pass(Duration::from_secs(1));
     assert_eq!(servers.nodes[0].members().voters().count(), 2);
     assert!(servers.nodes[0].is_ready());

@@ -118,10 +118,10 @@ impl Servers {
         self.now += time;
     }
 
-    pub(crate) fn ask(&mut self, index: usize, ask: ClientRequest) {
+    pub(crate) fn submit(&mut self, index: usize, request: ClientRequest) {
         self.token += 1;
         let (now, token) = (self.at(), self.token);
-        self.nodes[index].handle(now, Input::ClientRequest { token, ask });
+        self.nodes[index].handle(now, Input::ClientRequest { token, request });
         self.settle();
     }
 

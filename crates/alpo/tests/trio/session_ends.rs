@@ -29,16 +29,16 @@ fn trio() -> Servers {
 }
 
 /// Asks the leader, and gives the answers that came at once.
-fn ask(servers: &mut Servers, ask: ClientRequest) -> Vec<Answer> {
+fn submit(servers: &mut Servers, request: ClientRequest) -> Vec<Answer> {
     let leader = servers.leader().expect("a leader");
     servers.answers.clear();
-    servers.ask(leader, ask);
+    servers.submit(leader, request);
     std::mem::take(&mut servers.answers)
 }
 
 fn open(servers: &mut Servers, ttl: Duration) -> u64 {
     let ttl = u64::try_from(ttl.as_nanos()).expect("a short time");
-    match ask(servers, ClientRequest::Open(OpenSession::unowned(ttl)))[..] {
+    match submit(servers, ClientRequest::Open(OpenSession::unowned(ttl)))[..] {
         [Answer::Done(Outcome::Opened(session))] => session,
         ref other => panic!("expected a session, found {other:?}"),
     }
@@ -75,7 +75,7 @@ fn holders(servers: &mut Servers, count: usize, ttl: Duration) -> Vec<u64> {
     let sessions: Vec<_> = (0..count).map(|_| open(servers, ttl)).collect();
     for session in &sessions {
         for serial in 1..=HELD {
-            let answers = ask(servers, bind(*session, serial));
+            let answers = submit(servers, bind(*session, serial));
             assert!(
                 matches!(answers[..], [Answer::Done(Outcome::Swapped(_))]),
                 "{answers:?}"
@@ -118,28 +118,31 @@ fn closings_beyond_the_bound_are_refused_and_go_through_later() {
     // Nothing commits as long as nobody hears the leader.
     servers.cut_off(Some(0));
     for session in &sessions[..FIT] {
-        assert_eq!(ask(&mut servers, close(*session)), []);
+        assert_eq!(submit(&mut servers, close(*session)), []);
     }
     for session in &sessions[FIT..] {
-        assert_eq!(ask(&mut servers, close(*session)), [BUSY]);
+        assert_eq!(submit(&mut servers, close(*session)), [BUSY]);
         // Nor may an operator.
         let end = ClientRequest::End {
             session: *session,
             holder_is_gone: true,
         };
-        assert_eq!(ask(&mut servers, end), [BUSY]);
+        assert_eq!(submit(&mut servers, end), [BUSY]);
     }
     // One that comes again waits for the entry that there is, and one that
     // holds nothing has room.
-    assert_eq!(ask(&mut servers, close(sessions[0])), []);
-    assert_eq!(ask(&mut servers, command(small, 1, Operation::Close)), []);
+    assert_eq!(submit(&mut servers, close(sessions[0])), []);
+    assert_eq!(
+        submit(&mut servers, command(small, 1, Operation::Close)),
+        []
+    );
     servers.cut_off(None);
     servers.answers.clear();
     servers.pass(Duration::from_millis(200));
     assert_eq!(servers.answers, vec![CLOSED; FIT + 2]);
     assert_eq!(held(&servers, 0), FIT * HELD as usize);
     for session in &sessions[FIT..] {
-        assert_eq!(ask(&mut servers, close(*session)), [CLOSED]);
+        assert_eq!(submit(&mut servers, close(*session)), [CLOSED]);
     }
     servers.pass(Duration::from_millis(200));
     for index in 0..3 {
@@ -157,16 +160,16 @@ fn what_is_bound_and_not_applied_yet_counts_as_well() {
     servers.cut_off(Some(0));
     for session in &sessions {
         for serial in 1..=HELD {
-            assert_eq!(ask(&mut servers, bind(*session, serial)), []);
+            assert_eq!(submit(&mut servers, bind(*session, serial)), []);
         }
     }
     for session in &sessions[..FIT] {
-        assert_eq!(ask(&mut servers, close(*session)), []);
+        assert_eq!(submit(&mut servers, close(*session)), []);
     }
-    assert_eq!(ask(&mut servers, close(sessions[FIT])), [BUSY]);
+    assert_eq!(submit(&mut servers, close(sessions[FIT])), [BUSY]);
     // What comes behind a session's end finds nothing to write.
     let again = command(sessions[0], HELD + 2, Operation::Close);
-    assert_eq!(ask(&mut servers, again), []);
+    assert_eq!(submit(&mut servers, again), []);
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn sessions_that_expire_together_end_in_rounds() {
     servers.pass(Duration::from_secs(5));
     // The first one is heard of once more, and so is over last.
     let alive = command(sessions[0], HELD + 1, Operation::KeepAlive);
-    assert_eq!(ask(&mut servers, alive), [Answer::Done(Outcome::Alive)]);
+    assert_eq!(submit(&mut servers, alive), [Answer::Done(Outcome::Alive)]);
     servers.writes.clear();
     servers.pass(Duration::from_millis(4_900));
     assert_eq!(held(&servers, 0), 10 * HELD as usize);
@@ -203,11 +206,11 @@ fn a_session_that_has_expired_ends_before_one_that_is_closed() {
     assert_eq!(expired(&servers, 0), sessions[..FIT]);
     // There would be room for this one.
     let close = command(small, 1, Operation::Close);
-    assert_eq!(ask(&mut servers, close.clone()), [BUSY]);
+    assert_eq!(submit(&mut servers, close.clone()), [BUSY]);
     servers.cut_off(None);
     servers.pass(Duration::from_millis(200));
     assert_eq!(expired(&servers, 0), sessions);
-    assert_eq!(ask(&mut servers, close), [CLOSED]);
+    assert_eq!(submit(&mut servers, close), [CLOSED]);
 }
 
 #[test]

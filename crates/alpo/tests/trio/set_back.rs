@@ -13,7 +13,7 @@ fn three() -> Servers {
 
 fn write(servers: &mut Servers, entries: u64) {
     for _ in 0..entries {
-        servers.ask(
+        servers.submit(
             0,
             ClientRequest::Open(OpenSession::unowned(3_600_000_000_000)),
         );

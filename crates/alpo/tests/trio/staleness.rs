@@ -11,7 +11,7 @@ fn trio() -> Servers {
 }
 
 fn open(servers: &mut Servers) {
-    servers.ask(0, ClientRequest::Open(OpenSession::unowned(u64::MAX)));
+    servers.submit(0, ClientRequest::Open(OpenSession::unowned(u64::MAX)));
 }
 
 /// A beat, so that everybody has heard of what is committed.

@@ -11,7 +11,7 @@ use tenure::core::time::Instant;
 use tenure::election::{Event as ElectionEvent, Grant, Why};
 use tenure::{Election, Leadership, clock};
 
-use crate::guard::{Event, Guardian, SignalRequest, Start, StartError};
+use crate::guard::{Guardian, GuardianEvent, SignalRequest, StartError, StartOrder};
 
 /// How a leadership ended.
 pub(super) struct Ended {
@@ -77,7 +77,7 @@ impl<'a> Leading<'a> {
     }
 
     /// Gives the go-ahead; false if the leadership is over already.
-    pub(super) fn begin(&mut self, guardian: &Guardian, start: Start) -> bool {
+    pub(super) fn begin(&mut self, guardian: &Guardian, start: StartOrder) -> bool {
         // Lost while it was being handed over; of a loss before drain_at the
         // guardian knows nothing.
         if !self.leadership.is_valid() {
@@ -91,30 +91,30 @@ impl<'a> Leading<'a> {
     }
 
     /// What the guardian reports; false after the last report.
-    pub(super) async fn handle_guardian_event(&mut self, event: Event) -> bool {
+    pub(super) async fn handle_guardian_event(&mut self, event: GuardianEvent) -> bool {
         let last = event.is_last();
         match event {
-            Event::Ready | Event::Gone => {}
-            Event::Started { pid } => tracing::debug!("the command runs as {pid}"),
-            Event::Refused { why } => {
+            GuardianEvent::Ready | GuardianEvent::Gone => {}
+            GuardianEvent::Started { pid } => tracing::debug!("the command runs as {pid}"),
+            GuardianEvent::Refused { why } => {
                 tracing::error!("{}: {why}", self.name);
                 self.outcome = match why {
                     StartError::Late => Outcome::Late,
                     _ => Outcome::ByItself(why.code()),
                 };
             }
-            Event::Exited { status, asked } if self.stopping || asked => {
+            GuardianEvent::Exited { status, asked } if self.stopping || asked => {
                 tracing::debug!("the command {status}");
                 self.outcome = Outcome::Ended(Some(status.code()));
             }
-            Event::Exited { status, .. } => {
+            GuardianEvent::Exited { status, .. } => {
                 tracing::info!("{}: the command {status}", self.name);
                 self.outcome = Outcome::ByItself(status.code());
             }
-            Event::Lost { why } => {
+            GuardianEvent::Lost { why } => {
                 tracing::error!("{}: the guardian has died: {why}", self.name);
             }
-            Event::WatchdogLost => {
+            GuardianEvent::WatchdogLost => {
                 tracing::error!(
                     "{}: the watchdog thread has failed, so the end of the command cannot be \
                      observed; keeping the election until the lease runs out",

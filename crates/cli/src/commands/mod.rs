@@ -1,6 +1,5 @@
 //! One file per command, or family of commands.
 
-pub(crate) mod ask;
 #[cfg(feature = "tenure")]
 mod authority;
 pub(crate) mod bench;
@@ -11,6 +10,7 @@ pub(crate) mod cluster;
 pub(crate) mod deploy;
 #[cfg(feature = "tenure")]
 pub(crate) mod dev;
+pub(crate) mod leader_requests;
 mod leadership;
 #[cfg(feature = "tenure")]
 pub(crate) mod log;

@@ -27,7 +27,7 @@ use super::trouble::{self, Trouble};
 use crate::args::{self, Restart};
 use crate::config::{self, File, RunPlan};
 use crate::failure::{Failure, store_failure, usage};
-use crate::guard::{Event, Guardian, SignalRequest, SignalRequests, Start};
+use crate::guard::{Guardian, GuardianEvent, SignalRequest, SignalRequests, StartOrder};
 use crate::{Context, output, program};
 
 /// The back-off of a command that ends by itself again and again (a crash loop):
@@ -234,7 +234,7 @@ impl Runner {
                 },
                 Some(event) = events.next() => self.log(&event),
                 leadership = election.elected() => return leadership,
-                event = guardian.event() => if event != Event::Ready {
+                event = guardian.event() => if event != GuardianEvent::Ready {
                     // Killed while standing by: another one.
                     tracing::warn!("the guardian has died; starting another");
                     match Guardian::stand_by() {
@@ -286,7 +286,7 @@ impl Runner {
         }
     }
 
-    fn start(&self, leadership: &Leadership) -> Start {
+    fn start(&self, leadership: &Leadership) -> StartOrder {
         let Grant {
             drain_at, kill_at, ..
         } = leadership.grant();
@@ -298,7 +298,7 @@ impl Runner {
             ("TENURE_STORE", self.url.clone()),
         ];
         let env = env.map(|(key, value)| (key.into(), value.into())).to_vec();
-        Start {
+        StartOrder {
             drain_at,
             kill_at,
             argv: self.args.command.clone(),

@@ -90,9 +90,9 @@ fn what_was_done_while_the_store_was_away_is_not_done_again() {
 }
 
 /// What only a node knows that has died (here: is stopped) is known to nobody
-/// else: its heir does the work once more, and then it is done.
+/// else: its successor does the work once more, and then it is done.
 #[test]
-fn what_was_done_on_a_node_that_died_is_done_once_more_by_its_heir() {
+fn what_was_done_on_a_node_that_died_is_done_once_more_by_its_successor() {
     let fixture = Fixture::sqlite();
     let (one, _two) = (fixture.node("one", &[]), fixture.node("two", &[]));
     deploy_a_job(&fixture, &[]);

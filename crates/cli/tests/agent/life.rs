@@ -39,7 +39,7 @@ fn one_of_three_is_killed(fixture: &Fixture) {
         assert_eq!(shown["instances"], 2);
         let run = fixture.stamps.last(name).expect("it runs");
         let took = run.first - killed;
-        // The heir lives, so nobody waits for a jitter.
+        // The successor lives, so nobody waits for a jitter.
         assert!(
             took < fixture.lease() * 1.01 + late,
             "{name} took {took} s, and may be {late} s late"
@@ -109,7 +109,7 @@ fn a_drained_node_hands_everything_on_and_leaves() {
 }
 
 #[test]
-fn a_stopped_agent_loses_its_work_before_the_heir_starts_it() {
+fn a_stopped_agent_loses_its_work_before_the_successor_starts_it() {
     let fixture = Fixture::sqlite();
     let (one, two) = (fixture.node("one", &[]), fixture.node("two", &[]));
     fixture.deploy_as("a", &["--node", "one"], &fixture.stamps.stubborn());

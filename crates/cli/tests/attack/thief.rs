@@ -35,7 +35,7 @@ struct Caller<'a> {
 
 impl Caller<'_> {
     /// The status, and what was answered.
-    fn ask(&self, path: &str, body: &Value) -> (String, Value) {
+    fn post(&self, path: &str, body: &Value) -> (String, Value) {
         let header = |token| format!("Authorization: Bearer {token}\r\n");
         let header = self.token.as_deref().map(header).unwrap_or_default();
         let head = format!("POST /v1/{path}");
@@ -48,7 +48,7 @@ impl Caller<'_> {
     /// The session that holds the election and the version of its register, and
     /// when the session was last heard of.
     fn bound_election(&self) -> Option<([u64; 2], u64)> {
-        let (_, read) = self.ask("registers/read", &json!({"key": "elections/payroll"}));
+        let (_, read) = self.post("registers/read", &json!({"key": "elections/payroll"}));
         let number = |path: &str| read.pointer(path)?.as_u64();
         let held = [number("/bound/session")?, number("/register/version")?];
         Some((held, number("/bound/heard/nanos")?))
@@ -98,7 +98,7 @@ fn steal(thief: &Caller<'_>, session: u64) {
         let all = [(1, None), (1 << 40, None), (2, guessed), (1 << 40, guessed)];
         for (serial, secret) in all.into_iter().take(guesses) {
             for (path, body) in thefts(number, serial, secret) {
-                let (status, said) = thief.ask(path, &body);
+                let (status, said) = thief.post(path, &body);
                 let cause = &said["error"]["cause"];
                 let of_its_own = path.starts_with("registers/") && cause == "DENIED";
                 assert!(

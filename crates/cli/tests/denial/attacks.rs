@@ -269,7 +269,7 @@ async fn halves(target: Target, token: Option<&'static str>) -> u64 {
 }
 
 /// A connection over which something was asked, if an answer has come.
-async fn ask(to: SocketAddr, from: u8, request: &str) -> Option<TcpStream> {
+async fn send_request(to: SocketAddr, from: u8, request: &str) -> Option<TcpStream> {
     let socket = TcpSocket::new_v4().ok()?;
     socket.bind(([127, 0, 0, from], 0).into()).ok()?;
     let asking = async {
@@ -292,7 +292,7 @@ async fn crowd(target: Target) -> u64 {
             let mut held = Vec::new();
             for _ in 0..EACH {
                 let request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
-                held.extend(ask(to, 16, request).await);
+                held.extend(send_request(to, 16, request).await);
             }
             held
         });
@@ -405,7 +405,7 @@ async fn pages(target: Target) -> u64 {
             "POST /v1/log/append HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\
              Content-Type: text/plain\r\nContent-Length: {length}\r\n\r\n{body}"
         );
-        answered += u64::from(ask(to, 20, &request).await.is_some());
+        answered += u64::from(send_request(to, 20, &request).await.is_some());
     }
     sleep(HELD / 4).await;
     answered

@@ -19,7 +19,7 @@ use tenure::core::cas::{Bytes, Expect, Stamp, Write};
 use tenure::core::ids::{Key, Version};
 use tenure::core::rng::Rng;
 use tenure_client::{Client, Config, Error};
-use tenure_sim::linearize::{Answer, Ask};
+use tenure_sim::linearize::{Answer, Invocation};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -75,7 +75,7 @@ impl Load {
             let ttl = Duration::from_secs(if brief { 2 } else { 60 });
             let short = Duration::from_millis(500 * (1 + client % 4));
             let within = within.unwrap_or(short);
-            let config = Config::default().ttl(ttl).within(within);
+            let config = Config::default().ttl(ttl).timeout(within);
             let servers = url.strip_prefix("tenure://").expect("a URL");
             let caller = Caller {
                 number: client,
@@ -191,13 +191,13 @@ impl Caller {
     }
 
     async fn read(&mut self, key: Key, known: &mut BTreeMap<Key, Option<Version>>) {
-        let call = self.record.asks(self.number, &key, Ask::Read);
+        let call = self.record.invokes(self.number, &key, Invocation::Read);
         let answer = self.client.read(&key).await.map(|it| it.register);
         self.saw(call, key, answer, known);
     }
 
     async fn list(&mut self, key: Key, known: &mut BTreeMap<Key, Option<Version>>) {
-        let call = self.record.asks(self.number, &key, Ask::Read);
+        let call = self.record.invokes(self.number, &key, Invocation::Read);
         let answer = self.client.list(key.as_str(), None, 2).await;
         let answer = answer.map(|page| {
             assert!(!page.more && page.registers.len() < 2, "{page:?}");
@@ -232,10 +232,10 @@ impl Caller {
         expect: Version,
         known: &mut BTreeMap<Key, Option<Version>>,
     ) {
-        let ask = Ask::Delete {
+        let invocation = Invocation::Delete {
             expect: expect.clone(),
         };
-        let call = self.record.asks(self.number, &key, ask);
+        let call = self.record.invokes(self.number, &key, invocation);
         let answer = self.client.delete(&key, &expect).await;
         known.remove(&key);
         if answer.is_ok() {
@@ -252,11 +252,11 @@ impl Caller {
         known: &mut BTreeMap<Key, Option<Version>>,
     ) {
         let value: Bytes = Bytes::from(format!("{}.{count}", self.number).as_bytes());
-        let ask = Ask::Swap {
+        let invocation = Invocation::Swap {
             expect: expect.clone(),
             value: value.clone(),
         };
-        let call = self.record.asks(self.number, &key, ask);
+        let call = self.record.invokes(self.number, &key, invocation);
         let write = Write {
             key: key.clone(),
             expect,

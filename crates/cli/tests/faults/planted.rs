@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure::core::cas::{Bytes, Expect};
 use tenure::core::ids::{Key, Version};
-use tenure_sim::linearize::{Answer, Ask};
+use tenure_sim::linearize::{Answer, Invocation};
 
 use crate::healed::end_of_log;
 use crate::load::Load;
@@ -27,18 +27,18 @@ fn a_write_that_was_acknowledged_and_lost() {
     let record = Record::new();
     let key = Key::new("x").expect("a good key");
     let write = |expect: Expect, value: &str, version: u64| {
-        let ask = Ask::Swap {
+        let invocation = Invocation::Swap {
             expect,
             value: Bytes::from(value.as_bytes()),
         };
-        let call = record.asks(1, &key, ask);
+        let call = record.invokes(1, &key, invocation);
         record.hears(call, Ok(Answer::Swapped(Version::from_u64(version))));
     };
     write(Expect::Absent, "one", 5);
     write(Expect::Version(Version::from_u64(5)), "two", 6);
     assert!(record.copy().judge(&Log::new()).is_ok());
     // Another leader lacks the second.
-    let call = record.asks(2, &key, Ask::Read);
+    let call = record.invokes(2, &key, Invocation::Read);
     let lost = Answer::Holds {
         value: Bytes::from(&b"one"[..]),
         version: Version::from_u64(5),
@@ -105,19 +105,19 @@ fn harm_done_to_what_a_real_cluster_said() {
                 call.key == *it && other
             })
         };
-        let written = good
-            .history
-            .calls()
-            .find_map(|(_, call)| match (&call.ask, &call.answer) {
-                (Ask::Swap { value, .. }, Some((_, Answer::Swapped(version))))
-                    if changed(&call.key, version) =>
-                {
-                    Some((call.key.clone(), value.clone(), version.clone()))
-                }
-                _ => None,
-            });
+        let written =
+            good.history
+                .calls()
+                .find_map(|(_, call)| match (&call.invocation, &call.answer) {
+                    (Invocation::Swap { value, .. }, Some((_, Answer::Swapped(version))))
+                        if changed(&call.key, version) =>
+                    {
+                        Some((call.key.clone(), value.clone(), version.clone()))
+                    }
+                    _ => None,
+                });
         let (key, value, version) = written.expect("a register that was changed again");
-        let late = stale.history.invoke(u64::MAX, 99, key, Ask::Read);
+        let late = stale.history.invoke(u64::MAX, 99, key, Invocation::Read);
         let answer = Answer::Holds { value, version };
         stale.history.answer(u64::MAX, late, answer);
         assert_harm(&stale, &log, "no order");

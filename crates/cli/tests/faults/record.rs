@@ -14,7 +14,9 @@ use std::time::Instant;
 use tenure::core::cas::Bytes;
 use tenure::core::ids::Key;
 use tenure_client::Error;
-use tenure_sim::linearize::{Answer, Append, Ask, CallId, History, Verdict, check, exactly_once};
+use tenure_sim::linearize::{
+    Answer, Append, CallId, History, Invocation, Verdict, check, exactly_once,
+};
 
 /// The plain log with its numbers.
 pub(crate) type Log = Vec<(u64, Bytes)>;
@@ -65,16 +67,18 @@ impl Record {
         u64::try_from(since).expect("not for centuries")
     }
 
-    pub(crate) fn asks(&self, client: u64, key: &Key, ask: Ask) -> CallId {
+    pub(crate) fn invokes(&self, client: u64, key: &Key, invocation: Invocation) -> CallId {
         let at = self.now();
-        self.lock().history.invoke(at, client, key.clone(), ask)
+        self.lock()
+            .history
+            .invoke(at, client, key.clone(), invocation)
     }
 
     /// What came of a call on a register.
     pub(crate) fn hears(&self, call: CallId, answer: Result<Answer, Error>) {
         let at = self.now();
         let mut inner = self.lock();
-        let looks = inner.history.call(call).ask == Ask::Read;
+        let looks = inner.history.call(call).invocation == Invocation::Read;
         match answer {
             Ok(answer) => {
                 inner.counts.done += 1;

@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tenure::clock;
 use tenure::core::time::Instant;
 
-use crate::guard::{Guardian, SignalRequest, SignalRequests, Start};
+use crate::guard::{Guardian, SignalRequest, SignalRequests, StartOrder};
 use crate::pressure::Pressure;
 
 /// Separates the words of a line.
@@ -101,7 +101,7 @@ fn obey(guardian: &Guardian, line: &str) -> String {
         "start" => {
             let (drain_at, kill_at) = (number(), number());
             let mark = words.next().expect("a mark");
-            guardian.start(Start {
+            guardian.start(StartOrder {
                 drain_at: Instant::from_nanos(drain_at),
                 kill_at: Instant::from_nanos(kill_at),
                 argv: words.map(OsString::from).collect(),

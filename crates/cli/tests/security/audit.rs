@@ -50,7 +50,7 @@ impl Noting {
     }
 
     /// The exit code of a command with this token, and what it says.
-    fn ask(&self, args: &[&str], token: &str) -> (Option<i32>, String) {
+    fn run(&self, args: &[&str], token: &str) -> (Option<i32>, String) {
         let asked = tenure(&[args, &["--store", &self.url(token)]].concat());
         (asked.status.code(), said(&asked))
     }
@@ -82,7 +82,7 @@ fn who_changed_what_is_noted_with_what_came_of_it() {
     let add = ["member", "add", "9", "--storage", storage];
     // The file of tokens is read again within a second.
     let known = || {
-        let (_, why) = noting.ask(&add, &noting.clerk);
+        let (_, why) = noting.run(&add, &noting.clerk);
         why.contains("the right admin").then_some(())
     };
     poll_until(SOON, known).expect("the clerk is known, and denied");
@@ -101,19 +101,19 @@ fn who_changed_what_is_noted_with_what_came_of_it() {
         (&["member", "transfer", "--to", "9"][..], "transferred"),
         (&["session", "close", "1"], "session_ended"),
     ] {
-        let (code, why) = noting.ask(args, &noting.boss);
+        let (code, why) = noting.run(args, &noting.boss);
         assert_ne!(code, Some(0), "{why}");
         let line = noting.soon(event, 1);
         assert_eq!(line["by"]["token"], "boss", "{line}");
         assert_eq!(line["result"], "refused", "{line}");
     }
-    let (code, why) = noting.ask(&add, &noting.boss);
+    let (code, why) = noting.run(&add, &noting.boss);
     assert_eq!(code, Some(0), "{why}");
     let calls = noting.noted("member_added").len();
     let done = noting.soon("member_added", calls);
     assert_eq!(done["by"]["token"], "boss", "{done}");
     assert_eq!(done["result"], "done", "{done}");
-    let (code, why) = noting.ask(&["member", "remove", "9"], &noting.boss);
+    let (code, why) = noting.run(&["member", "remove", "9"], &noting.boss);
     assert_eq!(code, Some(0), "{why}");
     let removed = noting.soon("member_removed", 1);
     assert_eq!(removed["result"], "done", "{removed}");
@@ -125,7 +125,7 @@ fn who_changed_what_is_noted_with_what_came_of_it() {
 fn who_leads_asks_and_resigns_is_noted_and_renewals_are_not() {
     let noting = Noting::start();
     let known = || {
-        let (code, _) = noting.ask(&["leader", "payroll"], &noting.clerk);
+        let (code, _) = noting.run(&["leader", "payroll"], &noting.clerk);
         // Vacant, and the clerk may see that.
         (code == Some(3)).then_some(())
     };
@@ -148,7 +148,7 @@ fn who_leads_asks_and_resigns_is_noted_and_renewals_are_not() {
     assert_eq!(noting.noted("election_asked").len(), 0);
     let id = taken["about"]["leader_id"].as_str().expect("its id");
     let resign = ["resign", "payroll", "--leader-id", id];
-    let (code, why) = noting.ask(&resign, &noting.boss);
+    let (code, why) = noting.run(&resign, &noting.boss);
     assert_eq!(code, Some(0), "{why}");
     // A renewal may come between; then the question is asked again.
     let done = || {
@@ -170,7 +170,7 @@ fn who_writes_over_an_election_or_deletes_it_is_noted() {
         .args([&noting.url(&noting.boss), "--", "true"])
         .status();
     assert!(ran.expect("it runs").success());
-    let (code, why) = noting.ask(&["forget", "pay"], &noting.boss);
+    let (code, why) = noting.run(&["forget", "pay"], &noting.boss);
     assert_eq!(code, Some(0), "{why}");
     let deleted = noting.soon("election_deleted", 1);
     assert_eq!(deleted["about"]["election"], "pay", "{deleted}");

@@ -9,7 +9,7 @@ use crate::common::postgres::Postgres;
 use crate::common::servers::{said, tenure};
 
 /// Asks who leads an election on PostgreSQL, with this in the environment.
-fn ask(url: &str, environment: &[(&str, &str)]) -> Output {
+fn run(url: &str, environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(TENURE);
     command.args(["leader", "x", "--timeout", "20s"]);
     for name in ["PGPASSWORD", "PGPASSFILE", "HOME"] {
@@ -45,15 +45,15 @@ fn a_password_comes_by_the_environment_or_a_file_and_never_by_the_command_line()
         assert!(!said.contains("no store there"), "{why}: {said}");
         assert!(said.contains("password"), "{why}: {said}");
     };
-    inside(&ask(&server.url(), &[]), "the whole URL by the environment");
+    inside(&run(&server.url(), &[]), "the whole URL by the environment");
     inside(
         &tenure(&["leader", "x", "--store", &server.url_to_type()]),
         "password_file=",
     );
     let (port, bare) = (server.port(), "postgres://tenure@127.0.0.1");
     let bare = format!("{bare}:{port}/postgres");
-    outside(&ask(&bare, &[]), "no password");
-    inside(&ask(&bare, &[("PGPASSWORD", "open sesame")]), "PGPASSWORD");
+    outside(&run(&bare, &[]), "no password");
+    inside(&run(&bare, &[("PGPASSWORD", "open sesame")]), "PGPASSWORD");
     let home = tempfile::tempdir().expect("a directory");
     let file = home.path().join(".pgpass");
     let lines =
@@ -62,16 +62,16 @@ fn a_password_comes_by_the_environment_or_a_file_and_never_by_the_command_line()
     let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode));
     let path = file.display().to_string();
     mode(0o600).expect("a mode");
-    inside(&ask(&bare, &[("PGPASSFILE", &path)]), "PGPASSFILE");
+    inside(&run(&bare, &[("PGPASSFILE", &path)]), "PGPASSFILE");
     let directory = home.path().display().to_string();
-    inside(&ask(&bare, &[("HOME", &directory)]), "~/.pgpass");
+    inside(&run(&bare, &[("HOME", &directory)]), "~/.pgpass");
     mode(0o640).expect("a mode");
-    let wide = ask(&bare, &[("PGPASSFILE", &path)]);
+    let wide = run(&bare, &[("PGPASSFILE", &path)]);
     outside(&wide, "a file that others may read");
     assert!(said(&wide).contains("found mode 0640"), "{}", said(&wide));
     // A file that the URL names is meant, and must be right.
     mode(0o644).expect("a mode");
-    let wrong = ask(&format!("{bare}?password_file={path}"), &[]);
+    let wrong = run(&format!("{bare}?password_file={path}"), &[]);
     assert_eq!(wrong.status.code(), Some(2), "{}", said(&wrong));
     assert!(said(&wrong).contains("found mode 644"), "{}", said(&wrong));
 }

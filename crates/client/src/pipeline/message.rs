@@ -49,8 +49,8 @@ impl Message {
     }
 }
 
-pub(super) fn weight(ask: &RequestKind) -> usize {
-    match ask {
+pub(super) fn weight(request: &RequestKind) -> usize {
+    match request {
         RequestKind::Change(operation) => command_weight(operation),
         RequestKind::Query(what) => query_weight(what),
     }

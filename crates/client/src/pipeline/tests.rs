@@ -153,7 +153,7 @@ impl Server {
 }
 
 /// One caller's question and what became of it.
-struct Asked {
+struct Submitted {
     answer: oneshot::Receiver<Outcome>,
 }
 
@@ -166,7 +166,7 @@ struct World {
     up: VecDeque<v1::Request>,
     /// Answered and not taken by the pipeline yet.
     down: VecDeque<v1::Answer>,
-    asked: Vec<Asked>,
+    asked: Vec<Submitted>,
 }
 
 impl World {
@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    fn ask(&mut self, bytes: Vec<u8>, within: u64) {
+    fn submit(&mut self, bytes: Vec<u8>, within: u64) {
         let (waiter, answer) = oneshot::channel();
         let op = PendingRequest {
             what: RequestKind::Change(command::Operation::Append(bytes.into())),
@@ -193,18 +193,18 @@ impl World {
             assert!(self.pipeline.is_over(), "there is room");
             reply.tell(Err(error));
         }
-        self.asked.push(Asked { answer });
+        self.asked.push(Submitted { answer });
     }
 
     /// Asks to append this caller's own number.
-    fn ask_next(&mut self, within: u64) {
+    fn submit_next(&mut self, within: u64) {
         let number = self.asked.len() as u64;
-        self.ask(number.to_be_bytes().to_vec(), within);
+        self.submit(number.to_be_bytes().to_vec(), within);
     }
 
-    fn ask_soon(&mut self) {
+    fn submit_soon(&mut self) {
         let within = self.rng.between(1, 200);
-        self.ask_next(within);
+        self.submit_next(within);
     }
 
     fn write(&mut self) {
@@ -286,7 +286,7 @@ impl World {
     /// One step, in which anything may go wrong.
     fn step(&mut self) {
         match self.rng.below(100) {
-            0..25 => self.ask_soon(),
+            0..25 => self.submit_soon(),
             25..50 => self.write(),
             50..70 => (0..self.rng.below(8)).for_each(|_| self.serve()),
             70..90 => (0..self.rng.below(8)).for_each(|_| self.read()),
@@ -338,7 +338,7 @@ impl World {
             }
             _ => {
                 let times = self.rng.below(30);
-                (0..times).for_each(|_| self.ask_soon());
+                (0..times).for_each(|_| self.submit_soon());
             }
         }
     }
@@ -424,7 +424,7 @@ fn one_session_is_never_replaced() {
         assert!(world.server.used.len() <= 1, "seed {seed}");
         if world.pipeline.is_over() {
             ended += 1;
-            world.ask_next(10);
+            world.submit_next(10);
             assert!(!world.pipeline.has_unsent(), "it is refused at once");
         }
     }
@@ -435,7 +435,7 @@ fn one_session_is_never_replaced() {
 fn many_requests_share_a_message_and_the_window_is_kept() {
     let mut world = World::new(1);
     world.pipeline.connected(at(0));
-    (0..3_000).for_each(|_| world.ask_next(60_000));
+    (0..3_000).for_each(|_| world.submit_next(60_000));
     // The session, then as many as a stream on trial gets.
     world.write();
     assert_eq!(world.up.len(), 1);
@@ -454,7 +454,7 @@ fn many_requests_share_a_message_and_the_window_is_kept() {
 fn a_silent_server_is_doubted_and_a_lively_one_is_not() {
     let mut world = World::new(1);
     world.pipeline.connected(at(0));
-    world.ask_next(60_000);
+    world.submit_next(60_000);
     world.settle();
     assert_eq!(
         world.pipeline.wake_at().map(|wake| wake > at(2_000)),
@@ -462,7 +462,7 @@ fn a_silent_server_is_doubted_and_a_lively_one_is_not() {
         "nothing is waited for"
     );
     world.pass(1_000);
-    world.ask_next(60_000);
+    world.submit_next(60_000);
     world.write();
     let doubted = world.pipeline.wake_at().expect("a time");
     assert_eq!(doubted, at(world.millis).after(ANSWER_TIMEOUT_MIN));
@@ -474,7 +474,7 @@ fn a_silent_server_is_doubted_and_a_lively_one_is_not() {
 fn an_idle_session_is_kept_alive_and_closed() {
     let mut world = World::new(1);
     world.pipeline.connected(at(0));
-    world.ask_next(1_000);
+    world.submit_next(1_000);
     world.settle();
     let session = world.session().expect("a session");
     let done = |world: &World| {
@@ -502,7 +502,7 @@ fn an_idle_session_is_kept_alive_and_closed() {
 fn the_end_of_a_session_that_finds_no_room_comes_again() {
     let mut world = World::new(1);
     world.pipeline.connected(at(0));
-    world.ask_next(1_000);
+    world.submit_next(1_000);
     world.settle();
     let session = world.session().expect("a session");
     let closing = world.pipeline.close(at(world.millis), Reply::Nobody);
@@ -527,9 +527,9 @@ fn the_end_of_a_session_that_finds_no_room_comes_again() {
 fn what_is_refused_for_good_uses_its_serial_up() {
     let mut world = World::new(1);
     world.pipeline.connected(at(0));
-    world.ask(Vec::new(), 60_000);
+    world.submit(Vec::new(), 60_000);
     world.asked.pop().map(|asked| asked.answer);
-    world.ask_next(60_000);
+    world.submit_next(60_000);
     world.settle();
     assert_eq!(check(&mut world), (1, 0, 0));
 }
@@ -539,9 +539,9 @@ fn a_right_that_was_taken_away_since_proves_nothing() {
     for denied in [Denied::Appending, Denied::Everything] {
         let mut world = World::new(1);
         world.pipeline.connected(at(0));
-        world.ask_next(60_000);
+        world.submit_next(60_000);
         world.settle();
-        (0..3).for_each(|_| world.ask_next(60_000));
+        (0..3).for_each(|_| world.submit_next(60_000));
         world.write();
         // The first is done; the answers are lost.
         world.serve();
@@ -558,9 +558,9 @@ fn a_right_that_was_taken_away_since_proves_nothing() {
 fn what_was_sent_before_its_client_was_turned_away_says_why_it_is_unknown() {
     let mut world = World::new(1);
     world.pipeline.connected(at(0));
-    world.ask_next(60_000);
+    world.submit_next(60_000);
     world.settle();
-    world.ask_next(1_000);
+    world.submit_next(1_000);
     world.write();
     world.cut(false);
     let refusal = Error::Refused {
@@ -583,10 +583,10 @@ fn what_was_denied_each_time_that_it_was_sent_was_not_done() {
     for denied in [Denied::Appending, Denied::Everything] {
         let mut world = World::new(1);
         world.pipeline.connected(at(0));
-        world.ask_next(60_000);
+        world.submit_next(60_000);
         world.settle();
         world.server.denied = denied;
-        (0..20).for_each(|_| world.ask_next(60_000));
+        (0..20).for_each(|_| world.submit_next(60_000));
         world.settle();
         assert_eq!(check(&mut world), (1, 20, 0));
     }
@@ -596,9 +596,9 @@ fn what_was_denied_each_time_that_it_was_sent_was_not_done() {
 fn a_leader_that_lacks_what_was_answered_is_left() {
     let mut world = World::new(1);
     world.pipeline.connected(at(0));
-    (0..3).for_each(|_| world.ask_next(60_000));
+    (0..3).for_each(|_| world.submit_next(60_000));
     world.settle();
-    world.ask_next(60_000);
+    world.submit_next(60_000);
     world.write();
     let request = world.up.pop_front().expect("a request");
     let answer = v1::Answer {

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use crate::servers::{SOON, Servers};
 
 fn client(servers: &Servers) -> Client {
-    let config = Config::default().within(SOON);
+    let config = Config::default().timeout(SOON);
     Client::new(&servers.list(), &config).expect("a client")
 }
 
@@ -131,7 +131,7 @@ async fn what_is_too_large_is_refused_and_harms_nothing() {
 
 #[tokio::test]
 async fn nobody_there_is_unavailable_in_time() {
-    let config = Config::default().within(Duration::from_millis(300));
+    let config = Config::default().timeout(Duration::from_millis(300));
     let client = Client::new("127.0.0.1:1", &config).expect("a client");
     let asked = clock::boot();
     let answer = client.append("x").await;
@@ -150,7 +150,7 @@ async fn one_server_leads_to_the_others() {
     all.append("one").await.expect("appended");
     // A client that was told of one server only, whichever it is.
     for number in 1..=3 {
-        let config = Config::default().within(SOON);
+        let config = Config::default().timeout(SOON);
         let one = Client::new(servers.address(number), &config).expect("a client");
         one.append("more").await.expect("appended");
         let ids: Vec<_> = one.status().await.iter().map(|it| it.id).collect();
@@ -164,20 +164,20 @@ async fn servers_say_how_they_are_and_hand_over() {
     let client = client(&servers);
     client.append("one").await.expect("appended");
     let leader = client.leader_status().await.expect("a leader");
-    let heir = leader.id % 3 + 1;
+    let target = leader.id % 3 + 1;
     // A machine that stands still changes the leader too, but not each time.
     let mut tries = 0;
     loop {
         tries += 1;
-        let moved = client.transfer(Some(heir)).await;
+        let moved = client.transfer(Some(target)).await;
         client.append("two").await.expect("appended");
         let leader = client.leader_status().await.expect("a leader");
-        if moved.is_ok() && leader.id == heir {
+        if moved.is_ok() && leader.id == target {
             break;
         }
-        assert!(tries < 4, "{moved:?}; {} leads and not {heir}", leader.id);
+        assert!(tries < 4, "{moved:?}; {} leads and not {target}", leader.id);
     }
-    let other = heir % 3 + 1;
+    let other = target % 3 + 1;
     servers.stop(other).await;
     let status = client.status().await;
     let reached: Vec<_> = status.iter().map(|it| (it.id, it.status.is_ok())).collect();
@@ -207,7 +207,7 @@ async fn a_session_outlives_idleness_and_a_new_one_follows_an_old() {
     let watcher = client(&servers);
     // Long enough for a busy machine to give the keep-alives in time.
     let ttl = Duration::from_secs(4);
-    let config = Config::default().within(SOON).ttl(ttl);
+    let config = Config::default().timeout(SOON).ttl(ttl);
     let client = Client::new(&servers.list(), &config).expect("a client");
     let first = client.append("one").await.expect("appended");
     let sessions = |it: &tenure_api::v1::StatusResponse| it.sessions;
@@ -279,7 +279,7 @@ async fn a_silent_server_does_not_keep_the_others_from_being_asked() {
     let (tell, mut came) = unbounded_channel();
     let silent = door("silent", false, &tell);
     let busy = door("busy", true, &tell);
-    let config = Config::default().within(SOON);
+    let config = Config::default().timeout(SOON);
     let client = Client::new(&format!("{silent},{busy}"), &config).expect("a client");
     let asking = tokio::spawn(async move { client.append("x").await });
     // Until the silent one is asked a second time.

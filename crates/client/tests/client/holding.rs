@@ -110,7 +110,7 @@ impl Holder {
     }
 
     /// Asks how many leaderships are valid, and until when the last one is.
-    async fn ask(&mut self) -> (usize, u64) {
+    async fn query(&mut self) -> (usize, u64) {
         writeln!(self.orders, "how").expect("it listens");
         let said = self.hear("valid:").await;
         let (valid, until) = said.split_once(' ').expect("two numbers");
@@ -216,12 +216,12 @@ async fn many_are_held_by_one_session_and_taken_over_when_their_holder_is_killed
     let leader = client.leader_status().await.expect("a leader").id;
     servers.stop(leader).await;
     tokio::time::sleep(LEASE).await;
-    assert_eq!(holder.ask().await.0, MANY, "all are held still");
+    assert_eq!(holder.query().await.0, MANY, "all are held still");
     servers.run(leader);
 
     let ours = store(&servers.list(), true);
     let rivals = behind(&ours).await;
-    let (valid, until) = holder.ask().await;
+    let (valid, until) = holder.query().await;
     assert_eq!(valid, MANY);
     let term = client.leader_status().await.expect("a leader").term;
     holder.signal("-KILL");
@@ -257,7 +257,7 @@ async fn a_holder_that_was_stopped_knows_it_before_anybody_else_leads() {
     let taken = timeout(LEASE + SOON, succeed(rivals)).await;
     let (first, _, held) = taken.expect("in time");
     holder.signal("-CONT");
-    let (valid, until) = holder.ask().await;
+    let (valid, until) = holder.query().await;
     assert_eq!(valid, 0, "it believes in nothing when it wakes");
     assert!(first.as_nanos() >= until, "not before the holder's end");
     assert!(held.iter().all(|(_, leadership)| leadership.is_valid()));

@@ -217,18 +217,18 @@ impl Stage {
             self.name_id(index);
             match output {
                 None => return,
-                Some(Output::Read { call, key, .. }) => self.ask(index, call, Op::Read(key)),
-                Some(Output::List { call, prefix, .. }) => self.ask(index, call, Op::List(prefix)),
+                Some(Output::Read { call, key, .. }) => self.call(index, call, Op::Read(key)),
+                Some(Output::List { call, prefix, .. }) => self.call(index, call, Op::List(prefix)),
                 Some(Output::Page {
                     call,
                     prefix,
                     after,
                     ..
-                }) => self.ask(index, call, Op::Page(prefix, after)),
-                Some(Output::Write { call, write, .. }) => self.ask(index, call, Op::Write(write)),
+                }) => self.call(index, call, Op::Page(prefix, after)),
+                Some(Output::Write { call, write, .. }) => self.call(index, call, Op::Write(write)),
                 Some(Output::Delete {
                     call, key, version, ..
-                }) => self.ask(index, call, Op::Delete(key, version)),
+                }) => self.call(index, call, Op::Delete(key, version)),
                 Some(Output::Deploy(order)) => self.begin(index, order),
                 Some(Output::Undeploy { run }) => {
                     if self.actors[index].stubborn {
@@ -296,7 +296,7 @@ impl Stage {
         }
     }
 
-    fn ask(&mut self, index: usize, call: Call, op: Op) {
+    fn call(&mut self, index: usize, call: Call, op: Op) {
         let write = matches!(op, Op::Write(_));
         let keys = Keys::of(self.actors[index].config.group.clone());
         let of_view = matches!(&op, Op::Write(write) if write.key == keys.view());

@@ -135,27 +135,27 @@ impl Stage {
         self.actors[index].inbox.push_back(Input::Command(command));
     }
 
-    fn ask_for(&mut self, index: usize, request: Request) {
+    fn request(&mut self, index: usize, request: Request) {
         self.tickets += 1;
         let ticket = self.tickets;
-        self.tell(index, Command::Ask { ticket, request });
+        self.tell(index, Command::Request { ticket, request });
     }
 
     fn act(&mut self, name: &str, index: usize, args: &mut Args<'_>) -> Outcome<()> {
         match name {
             "deploy" => {
                 let request = self.deployment(index, args)?;
-                self.ask_for(index, request);
+                self.request(index, request);
             }
-            "undeploy" => self.ask_for(index, Request::Undeploy(Name::new(args.word()?)?)),
+            "undeploy" => self.request(index, Request::Undeploy(Name::new(args.word()?)?)),
             "move" => {
                 let workload = Name::new(args.word()?)?;
                 let to = self.id_of(args.word()?)?;
-                self.ask_for(index, Request::Move(workload, to));
+                self.request(index, Request::Move(workload, to));
             }
             "drain" => {
                 let id = self.id_of(args.word()?)?;
-                self.ask_for(index, Request::Drain(id));
+                self.request(index, Request::Drain(id));
             }
             "leave" => self.tell(index, Command::Leave),
             "handover" => self.tell(index, Command::Drain),

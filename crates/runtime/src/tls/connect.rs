@@ -70,8 +70,8 @@ impl ClientTls {
                 let judge = move |made: &(_, Arc<_>), shown: &_, as_of| {
                     verify_server_certificate(&*made.1, shown, &host, as_of)
                 };
-                let ask = again((&self.made, &self.judging), made, is, judge);
-                let line = MaybeTlsStream::secured(stream, ask);
+                let recheck = again((&self.made, &self.judging), made, is, judge);
+                let line = MaybeTlsStream::secured(stream, recheck);
                 Ok(ClientStream::new(line, Arc::clone(&self.files)))
             }
             Err(error) => {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-use super::secured::{Ask, Secured};
+use super::secured::{Recheck, Secured};
 
 /// A connection, with TLS or without.
 #[derive(Debug)]
@@ -20,9 +20,9 @@ pub enum MaybeTlsStream {
 }
 
 impl MaybeTlsStream {
-    /// With TLS; `ask` has the other side judged again when files change.
-    pub fn secured(stream: TlsStream<TcpStream>, ask: Ask) -> Self {
-        Self::Tls(Box::new(Secured::new(stream, ask)))
+    /// With TLS; `recheck` has the other side judged again when files change.
+    pub fn secured(stream: TlsStream<TcpStream>, recheck: Recheck) -> Self {
+        Self::Tls(Box::new(Secured::new(stream, recheck)))
     }
 }
 

@@ -40,5 +40,5 @@ pub use issued::Issued;
 pub use maybe_tls_stream::MaybeTlsStream;
 pub use reloaded::{FilesError, Reloaded, read_in_time};
 pub use revocation::RevocationLists;
-pub use secured::{Ask, Judge, Judging, Secured, again};
+pub use secured::{Judge, Judging, Recheck, Secured, again};
 pub use tls_error::{Mismatch, date, describe_certificate_error, explain_tls_error, is_refusal};

@@ -62,7 +62,7 @@ impl<T, F> Judge<T> for F where
 }
 
 /// Has a chain judged if the files have changed since the last time.
-pub type Ask = Box<dyn FnMut(&Chain, &Arc<Verdict>) + Send + Sync>;
+pub type Recheck = Box<dyn FnMut(&Chain, &Arc<Verdict>) + Send + Sync>;
 
 /// What came of judging a chain again.
 #[derive(Default)]
@@ -80,7 +80,7 @@ pub fn again<T: Clone + Send + Sync + 'static>(
     mut seen: T,
     same: fn(&T, &T) -> bool,
     judge: impl Judge<T>,
-) -> Ask {
+) -> Recheck {
     let (files, judging, judge) = (files.clone(), judging.clone(), Arc::new(judge));
     let as_of = UnixTime::now();
     Box::new(move |shown, verdict| {
@@ -175,18 +175,18 @@ impl Drop for Ends<'_> {
 /// A connection with TLS.
 pub struct Secured {
     stream: TlsStream<TcpStream>,
-    ask: Ask,
+    recheck: Recheck,
     looked: Instant,
     verdict: Arc<Verdict>,
     ended: bool,
 }
 
 impl Secured {
-    /// Has the other side judged again by `ask`.
-    pub fn new(stream: TlsStream<TcpStream>, ask: Ask) -> Self {
+    /// Has the other side judged again by `recheck`.
+    pub fn new(stream: TlsStream<TcpStream>, recheck: Recheck) -> Self {
         Self {
             stream,
-            ask,
+            recheck,
             looked: clock::boot(),
             verdict: Arc::default(),
             ended: false,
@@ -199,7 +199,7 @@ impl Secured {
         if !self.ended && now.since(self.looked) >= LOOK_EVERY {
             self.looked = now;
             if let Some(shown) = self.stream.get_ref().1.peer_certificates() {
-                (self.ask)(shown, &self.verdict);
+                (self.recheck)(shown, &self.verdict);
             }
         }
         match self.verdict.distrusted.get() {
@@ -277,14 +277,14 @@ mod tests {
     }
 
     /// A connection that was made when the file had the first authority.
-    struct Up(Ask, Vec<CertificateDer<'static>>, Arc<Verdict>);
+    struct Up(Recheck, Vec<CertificateDer<'static>>, Arc<Verdict>);
 
     impl Up {
         fn new(files: &Reloaded<Verifier>, shown: Vec<CertificateDer<'static>>) -> Self {
             let judge = |made: &Verifier, shown: &Chain, as_of| judge(&**made, shown, as_of);
             let judging = Judging::default();
-            let ask = again((files, &judging), files.current(), Arc::ptr_eq, judge);
-            Self(ask, shown, Arc::default())
+            let recheck = again((files, &judging), files.current(), Arc::ptr_eq, judge);
+            Self(recheck, shown, Arc::default())
         }
 
         fn ends(&mut self) -> Option<Error> {

@@ -232,11 +232,11 @@ async fn machine(inbox: Arc<Inbox>) {
         }
         for event in events.drain(..) {
             match event {
-                Event::ClientRequest(ask, _, reply) => {
+                Event::ClientRequest(request, _, reply) => {
                     token += 1;
                     replies.insert(token, reply);
                     now.boot = now.boot.after(Duration::from_millis(1));
-                    node.handle(now, Input::ClientRequest { token, ask });
+                    node.handle(now, Input::ClientRequest { token, request });
                 }
                 Event::Inspection(inspect) => inspect(Some(&node)),
                 Event::Snapshot(teller) => drop(teller.send(node.commit())),

@@ -22,8 +22,9 @@ use tenure_alpo::ServerId;
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
 use tenure_runtime::tls::{
-    Ask, CertificateAndKey, FilesError, Judge, Judging, MaybeTlsStream, Reloaded, RevocationLists,
-    again, client, connect, explain_tls_error, revocation, roots, verify_server_certificate,
+    CertificateAndKey, FilesError, Judge, Judging, MaybeTlsStream, Recheck, Reloaded,
+    RevocationLists, again, client, connect, explain_tls_error, revocation, roots,
+    verify_server_certificate,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -235,7 +236,7 @@ impl Tls {
 
     /// Has a connection that was made with these files judged again by those
     /// that replace them.
-    fn again(&self, made: TlsConfigs, judge: impl Judge<TlsConfigs>) -> Ask {
+    fn again(&self, made: TlsConfigs, judge: impl Judge<TlsConfigs>) -> Recheck {
         again((&self.made, &self.judging), made, TlsConfigs::is, judge)
     }
 }

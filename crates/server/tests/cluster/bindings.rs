@@ -251,7 +251,7 @@ async fn an_election_held_by_a_session_is_taken_when_that_ends_and_not_before() 
     assert!(holder.swap(bound).await.swapped);
 
     // A candidate that judges by the log's time, whose lease is long over.
-    let config = Config::default().within(PATIENCE);
+    let config = Config::default().timeout(PATIENCE);
     let client = Client::new(&servers.configs[&1].listen, &config).expect("a client");
     let store: Arc<dyn tenure::store::Store> = Arc::new(Tenure::with(client));
     let rival = Election::builder(store, "payroll").lease(Duration::from_secs(2));

@@ -205,7 +205,7 @@ type Cluster = v1::cluster_client::ClusterClient<tonic::transport::Channel>;
 async fn until_done(
     servers: &Servers,
     new: u64,
-    ask: impl AsyncFn(Cluster) -> Result<(), tonic::Status>,
+    call: impl AsyncFn(Cluster) -> Result<(), tonic::Status>,
 ) {
     loop {
         let old = servers
@@ -219,7 +219,7 @@ async fn until_done(
         if !servers.running.contains_key(&leader) {
             continue;
         }
-        match ask(servers.cluster(leader).await).await {
+        match call(servers.cluster(leader).await).await {
             Ok(()) => return,
             Err(status) => match cause(&status) {
                 v1::Cause::NotLeader | v1::Cause::Members => {

@@ -20,7 +20,7 @@ async fn write_many(servers: &Servers, prefix: &str, count: usize) {
         .values()
         .map(|it| it.listen.clone())
         .collect();
-    let config = Config::default().within(PATIENCE);
+    let config = Config::default().timeout(PATIENCE);
     let client = Client::new(&all.join(","), &config).expect("a client");
     let mut writes = JoinSet::new();
     for number in 0..count {

@@ -43,7 +43,7 @@ async fn open(servers: &Servers) -> u64 {
 }
 
 fn client(servers: &Servers) -> Client {
-    let config = Config::default().within(PATIENCE);
+    let config = Config::default().timeout(PATIENCE);
     Client::new(&servers.configs[&1].listen, &config).expect("a client")
 }
 

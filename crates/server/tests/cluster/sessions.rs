@@ -18,7 +18,7 @@ const TTL: Duration = Duration::from_secs(60);
 const SECRET: &[u8] = b"0123456789abcdef";
 
 /// A call over gRPC, by the token of this name.
-fn asked<T>(token: &str, message: T) -> tonic::Request<T> {
+fn with_token<T>(token: &str, message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     let header = format!("Bearer {token}").parse().expect("a header");
     request.metadata_mut().insert("authorization", header);
@@ -30,7 +30,7 @@ async fn owning(servers: &Servers, token: &str) {
     let mut cluster = servers.cluster(1).await;
     let risen = async {
         loop {
-            let status = cluster.status(asked(token, v1::StatusRequest::default()));
+            let status = cluster.status(with_token(token, v1::StatusRequest::default()));
             if status.await.expect("a status").into_inner().cluster_version >= 2 {
                 return;
             }
@@ -52,7 +52,7 @@ async fn open(
         ttl_millis: u64::try_from(TTL.as_millis()).expect("a short time"),
         secret: bytes(secret),
     };
-    let opened = sessions.open(asked(token, request)).await?;
+    let opened = sessions.open(with_token(token, request)).await?;
     Ok(opened.into_inner())
 }
 
@@ -80,7 +80,7 @@ async fn append(
         entries: vec![data.into()],
         numbered,
     };
-    let appended = log.append(asked(token, request)).await?;
+    let appended = log.append(with_token(token, request)).await?;
     Ok(appended.into_inner().numbers[0])
 }
 
@@ -90,7 +90,7 @@ async fn keep_alive(
     numbered: Option<v1::Numbered>,
 ) -> Result<(), Status> {
     let mut sessions = SessionsClient::new(servers.channel(1).await);
-    let request = asked(token, v1::KeepAliveRequest { numbered });
+    let request = with_token(token, v1::KeepAliveRequest { numbered });
     sessions.keep_alive(request).await.map(|_| ())
 }
 
@@ -100,7 +100,7 @@ async fn close(
     numbered: Option<v1::Numbered>,
 ) -> Result<(), Status> {
     let mut sessions = SessionsClient::new(servers.channel(1).await);
-    let request = asked(token, v1::CloseSessionRequest { numbered });
+    let request = with_token(token, v1::CloseSessionRequest { numbered });
     sessions.close(request).await.map(|_| ())
 }
 
@@ -259,7 +259,7 @@ async fn a_session_of_the_first_moment_of_a_cluster_has_an_owner() {
 
     let servers = Servers::found(3, 0);
     let listen = servers.configs.values().map(|it| it.listen.clone());
-    let config = tenure_client::Config::default().within(PATIENCE);
+    let config = tenure_client::Config::default().timeout(PATIENCE);
     let clients: Vec<_> = listen
         .map(|it| Client::new(&it, &config).expect("a client"))
         .collect();
@@ -375,7 +375,7 @@ async fn a_client_goes_on_under_its_session_after_its_leader_was_lost() {
     servers.leader().await;
     owning(&servers, "none").await;
     let listen = servers.configs[&1].listen.clone();
-    let config = tenure_client::Config::default().within(PATIENCE);
+    let config = tenure_client::Config::default().timeout(PATIENCE);
     let client = Client::new(&listen, &config).expect("a client");
     let session = client.session(TTL);
     session.keep_alive(PATIENCE).await.expect("it is opened");

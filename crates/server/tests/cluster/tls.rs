@@ -65,7 +65,7 @@ pub(crate) fn secured_with(
     (servers, client)
 }
 
-async fn ask(tls: &Tls, server: &Server) -> Result<(String, Vec<u8>), std::io::Error> {
+async fn request_health(tls: &Tls, server: &Server) -> Result<(String, Vec<u8>), std::io::Error> {
     let address = server.address().to_string();
     let stream = TcpStream::connect(&address).await?;
     let mut line = tls.connect(stream, &address).await?;
@@ -92,7 +92,7 @@ async fn a_cluster_with_certificates_takes_no_one_without() {
     let leader = servers.leader().await;
     let server = &servers.running[&leader];
     let known = Tls::open(client).expect("files");
-    let (answer, _) = ask(&known, server).await.expect("let in");
+    let (answer, _) = request_health(&known, server).await.expect("let in");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 
     let other = self::authority();
@@ -101,7 +101,7 @@ async fn a_cluster_with_certificates_takes_no_one_without() {
         // It believes in the servers, so that it is they who refuse.
         std::fs::write(&files.authority, authority.pem()).expect("written");
         let stranger = Tls::open(files).expect("files");
-        let refused = ask(&stranger, server).await;
+        let refused = request_health(&stranger, server).await;
         assert!(refused.is_err(), "{name}: {refused:?}");
     }
     // And one that does not speak TLS at all, on either port.
@@ -126,11 +126,15 @@ async fn a_certificate_that_is_renewed_is_in_use_without_a_restart() {
     let (servers, client) = secured(1, &authority);
     servers.leader().await;
     let known = Tls::open(client).expect("files");
-    let (_, before) = ask(&known, &servers.running[&1]).await.expect("let in");
+    let (_, before) = request_health(&known, &servers.running[&1])
+        .await
+        .expect("let in");
     write(&servers.dir.path().join("tls1"), &authority, false);
     let renewed = async {
         loop {
-            let (_, now) = ask(&known, &servers.running[&1]).await.expect("let in");
+            let (_, now) = request_health(&known, &servers.running[&1])
+                .await
+                .expect("let in");
             if now != before {
                 return;
             }
@@ -143,7 +147,7 @@ async fn a_certificate_that_is_renewed_is_in_use_without_a_restart() {
     // A file that makes no sense leaves the last good one in use.
     std::fs::write(servers.dir.path().join("tls1/cert.pem"), "nonsense").expect("written");
     tokio::time::sleep(Duration::from_millis(1_100)).await;
-    ask(&known, &servers.running[&1])
+    request_health(&known, &servers.running[&1])
         .await
         .expect("still let in");
 }
@@ -182,7 +186,7 @@ pub(crate) fn client(servers: &Servers, authority: &Path, own: Option<&TlsFiles>
         }),
         revoked: None,
     };
-    let config = Config::default().within(PATIENCE).tls(files);
+    let config = Config::default().timeout(PATIENCE).tls(files);
     Client::new(&listen.join(","), &config).expect("a client")
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn write(file: &Path, tokens: &[(&str, &str)]) {
 
 pub(crate) fn client(servers: &Servers, token: Option<Token>) -> Client {
     let listen: Vec<&str> = servers.configs.values().map(|it| &*it.listen).collect();
-    let mut config = Config::default().within(PATIENCE);
+    let mut config = Config::default().timeout(PATIENCE);
     config.token = token;
     Client::new(&listen.join(","), &config).expect("a client")
 }
@@ -459,7 +459,7 @@ async fn who_may_not_campaign_any_more_holds_no_election_by_its_session() {
     };
     let listen: Vec<&str> = servers.configs.values().map(|it| &*it.listen).collect();
     let config = Config::default().token(Token::Text("pay".into()));
-    let config = config.within(PATIENCE).hold_by_session(true);
+    let config = config.timeout(PATIENCE).hold_by_session(true);
     let by_session = Client::new(&listen.join(","), &config).expect("a client");
     let stand = |store, name: &str| {
         let election = Election::builder(store, "payroll").name(name);

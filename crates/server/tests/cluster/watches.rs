@@ -170,7 +170,7 @@ async fn a_watch_of_what_is_kept_no_more_is_told_so() {
 async fn a_watch_does_not_go_on_in_a_cluster_made_from_a_backup() {
     let mut servers = Servers::found(1, 0);
     put(&servers, "a/kept").await;
-    let config = Config::default().within(PATIENCE);
+    let config = Config::default().timeout(PATIENCE);
     let client = Client::new(&servers.configs[&1].listen, &config).expect("a client");
     let mut copy = Vec::new();
     let mut parts = client.backup().await.expect("a backup");

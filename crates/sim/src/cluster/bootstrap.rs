@@ -93,8 +93,8 @@ impl World {
     }
 
     /// On the connection of the server that asked.
-    fn say_hello(&mut self, from: usize, to: usize, hello: Hello, asks: bool) {
-        let (a, b) = if asks { (from, to) } else { (to, from) };
+    fn say_hello(&mut self, from: usize, to: usize, hello: Hello, is_request: bool) {
+        let (a, b) = if is_request { (from, to) } else { (to, from) };
         let lost = self.network.unruly && self.rng.below(1_000) < self.swarm.loss;
         if self.network.is_cut(a, b) || lost {
             return;
@@ -105,7 +105,7 @@ impl World {
             from,
             to,
             hello,
-            asks,
+            is_request,
         };
         self.after(delay, event);
     }
@@ -126,11 +126,17 @@ impl World {
         })
     }
 
-    pub(super) fn hear(&mut self, from: usize, to: usize, hello: &Hello, asks: bool) -> Verdict {
+    pub(super) fn hear(
+        &mut self,
+        from: usize,
+        to: usize,
+        hello: &Hello,
+        is_request: bool,
+    ) -> Verdict {
         if self.hosts[to].paused_until > self.now {
             return Ok(());
         }
-        if asks && let Some(answer) = self.hello_of(to) {
+        if is_request && let Some(answer) = self.hello_of(to) {
             self.say_hello(to, from, answer, false);
         }
         let host = &mut self.hosts[to];

@@ -24,7 +24,7 @@ use tenure_core::time::Drift;
 /// What a client waits for.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
-    pub(super) ask: ClientRequest,
+    pub(super) request: ClientRequest,
     /// When it was first asked, in true time.
     pub(super) since: u64,
     /// How many entries were committed then.
@@ -183,7 +183,7 @@ impl Client {
         let serials = self
             .pending
             .values()
-            .filter_map(|pending| match &pending.ask {
+            .filter_map(|pending| match &pending.request {
                 ClientRequest::Command(command, _) => Some(command.serial),
                 _ => None,
             });
@@ -191,7 +191,7 @@ impl Client {
     }
 
     /// Turns a wish into a request.
-    pub(super) fn request(
+    pub(super) fn numbered(
         &mut self,
         client_operation: ClientOperation,
         session: SessionId,
@@ -218,8 +218,8 @@ impl Client {
     }
 
     /// Learns from an answer what a register holds.
-    pub(super) fn learn(&mut self, ask: &ClientRequest, outcome: &Outcome) {
-        let ClientRequest::Command(command, _) = ask else {
+    pub(super) fn learn(&mut self, request: &ClientRequest, outcome: &Outcome) {
+        let ClientRequest::Command(command, _) = request else {
             return;
         };
         match (&command.operation, outcome) {
@@ -239,7 +239,7 @@ impl Client {
 
     /// Whether it has asked for the end of its session.
     pub(super) fn is_closing(&self) -> bool {
-        let close = |pending: &Pending| matches!(&pending.ask, ClientRequest::Command(command, _) if command.operation == Operation::Close);
+        let close = |pending: &Pending| matches!(&pending.request, ClientRequest::Command(command, _) if command.operation == Operation::Close);
         self.pending.values().any(close)
     }
 

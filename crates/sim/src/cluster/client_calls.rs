@@ -56,8 +56,8 @@ impl World {
             return;
         };
         let client_operation = own.client_operation();
-        let ask = own.request(client_operation, session);
-        self.begin(client, ask);
+        let request = own.numbered(client_operation, session);
+        self.begin(client, request);
     }
 
     /// Whether the client says nothing, now or from now on. It is silent for
@@ -79,11 +79,11 @@ impl World {
         falls
     }
 
-    fn begin(&mut self, client: usize, ask: ClientRequest) {
-        if let ClientRequest::Command(command, _) = &ask {
+    fn begin(&mut self, client: usize, request: ClientRequest) {
+        if let ClientRequest::Command(command, _) = &request {
             self.session_leases.sends(client, command);
         }
-        let operation = self.calls.invoke(self.now, client, &ask);
+        let operation = self.calls.invoke(self.now, client, &request);
         let servers = self.swarm.servers as u64;
         let own = &mut self.clients[client];
         // Clients do not all believe in the same leader.
@@ -91,37 +91,44 @@ impl World {
             own.target = own.rng.below(servers) as usize;
         }
         own.next_request += 1;
-        let request = own.next_request;
+        let number = own.next_request;
         let pending = Pending {
-            ask,
+            request,
             since: self.now,
             known: self.committed.len(),
             tries: 0,
             operation,
         };
-        own.pending.insert(request, pending);
-        self.ask(client, request);
+        own.pending.insert(number, pending);
+        self.send_request(client, number);
     }
 
     /// Sends a request to the server that the client takes for the leader.
-    fn ask(&mut self, client: usize, request: u64) {
+    fn send_request(&mut self, client: usize, number: u64) {
         let server = self.clients[client].target;
-        let Some(pending) = self.clients[client].pending.get_mut(&request) else {
+        let Some(pending) = self.clients[client].pending.get_mut(&number) else {
             return;
         };
         pending.tries += 1;
         if pending.tries > 1 {
             self.stats.retries += 1;
         }
-        let ask = pending.ask.clone();
+        let request = pending.request.clone();
         self.next_token += 1;
         let token = self.next_token;
-        self.tokens.insert(token, (client, request));
+        self.tokens.insert(token, (client, number));
         let lost = self.network.unruly && self.rng.below(1_000) < self.swarm.loss;
         if !lost {
             // One connection: what is asked first arrives first.
             let delay = self.swarm.latency;
-            self.after(delay, Event::ClientRequest { server, token, ask });
+            self.after(
+                delay,
+                Event::ClientRequest {
+                    server,
+                    token,
+                    request,
+                },
+            );
         }
     }
 
@@ -135,14 +142,14 @@ impl World {
         if own.pending.values().any(late) && now > own.turned + answer_timeout {
             own.turned = now;
             own.turn(self.swarm.servers);
-            self.ask_all(client);
+            self.send_all_requests(client);
         }
     }
 
-    fn ask_all(&mut self, client: usize) {
+    fn send_all_requests(&mut self, client: usize) {
         let requests: Vec<_> = self.clients[client].pending.keys().copied().collect();
-        for request in requests {
-            self.ask(client, request);
+        for number in requests {
+            self.send_request(client, number);
         }
     }
 
@@ -150,43 +157,43 @@ impl World {
         if let Some(verdict) = self.others_answered(token, &answer) {
             return verdict;
         }
-        let Some((client, request)) = self.tokens.remove(&token) else {
+        let Some((client, number)) = self.tokens.remove(&token) else {
             return Ok(());
         };
         if self.network.unruly && self.rng.below(1_000) < self.swarm.loss {
             return Ok(());
         }
-        let Some(pending) = self.clients[client].pending.get(&request).cloned() else {
+        let Some(pending) = self.clients[client].pending.get(&number).cloned() else {
             return Ok(());
         };
         if self.trace.is_on() {
-            let what = format!("{:?}: {answer:?}", pending.ask);
+            let what = format!("{:?}: {answer:?}", pending.request);
             self.trace
                 .note(self.now, &format!("client {client}"), None, &what);
         }
         match answer {
-            Answer::Done(outcome) => self.done(client, request, &pending, &outcome),
+            Answer::Done(outcome) => self.done(client, number, &pending, &outcome),
             Answer::Read(found) => {
                 self.stats.answers += 1;
                 self.calls.read(self.now, pending.operation, &found);
-                if let ClientRequest::Read(query) = &pending.ask {
+                if let ClientRequest::Read(query) = &pending.request {
                     self.stats.read += 1;
                     self.judge_read(pending.known, query, &found)?;
                 }
                 if let (
                     ClientRequest::Read(query),
                     tenure_alpo::QueryResult::Register(register, ..),
-                ) = (&pending.ask, &found)
+                ) = (&pending.request, &found)
                     && let Query::Register(key) = query
                 {
                     let version = register.as_ref().map(|r| r.version.clone());
                     self.clients[client].seen.insert(key.clone(), version);
                 }
-                self.clients[client].pending.remove(&request);
+                self.clients[client].pending.remove(&number);
                 Ok(())
             }
             Answer::Refused(Refusal::NotLeader { leader }) => {
-                self.redirect(client, request, leader);
+                self.redirect(client, number, leader);
                 Ok(())
             }
             Answer::Refused(refusal @ (Refusal::NotOwner | Refusal::OtherContent)) => {
@@ -197,35 +204,35 @@ impl World {
         }
     }
 
-    fn redirect(&mut self, client: usize, request: u64, leader: Option<ServerId>) {
+    fn redirect(&mut self, client: usize, number: u64, leader: Option<ServerId>) {
         // Who knows no leader is asked no more until the request is late.
         let Some(leader) = leader else {
             return;
         };
         let target = leader.get() as usize - 1;
         if target == self.clients[client].target {
-            self.ask(client, request);
+            self.send_request(client, number);
         } else {
             self.clients[client].target = target;
-            self.ask_all(client);
+            self.send_all_requests(client);
         }
     }
 
     fn done(
         &mut self,
         client: usize,
-        request: u64,
+        number: u64,
         pending: &Pending,
         outcome: &Outcome,
     ) -> Verdict {
         self.stats.answers += 1;
         self.stats.slowest = self.stats.slowest.max(self.now - pending.since);
         self.calls
-            .done(self.now, pending.operation, &pending.ask, outcome)?;
+            .done(self.now, pending.operation, &pending.request, outcome)?;
         self.loss.given_out.note(outcome);
         let own = &mut self.clients[client];
         let until = own.believes_until(pending.since, self.swarm.session_ttl);
-        if let ClientRequest::Command(command, _) = &pending.ask {
+        if let ClientRequest::Command(command, _) = &pending.request {
             self.session_leases
                 .answered(client, command, outcome, until);
         }
@@ -242,21 +249,28 @@ impl World {
                 return Ok(());
             }
             Outcome::Conflict => own.seen.clear(),
-            _ => own.learn(&pending.ask, outcome),
+            _ => own.learn(&pending.request, outcome),
         }
-        own.pending.remove(&request);
+        own.pending.remove(&number);
         self.session_leases
             .check(self.now, &self.committed.reference)
     }
 
     /// An operator asks the leader for something.
-    pub(super) fn order(&mut self, ask: ClientRequest) {
+    pub(super) fn order(&mut self, request: ClientRequest) {
         let Some(server) = self.leader() else {
             return;
         };
         self.next_token += 1;
         let token = self.next_token;
-        self.after(MILLI, Event::ClientRequest { server, token, ask });
+        self.after(
+            MILLI,
+            Event::ClientRequest {
+                server,
+                token,
+                request,
+            },
+        );
     }
 
     /// Requests that wait longer than is right when all is well.
@@ -268,9 +282,9 @@ impl World {
                     let seconds = (self.now - pending.since) / SECOND;
                     let tries = pending.tries;
                     let number = client.number;
-                    let ask = &pending.ask;
+                    let request = &pending.request;
                     return Some(format!(
-                        "client {number} waits for {ask:?} since {seconds} s, asked {tries} times"
+                        "client {number} waits for {request:?} since {seconds} s, asked {tries} times"
                     ));
                 }
             }

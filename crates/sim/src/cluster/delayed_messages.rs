@@ -105,8 +105,11 @@ impl World {
         let due = self.delayed_messages.held.iter().map(|held| {
             let own = held.connection.0 == leader;
             // What is answered to another is of use when that one leads.
-            let asks = matches!(held.message.envelope.body, Body::Request { .. });
-            (held.number, if own { 80 } else { 20 * u64::from(asks) })
+            let is_request = matches!(held.message.envelope.body, Body::Request { .. });
+            (
+                held.number,
+                if own { 80 } else { 20 * u64::from(is_request) },
+            )
         });
         let due: Vec<_> = due.collect();
         for (number, share) in due {

@@ -40,7 +40,7 @@ pub(super) enum Event {
     ClientRequest {
         server: usize,
         token: u64,
-        ask: ClientRequest,
+        request: ClientRequest,
     },
     Answered {
         token: u64,
@@ -84,7 +84,7 @@ pub(super) enum Event {
         from: usize,
         to: usize,
         hello: Hello,
-        asks: bool,
+        is_request: bool,
     },
     Stumble {
         server: usize,

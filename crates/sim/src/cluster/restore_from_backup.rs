@@ -82,7 +82,7 @@ impl World {
 /// What is asked and not answered.
 struct BackupRequest {
     client: usize,
-    ask: ClientRequest,
+    request: ClientRequest,
     operation: usize,
 }
 
@@ -175,11 +175,11 @@ impl RestoredCluster {
                 outstanding: serial,
                 operation,
             };
-            let ask = ClientRequest::Command(command, OwnershipProof::NONE);
-            let number = self.calls.invoke(self.now, usize::MAX, &ask);
+            let request = ClientRequest::Command(command, OwnershipProof::NONE);
+            let number = self.calls.invoke(self.now, usize::MAX, &request);
             let outcome = Outcome::Swapped(held.version.clone());
             // It is a register's, so it is taken.
-            let _ = self.calls.done(self.now, number, &ask, &outcome);
+            let _ = self.calls.done(self.now, number, &request, &outcome);
         }
     }
 
@@ -221,18 +221,18 @@ impl RestoredCluster {
             self.step(lost, Machine::tick)?;
         }
         let client = self.rng.below(self.clients.len() as u64) as usize;
-        let ask = self.next_of(client);
+        let request = self.next_of(client);
         self.token += 1;
         let token = self.token;
-        let operation = self.calls.invoke(self.now, client, &ask);
+        let operation = self.calls.invoke(self.now, client, &request);
         let asked = BackupRequest {
             client,
-            ask: ask.clone(),
+            request: request.clone(),
             operation,
         };
         self.waiting.insert(token, asked);
         self.step(lost, |node, now| {
-            node.handle(now, Input::ClientRequest { token, ask });
+            node.handle(now, Input::ClientRequest { token, request });
         })?;
         self.still_counted_on()
     }
@@ -242,14 +242,14 @@ impl RestoredCluster {
         let ttl = self.swarm.session_ttl;
         let own = &mut self.clients[client];
         if let Some((_, pending)) = own.pending.pop_first() {
-            return pending.ask;
+            return pending.request;
         }
         match own.session {
             _ if own.reader => ClientRequest::Read(Query::Register(own.key())),
             None => ClientRequest::Open(own.opening(ttl)),
             Some(session) => {
                 let client_operation = own.client_operation();
-                own.request(client_operation, session)
+                own.numbered(client_operation, session)
             }
         }
     }
@@ -310,8 +310,8 @@ impl RestoredCluster {
                     let detail = format!("{outcome:?}, which the lost cluster had given out");
                     return broken(Check::Restored, detail);
                 }
-                let (ask, number) = (&asked.ask, asked.operation);
-                self.calls.done(self.now, number, ask, &outcome)?;
+                let (request, number) = (&asked.request, asked.operation);
+                self.calls.done(self.now, number, request, &outcome)?;
                 match &outcome {
                     Outcome::Opened(session) => {
                         own.session = Some(*session);
@@ -320,13 +320,13 @@ impl RestoredCluster {
                     Outcome::SessionExpired | Outcome::Closed => own.start_over(),
                     Outcome::Conflict => own.seen.clear(),
                     Outcome::Appended(number) => {
-                        if let ClientRequest::Command(command, _) = ask
+                        if let ClientRequest::Command(command, _) = request
                             && let Operation::Append(bytes) = &command.operation
                         {
                             self.appended.push((*number, bytes.clone()));
                         }
                     }
-                    outcome => own.learn(ask, outcome),
+                    outcome => own.learn(request, outcome),
                 }
             }
             Answer::Read(found) => {
@@ -335,7 +335,7 @@ impl RestoredCluster {
                 if let (
                     ClientRequest::Read(Query::Register(key)),
                     QueryResult::Register(held, ..),
-                ) = (&asked.ask, &found)
+                ) = (&asked.request, &found)
                 {
                     let version = held.as_ref().map(|held| held.version.clone());
                     own.seen.insert(key.clone(), version);

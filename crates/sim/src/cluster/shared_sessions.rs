@@ -57,14 +57,14 @@ impl World {
             outstanding: own.outstanding().min(serial),
             operation,
         };
-        let (ask, meddling) = if stranger {
-            let ask = ClientRequest::Command(command.clone(), OwnershipProof::NONE);
-            (ask, Intruder::Stranger(command))
+        let (request, meddling) = if stranger {
+            let request = ClientRequest::Command(command.clone(), OwnershipProof::NONE);
+            (request, Intruder::Stranger(command))
         } else {
             shared_sessions.copied.insert(session);
-            let ask = ClientRequest::Command(command, OwnershipProof::of_secret(own.secret()));
-            let number = self.calls.invoke(self.now, self.clients.len(), &ask);
-            (ask.clone(), Intruder::Copy(ask, number))
+            let request = ClientRequest::Command(command, OwnershipProof::of_secret(own.secret()));
+            let number = self.calls.invoke(self.now, self.clients.len(), &request);
+            (request.clone(), Intruder::Copy(request, number))
         };
         self.stats.meddled += 1;
         let server = self.clients[client].target;
@@ -72,7 +72,14 @@ impl World {
         let token = self.next_token;
         self.shared_sessions.asked.insert(token, meddling);
         let delay = self.swarm.latency;
-        self.after(delay, Event::ClientRequest { server, token, ask });
+        self.after(
+            delay,
+            Event::ClientRequest {
+                server,
+                token,
+                request,
+            },
+        );
     }
 
     /// Somebody else was answered, if it was somebody else who asked.
@@ -91,8 +98,8 @@ impl World {
                 Check::Owned,
                 format!("{command:?} of somebody who did not prove anything: {outcome:?}"),
             ),
-            (Intruder::Copy(ask, number), outcome) => {
-                self.calls.done(self.now, number, &ask, outcome)
+            (Intruder::Copy(request, number), outcome) => {
+                self.calls.done(self.now, number, &request, outcome)
             }
         })
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tenure_alpo::{
-    Body, ClusterId, Input, LogId, Membership, Node, ServerId, State, Status, invariants,
+    Body, ClientRequest, ClusterId, Input, LogId, Membership, Node, ServerId, State, Status,
+    invariants,
 };
 use tenure_core::Machine;
 use tenure_core::rng::Rng;
@@ -268,26 +269,18 @@ impl World {
                 storage,
             } => self.closed(server, epoch, Input::Closed(peer, storage)),
             Event::Restart { server } => self.start(server),
-            Event::ClientRequest { server, token, ask } => {
-                let again = || Event::ClientRequest {
-                    server,
-                    token,
-                    ask: ask.clone(),
-                };
-                if let Some(event) = self.postponed(server, again) {
-                    return self.put_off(server, event);
-                }
-                self.step(server, |node, now| {
-                    node.handle(now, Input::ClientRequest { token, ask });
-                })
-            }
+            Event::ClientRequest {
+                server,
+                token,
+                request,
+            } => self.deliver_request(server, token, request),
             Event::Answered { token, answer } => self.answered(token, answer),
             Event::Hello {
                 from,
                 to,
                 hello,
-                asks,
-            } => self.hear(from, to, &hello, asks),
+                is_request,
+            } => self.hear(from, to, &hello, is_request),
             Event::Fault => self.fault(),
             Event::Cloned { server } => self.cloned(server),
             Event::Lost => self.lost(),
@@ -303,6 +296,20 @@ impl World {
                 Ok(())
             }
         }
+    }
+
+    fn deliver_request(&mut self, server: usize, token: u64, request: ClientRequest) -> Verdict {
+        let again = || Event::ClientRequest {
+            server,
+            token,
+            request: request.clone(),
+        };
+        if let Some(event) = self.postponed(server, again) {
+            return self.put_off(server, event);
+        }
+        self.step(server, |node, now| {
+            node.handle(now, Input::ClientRequest { token, request });
+        })
     }
 
     fn deliver(&mut self, server: usize, message: InFlightMessage) -> Verdict {

@@ -156,7 +156,7 @@ impl World {
                 });
                 match (others, id) {
                     (Some(other), Some(id)) => {
-                        self.ask(other, Request::Drain(id));
+                        self.request(other, Request::Drain(id));
                     }
                     _ => self.command(victim, Command::Drain),
                 }

@@ -107,12 +107,12 @@ impl Scenario {
     /// Asks agent `p` to deploy that on itself.
     pub fn deploy_spec(&mut self, p: usize, spec: Spec) {
         let id = self.id(p);
-        self.world.ask(p, Request::Deploy(spec, Some(id)));
+        self.world.request(p, Request::Deploy(spec, Some(id)));
     }
 
     /// Asks agent `p` for something.
-    pub fn ask(&mut self, p: usize, request: Request) {
-        self.world.ask(p, request);
+    pub fn request(&mut self, p: usize, request: Request) {
+        self.world.request(p, request);
     }
 
     /// Tells agent `p` something.

@@ -28,7 +28,7 @@ impl World {
             return;
         }
         if let Some(request) = self.draw_request(p) {
-            self.ask(p, request);
+            self.request(p, request);
             if self.swarm.naps > 0 && self.rng.chance(self.swarm.naps) {
                 // While the view is being written.
                 let at = self.now + self.rng.between(0, 8 * self.swarm.net.1);
@@ -40,7 +40,7 @@ impl World {
     }
 
     /// Asks `p` for something.
-    pub(super) fn ask(&mut self, p: usize, request: Request) -> u64 {
+    pub(super) fn request(&mut self, p: usize, request: Request) -> u64 {
         let ticket = self.number();
         self.stats.requests += 1;
         let group = self.agents[p].config.group.clone();
@@ -56,7 +56,7 @@ impl World {
                 lost: self.store.store_damage.excuses(self.now),
             },
         );
-        self.command(p, Command::Ask { ticket, request });
+        self.command(p, Command::Request { ticket, request });
         ticket
     }
 

@@ -15,7 +15,7 @@
 //! A register may be *bound* to a session: then nobody else may write it, and
 //! when the session ends it gets a value that was said when it was bound. The
 //! end of a session is a call like others, though no client may have made it: a
-//! recorder of a first [`Ask::Bind`] of a session records an [`Ask::End`] with
+//! recorder of a first [`Invocation::Bind`] of a session records an [`Invocation::End`] with
 //! it, on the same register, and answers that when a client learns that the
 //! session is over. The registers of one session then end at instants of their
 //! own; that they end at *one* is for a checker that sees the log.
@@ -31,7 +31,7 @@ pub struct CallId(pub(super) usize);
 
 /// What is asked of one register.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Ask {
+pub enum Invocation {
     /// What it holds.
     Read,
     /// That it be written if it is as expected.
@@ -103,7 +103,7 @@ pub struct Call {
     /// Which register it is about.
     pub key: Key,
     /// What was asked.
-    pub ask: Ask,
+    pub invocation: Invocation,
     /// When it was made, in nanoseconds of true time.
     pub invoked_ns: u64,
     /// What was answered and when, `None` if nothing was.
@@ -127,8 +127,8 @@ impl History {
     }
 
     /// A client asks, in a session that binds no registers.
-    pub fn invoke(&mut self, at_ns: u64, client: u64, key: Key, ask: Ask) -> CallId {
-        self.invoke_in(0, at_ns, client, key, ask)
+    pub fn invoke(&mut self, at_ns: u64, client: u64, key: Key, invocation: Invocation) -> CallId {
+        self.invoke_in(0, at_ns, client, key, invocation)
     }
 
     /// A client asks in this session, which is not 0.
@@ -138,14 +138,14 @@ impl History {
         at_ns: u64,
         client: u64,
         key: Key,
-        ask: Ask,
+        invocation: Invocation,
     ) -> CallId {
         let id = CallId(self.calls.len());
         self.calls.push(Call {
             client,
             session,
             key,
-            ask,
+            invocation,
             invoked_ns: at_ns,
             answer: None,
             invoked: self.events,
@@ -207,14 +207,14 @@ impl Call {
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "client {} at {} ns: ", self.client, self.invoked_ns)?;
-        match &self.ask {
-            Ask::Read => f.write_str("read")?,
-            Ask::Swap { expect, value } => match expect {
+        match &self.invocation {
+            Invocation::Read => f.write_str("read")?,
+            Invocation::Swap { expect, value } => match expect {
                 Expect::Absent => write!(f, "create {}", shown(value))?,
                 Expect::Version(version) => write!(f, "replace {version} by {}", shown(value))?,
             },
-            Ask::Note { expect, value } => write!(f, "note {} on {expect:?}", shown(value))?,
-            Ask::Bind {
+            Invocation::Note { expect, value } => write!(f, "note {} on {expect:?}", shown(value))?,
+            Invocation::Bind {
                 expect,
                 value,
                 last,
@@ -222,8 +222,8 @@ impl fmt::Display for Call {
                 let (session, value, last) = (self.session, shown(value), shown(last));
                 write!(f, "bind {value} on {expect:?} to {session}, at last {last}")?;
             }
-            Ask::Delete { expect } => write!(f, "delete {expect}")?,
-            Ask::End => write!(f, "end of session {}", self.session)?,
+            Invocation::Delete { expect } => write!(f, "delete {expect}")?,
+            Invocation::End => write!(f, "end of session {}", self.session)?,
         }
         match &self.answer {
             None => f.write_str(", never answered"),

@@ -36,7 +36,7 @@ use tenure_core::ids::Key;
 
 pub use appends::{Append, Misdeed, exactly_once};
 pub use explain::Contradiction;
-pub use history::{Answer, Ask, Call, CallId, History};
+pub use history::{Answer, Call, CallId, History, Invocation};
 
 use part::Part;
 use search::{Found, search};

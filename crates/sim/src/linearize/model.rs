@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_core::cas::{Bytes, Expect};
 use tenure_core::ids::Version;
 
-use super::history::{Answer, Ask, Call};
+use super::history::{Answer, Call, Invocation};
 
 /// A version, from 1 in the order of versions.
 pub(super) type Mark = u32;
@@ -259,21 +259,21 @@ impl Names {
         let (mut values, mut versions) = (BTreeSet::new(), BTreeSet::new());
         let mut sessions = BTreeSet::new();
         for call in calls {
-            if let Ask::Bind { last, .. } = &call.ask {
+            if let Invocation::Bind { last, .. } = &call.invocation {
                 values.insert(last.clone());
                 sessions.insert(call.session);
             }
-            match &call.ask {
-                Ask::Read | Ask::End => {}
-                Ask::Swap { expect, value }
-                | Ask::Note { expect, value }
-                | Ask::Bind { expect, value, .. } => {
+            match &call.invocation {
+                Invocation::Read | Invocation::End => {}
+                Invocation::Swap { expect, value }
+                | Invocation::Note { expect, value }
+                | Invocation::Bind { expect, value, .. } => {
                     values.insert(value.clone());
                     if let Expect::Version(version) = expect {
                         versions.insert(version.clone());
                     }
                 }
-                Ask::Delete { expect } => {
+                Invocation::Delete { expect } => {
                     versions.insert(expect.clone());
                 }
             }
@@ -314,35 +314,39 @@ impl Names {
         let mark = |version: &Version| self.version_numbers[version];
         let session = self.sessions.get(&call.session).copied().unwrap_or(0);
         let by = Writer::Session(session);
-        Some(match (&call.ask, answer) {
-            (Ask::Read, None) => return None,
-            (Ask::Read, Some(Answer::Absent)) => Step::Nothing,
-            (Ask::Read, Some(Answer::Holds { value, version })) => Step::Found {
+        Some(match (&call.invocation, answer) {
+            (Invocation::Read, None) => return None,
+            (Invocation::Read, Some(Answer::Absent)) => Step::Nothing,
+            (Invocation::Read, Some(Answer::Holds { value, version })) => Step::Found {
                 value: self.value_numbers[value],
                 version: mark(version),
             },
-            (Ask::Swap { expect, value }, answer) => self.write(by, expect, (value, None), answer),
-            (Ask::Note { expect, value }, answer) => {
+            (Invocation::Swap { expect, value }, answer) => {
+                self.write(by, expect, (value, None), answer)
+            }
+            (Invocation::Note { expect, value }, answer) => {
                 self.write(Writer::Note, expect, (value, None), answer)
             }
             (
-                Ask::Bind {
+                Invocation::Bind {
                     expect,
                     value,
                     last,
                 },
                 answer,
             ) => self.write(by, expect, (value, Some(last)), answer),
-            (Ask::Delete { expect }, None | Some(Answer::Deleted)) => Step::Deleted {
+            (Invocation::Delete { expect }, None | Some(Answer::Deleted)) => Step::Deleted {
                 by,
                 expect: mark(expect),
             },
-            (Ask::Delete { expect }, Some(Answer::Conflict)) => Step::Refused {
+            (Invocation::Delete { expect }, Some(Answer::Conflict)) => Step::Refused {
                 by,
                 expect: Some(mark(expect)),
             },
-            (Ask::End, None | Some(Answer::Ended)) => Step::Ended { session },
-            (Ask::Read | Ask::Delete { .. } | Ask::End, Some(_)) => Step::Nonsense,
+            (Invocation::End, None | Some(Answer::Ended)) => Step::Ended { session },
+            (Invocation::Read | Invocation::Delete { .. } | Invocation::End, Some(_)) => {
+                Step::Nonsense
+            }
         })
     }
 

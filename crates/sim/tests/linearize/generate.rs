@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use tenure_core::cas::{Bytes, Expect, Registers, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::rng::Rng;
-use tenure_sim::linearize::{Answer, Ask, Call, CallId, History};
+use tenure_sim::linearize::{Answer, Call, CallId, History, Invocation};
 
 /// What kind of history.
 #[derive(Clone, Copy, Debug)]
@@ -106,38 +106,40 @@ impl World<'_> {
 
     fn invoke(&mut self, at_ns: u64, client: u64) {
         let key = Key::new(&format!("k{}", self.rng.below(self.shape.keys))).expect("a key");
-        let ask = if self.rng.chance(self.shape.reads) {
-            Ask::Read
+        let invocation = if self.rng.chance(self.shape.reads) {
+            Invocation::Read
         } else {
             let value: Bytes = format!("x{}", self.rng.below(5)).into_bytes().into();
             let held = self.registers.read(&key).map(|held| held.version.clone());
             let chance = self.rng.below(100);
             let old = self.versions[self.rng.below(self.versions.len() as u64) as usize].clone();
             match held {
-                _ if chance < 10 => Ask::Delete { expect: old },
-                _ if chance < 20 => Ask::Swap {
+                _ if chance < 10 => Invocation::Delete { expect: old },
+                _ if chance < 20 => Invocation::Swap {
                     expect: Expect::Version(old),
                     value,
                 },
-                Some(expect) if chance < 30 => Ask::Delete { expect },
-                Some(expect) if chance < 80 => Ask::Swap {
+                Some(expect) if chance < 30 => Invocation::Delete { expect },
+                Some(expect) if chance < 80 => Invocation::Swap {
                     expect: Expect::Version(expect),
                     value,
                 },
-                None | Some(_) => Ask::Swap {
+                None | Some(_) => Invocation::Swap {
                     expect: Expect::Absent,
                     value,
                 },
             }
         };
         let session = self.session(client);
-        let ask = self.perhaps_bound(ask);
-        if let Ask::Bind { .. } = ask {
+        let invocation = self.perhaps_bound(invocation);
+        if let Invocation::Bind { .. } = invocation {
             let history = &mut self.history;
-            let end = || history.invoke_in(session, at_ns, client, key.clone(), Ask::End);
+            let end = || history.invoke_in(session, at_ns, client, key.clone(), Invocation::End);
             self.ends.entry((session, key.clone())).or_insert_with(end);
         }
-        let id = self.history.invoke_in(session, at_ns, client, key, ask);
+        let id = self
+            .history
+            .invoke_in(session, at_ns, client, key, invocation);
         self.open.push(Open {
             id,
             client: Some(client),
@@ -152,20 +154,20 @@ impl World<'_> {
     }
 
     /// A swap may be one that binds, or a note.
-    fn perhaps_bound(&mut self, ask: Ask) -> Ask {
-        match ask {
-            Ask::Swap { expect, value } if self.rng.chance(self.shape.bound) => {
+    fn perhaps_bound(&mut self, invocation: Invocation) -> Invocation {
+        match invocation {
+            Invocation::Swap { expect, value } if self.rng.chance(self.shape.bound) => {
                 if self.rng.chance(20) {
-                    return Ask::Note { expect, value };
+                    return Invocation::Note { expect, value };
                 }
                 let last: Bytes = format!("l{}", self.rng.below(3)).into_bytes().into();
-                Ask::Bind {
+                Invocation::Bind {
                     expect,
                     value,
                     last,
                 }
             }
-            ask => ask,
+            invocation => invocation,
         }
     }
 
@@ -197,7 +199,7 @@ impl World<'_> {
 
     /// Writes the register if nobody else has it; a note it takes anyway.
     fn swap(&mut self, call: &Call, expect: Expect, value: Bytes, last: Option<Bytes>) -> Answer {
-        let note = matches!(call.ask, Ask::Note { .. });
+        let note = matches!(call.invocation, Invocation::Note { .. });
         if !note && self.is_anothers(call) {
             return Answer::Conflict;
         }
@@ -232,33 +234,33 @@ impl World<'_> {
         let call = self.history.call(self.open[open].id).clone();
         self.log += 1 + self.rng.below(2);
         let key = call.key.clone();
-        let answer = match call.ask.clone() {
+        let answer = match call.invocation.clone() {
             // A call of a session that is over does nothing.
             _ if self.is_late(&call) => Answer::Conflict,
-            Ask::Read => match self.registers.read(&key) {
+            Invocation::Read => match self.registers.read(&key) {
                 None => Answer::Absent,
                 Some(held) => Answer::Holds {
                     value: held.value.clone(),
                     version: held.version.clone(),
                 },
             },
-            Ask::Swap { expect, value } | Ask::Note { expect, value } => {
+            Invocation::Swap { expect, value } | Invocation::Note { expect, value } => {
                 self.swap(&call, expect, value, None)
             }
-            Ask::Bind {
+            Invocation::Bind {
                 expect,
                 value,
                 last,
             } => self.swap(&call, expect, value, Some(last)),
-            Ask::Delete { .. } if self.is_anothers(&call) => Answer::Conflict,
-            Ask::Delete { expect } => match self.registers.delete(&key, &expect) {
+            Invocation::Delete { .. } if self.is_anothers(&call) => Answer::Conflict,
+            Invocation::Delete { expect } => match self.registers.delete(&key, &expect) {
                 Ok(()) => {
                     self.bound.remove(&key);
                     Answer::Deleted
                 }
                 Err(_) => Answer::Conflict,
             },
-            Ask::End => Answer::Ended,
+            Invocation::End => Answer::Ended,
         };
         self.open[open].answer = Some(answer);
     }
@@ -298,10 +300,10 @@ pub(crate) fn with_answers(
                 client,
                 session,
                 key,
-                ask,
+                invocation,
                 ..
             } = call.clone();
-            changed.invoke_in(session, call.invoked_ns, client, key, ask);
+            changed.invoke_in(session, call.invoked_ns, client, key, invocation);
         } else if let Some((at_ns, answer)) = &call.answer
             && let Some(answer) = change(id, answer)
         {

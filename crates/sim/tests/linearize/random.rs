@@ -4,7 +4,7 @@
 
 use tenure_core::ids::Version;
 use tenure_core::rng::Rng;
-use tenure_sim::linearize::{Answer, Ask, CallId, History, Verdict, check};
+use tenure_sim::linearize::{Answer, CallId, History, Invocation, Verdict, check};
 
 use super::generate::{Shape, generate, with_answers};
 
@@ -69,13 +69,13 @@ fn thousands_of_calls_are_cheap() {
 fn stale_read(rng: &mut Rng, history: &History) -> Option<(CallId, Answer)> {
     let reads: Vec<_> = history
         .calls()
-        .filter(|(_, call)| call.ask == Ask::Read && call.answer.is_some())
+        .filter(|(_, call)| call.invocation == Invocation::Read && call.answer.is_some())
         .collect();
     let (id, read) = *reads.get(rng.below(reads.len() as u64) as usize)?;
     let mut known: Vec<(Version, Answer)> = Vec::new();
     for (_, call) in history.calls() {
-        let (Ask::Swap { value, .. }, Some((_, Answer::Swapped(version)))) =
-            (&call.ask, &call.answer)
+        let (Invocation::Swap { value, .. }, Some((_, Answer::Swapped(version)))) =
+            (&call.invocation, &call.answer)
         else {
             continue;
         };
@@ -98,7 +98,7 @@ fn second_winner(rng: &mut Rng, history: &History) -> Option<(CallId, Answer)> {
     let answered = |wanted: fn(&Answer) -> bool| {
         let calls = history.calls();
         let fits = calls.filter(move |(_, call)| {
-            let swap = matches!(call.ask, Ask::Swap { .. });
+            let swap = matches!(call.invocation, Invocation::Swap { .. });
             swap && call
                 .answer
                 .as_ref()

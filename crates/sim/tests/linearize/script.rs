@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use tenure_core::cas::Expect;
 use tenure_core::ids::{Key, Version};
-use tenure_sim::linearize::{Answer, Ask, CallId, History};
+use tenure_sim::linearize::{Answer, CallId, History, Invocation};
 
 /// The history that `text` tells.
 pub(crate) fn history(text: &str) -> History {
@@ -33,10 +33,10 @@ pub(crate) fn history(text: &str) -> History {
             None => (rest, None),
         };
         if !call.is_empty() {
-            let (key, ask) = parse_call(call);
+            let (key, invocation) = parse_call(call);
             let number = u64::from(client.as_bytes()[0]);
             let session = u64::from(client.as_bytes()[0].to_ascii_lowercase());
-            let call = history.invoke_in(session, at_ns, number, key, ask);
+            let call = history.invoke_in(session, at_ns, number, key, invocation);
             open.insert(client, call);
         }
         if let Some(answered) = answered {
@@ -47,35 +47,35 @@ pub(crate) fn history(text: &str) -> History {
     history
 }
 
-fn parse_call(text: &str) -> (Key, Ask) {
+fn parse_call(text: &str) -> (Key, Invocation) {
     let words: Vec<&str> = text.split_whitespace().collect();
     let (verb, key) = words[0].split_once('@').unwrap_or((words[0], "r"));
-    let ask = match (verb, &words[1..]) {
-        ("read", []) => Ask::Read,
-        ("create", [value]) => Ask::Swap {
+    let invocation = match (verb, &words[1..]) {
+        ("read", []) => Invocation::Read,
+        ("create", [value]) => Invocation::Swap {
             expect: Expect::Absent,
             value: value.as_bytes().into(),
         },
-        ("replace", [old, value]) => Ask::Swap {
+        ("replace", [old, value]) => Invocation::Swap {
             expect: Expect::Version(version(old)),
             value: value.as_bytes().into(),
         },
-        ("note", [old, value]) => Ask::Note {
+        ("note", [old, value]) => Invocation::Note {
             expect: Expect::Version(version(old)),
             value: value.as_bytes().into(),
         },
-        ("bind", [old, value, last]) => Ask::Bind {
+        ("bind", [old, value, last]) => Invocation::Bind {
             expect: Expect::Version(version(old)),
             value: value.as_bytes().into(),
             last: last.as_bytes().into(),
         },
-        ("delete", [old]) => Ask::Delete {
+        ("delete", [old]) => Invocation::Delete {
             expect: version(old),
         },
-        ("end", []) => Ask::End,
+        ("end", []) => Invocation::End,
         _ => panic!("expected a call, found {text:?}"),
     };
-    (Key::new(key).expect("a good key"), ask)
+    (Key::new(key).expect("a good key"), invocation)
 }
 
 fn parse_answer(text: &str) -> Answer {

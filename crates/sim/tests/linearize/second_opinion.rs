@@ -13,7 +13,7 @@ use stateright::semantics::{ConsistencyTester, LinearizabilityTester, Sequential
 use tenure_core::cas::{Bytes, Expect, Registers, Stamp, Write};
 use tenure_core::ids::{Key, Version};
 use tenure_core::rng::Rng;
-use tenure_sim::linearize::{Answer, Ask, Call, CallId, History, check};
+use tenure_sim::linearize::{Answer, Call, CallId, History, Invocation, check};
 
 use super::generate::{Shape, generate, with_answers};
 
@@ -22,7 +22,7 @@ use super::generate::{Shape, generate, with_answers};
 struct Op {
     session: u64,
     key: Key,
-    ask: Ask,
+    invocation: Invocation,
     version: Version,
     /// The version is one that nobody ever saw, and so above or below none.
     unseen: bool,
@@ -105,46 +105,46 @@ impl SequentialSpec for Stepped {
 
     fn invoke(&mut self, op: &Op) -> Answer {
         let key = op.key.clone();
-        let note = matches!(op.ask, Ask::Read | Ask::Note { .. });
+        let note = matches!(op.invocation, Invocation::Read | Invocation::Note { .. });
         if !note && self.over.contains(&(op.session, key.clone())) {
             // No register says this: nothing is done in a session that is
             // over.
             return Answer::Absent;
         }
-        match op.ask.clone() {
-            Ask::Read => match self.registers.read(&key) {
+        match op.invocation.clone() {
+            Invocation::Read => match self.registers.read(&key) {
                 None => Answer::Absent,
                 Some(held) => Answer::Holds {
                     value: held.value.clone(),
                     version: held.version.clone(),
                 },
             },
-            Ask::Swap { expect, value } => self.swap(op, expect, value, None),
-            Ask::Bind {
+            Invocation::Swap { expect, value } => self.swap(op, expect, value, None),
+            Invocation::Bind {
                 expect,
                 value,
                 last,
             } => self.swap(op, expect, value, Some(last)),
-            Ask::Note { expect, value } => match self.write(op, expect, value) {
+            Invocation::Note { expect, value } => match self.write(op, expect, value) {
                 Some(version) => Answer::Swapped(version),
                 None => Answer::Conflict,
             },
-            Ask::Delete { .. } if self.is_anothers(op) => Answer::Conflict,
-            Ask::Delete { expect } => match self.registers.delete(&key, &expect) {
+            Invocation::Delete { .. } if self.is_anothers(op) => Answer::Conflict,
+            Invocation::Delete { expect } => match self.registers.delete(&key, &expect) {
                 Ok(()) => {
                     self.bound.remove(&key);
                     Answer::Deleted
                 }
                 Err(_) => Answer::Conflict,
             },
-            Ask::End => self.end(op),
+            Invocation::End => self.end(op),
         }
     }
 
     fn is_valid_step(&mut self, op: &Op, told: &Answer) -> bool {
         // A swap that was told a conflict has no version; whatever it would
         // have been, the swap must not have fitted.
-        let refused = is_write(&op.ask) && *told == Answer::Conflict;
+        let refused = is_write(&op.invocation) && *told == Answer::Conflict;
         let mut op = op.clone();
         op.unseen |= refused;
         self.invoke(&op) == *told
@@ -188,7 +188,7 @@ fn is_good_with(history: &History, guesses: &BTreeMap<CallId, Option<Version>>) 
         let op = Op {
             session: call.session,
             key: call.key.clone(),
-            ask: call.ask.clone(),
+            invocation: call.invocation.clone(),
             version,
             unseen,
         };
@@ -197,13 +197,17 @@ fn is_good_with(history: &History, guesses: &BTreeMap<CallId, Option<Version>>) 
     tester.is_consistent()
 }
 
-const fn is_write(ask: &Ask) -> bool {
-    matches!(ask, Ask::Swap { .. } | Ask::Note { .. } | Ask::Bind { .. })
+const fn is_write(invocation: &Invocation) -> bool {
+    matches!(
+        invocation,
+        Invocation::Swap { .. } | Invocation::Note { .. } | Invocation::Bind { .. }
+    )
 }
 
 /// Whether the version is for the checkers to find out.
 const fn is_open(call: &Call) -> bool {
-    matches!(call.ask, Ask::End) || (is_write(&call.ask) && call.answer.is_none())
+    matches!(call.invocation, Invocation::End)
+        || (is_write(&call.invocation) && call.answer.is_none())
 }
 
 fn is_good(history: &History) -> bool {
@@ -213,14 +217,16 @@ fn is_good(history: &History) -> bool {
         if is_open(call) {
             open.push(id);
         }
-        match &call.ask {
-            Ask::Swap { expect, .. } | Ask::Note { expect, .. } | Ask::Bind { expect, .. } => {
+        match &call.invocation {
+            Invocation::Swap { expect, .. }
+            | Invocation::Note { expect, .. }
+            | Invocation::Bind { expect, .. } => {
                 if let Expect::Version(version) = expect {
                     versions.push(Some(version.clone()));
                 }
             }
-            Ask::Delete { expect } => versions.push(Some(expect.clone())),
-            Ask::Read | Ask::End => {}
+            Invocation::Delete { expect } => versions.push(Some(expect.clone())),
+            Invocation::Read | Invocation::End => {}
         }
         match &call.answer {
             Some((_, Answer::Holds { version, .. } | Answer::Swapped(version))) => {
@@ -244,17 +250,19 @@ fn is_good(history: &History) -> bool {
 }
 
 /// Some other answer to the same question.
-fn other_answer(rng: &mut Rng, history: &History, ask: &Ask) -> Answer {
+fn other_answer(rng: &mut Rng, history: &History, invocation: &Invocation) -> Answer {
     let version = Version::from_u64(rng.between(1, 8));
     let value = match rng.below(4) {
         0 => b"x0".as_slice().into(),
         _ => {
             let values: Vec<_> = history
                 .calls()
-                .filter_map(|(_, call)| match &call.ask {
-                    Ask::Swap { value, .. } | Ask::Note { value, .. } => Some(value.clone()),
-                    Ask::Bind { last, .. } => Some(last.clone()),
-                    Ask::Read | Ask::Delete { .. } | Ask::End => None,
+                .filter_map(|(_, call)| match &call.invocation {
+                    Invocation::Swap { value, .. } | Invocation::Note { value, .. } => {
+                        Some(value.clone())
+                    }
+                    Invocation::Bind { last, .. } => Some(last.clone()),
+                    Invocation::Read | Invocation::Delete { .. } | Invocation::End => None,
                 })
                 .collect();
             let nth = rng.below(values.len() as u64) as usize;
@@ -262,12 +270,12 @@ fn other_answer(rng: &mut Rng, history: &History, ask: &Ask) -> Answer {
             values.get(nth).cloned().unwrap_or_else(none)
         }
     };
-    match ask {
-        Ask::Read if rng.chance(30) => Answer::Absent,
-        Ask::Read => Answer::Holds { value, version },
-        Ask::End => Answer::Ended,
-        Ask::Delete { .. } if rng.chance(50) => Answer::Deleted,
-        Ask::Delete { .. } => Answer::Conflict,
+    match invocation {
+        Invocation::Read if rng.chance(30) => Answer::Absent,
+        Invocation::Read => Answer::Holds { value, version },
+        Invocation::End => Answer::Ended,
+        Invocation::Delete { .. } if rng.chance(50) => Answer::Deleted,
+        Invocation::Delete { .. } => Answer::Conflict,
         _ if rng.chance(50) => Answer::Swapped(version),
         _ => Answer::Conflict,
     }
@@ -288,9 +296,9 @@ fn small(rng: &mut Rng) -> History {
     let original = history.clone();
     with_answers(&history, |id, answer| {
         let change = rng.chance(changes);
-        let ask = &original.call(id).ask;
+        let invocation = &original.call(id).invocation;
         Some(match change {
-            true => other_answer(rng, &original, ask),
+            true => other_answer(rng, &original, invocation),
             false => answer.clone(),
         })
     })
@@ -305,7 +313,7 @@ fn another_checker_says_the_same() {
         if open.count() > 3 {
             continue;
         }
-        let binds = |(_, call): (_, &Call)| matches!(call.ask, Ask::Bind { .. });
+        let binds = |(_, call): (_, &Call)| matches!(call.invocation, Invocation::Bind { .. });
         bound += u32::from(history.calls().any(binds));
         let verdict = check(&history);
         let second = is_good(&history);

@@ -311,8 +311,8 @@ impl Host {
     /// What it has applied, if it answers a read at once: by its lease.
     pub(crate) fn reads(&self) -> Option<LogId> {
         let mut asked = self.node.clone();
-        let (token, ask) = (u64::MAX, ClientRequest::Read(Query::Barrier));
-        asked.handle(self.now(), Input::ClientRequest { token, ask });
+        let (token, request) = (u64::MAX, ClientRequest::Read(Query::Barrier));
+        asked.handle(self.now(), Input::ClientRequest { token, request });
         std::iter::from_fn(|| asked.poll()).find_map(|output| match output {
             Output::Answer {
                 answer: Answer::Read(QueryResult::Barrier(id)),

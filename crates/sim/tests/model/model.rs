@@ -296,17 +296,17 @@ impl Cluster {
         let token = u64::from(self.bounds.proposals - world.left.proposals);
         world.left.proposals -= 1;
         let ttl = u64::MAX / 2 + token;
-        let ask = ClientRequest::Open(OpenSession::unowned(ttl));
+        let request = ClientRequest::Open(OpenSession::unowned(ttl));
         self.act(world, index, |host| {
-            host.handle(Input::ClientRequest { token, ask })
+            host.handle(Input::ClientRequest { token, request })
         });
     }
 
     fn hand_over(&self, world: &mut World, index: usize, to: usize) {
         world.left.transfers -= 1;
-        let ask = ClientRequest::Transfer(Some(id_of(to)));
+        let request = ClientRequest::Transfer(Some(id_of(to)));
         self.act(world, index, |host| {
-            host.handle(Input::ClientRequest { token: 0, ask })
+            host.handle(Input::ClientRequest { token: 0, request })
         });
     }
 
@@ -326,9 +326,9 @@ impl Cluster {
             Some(_) => return false,
         };
         let before = host.digest;
-        let ask = ClientRequest::Change(change);
+        let request = ClientRequest::Change(change);
         self.act(world, index, |host| {
-            host.handle(Input::ClientRequest { token: 0, ask })
+            host.handle(Input::ClientRequest { token: 0, request })
         });
         world.broken.is_some() || world.hosts[index].digest != before
     }
@@ -367,13 +367,13 @@ impl Cluster {
         if leads && left.proposals > 0 && host.node.is_ready() {
             actions.push(Action::Propose(index));
         }
-        // The heir stands in the next term.
+        // The target stands in the next term.
         let within = host.node.term().get() < self.bounds.terms;
         if leads && left.transfers > 0 && within && host.node.is_ready() {
-            let voter = |heir: &usize| host.node.members().is_voter(id_of(*heir));
-            let heirs = (0..self.bounds.servers).filter(|heir| *heir != index);
-            let heirs = heirs.filter(voter);
-            actions.extend(heirs.map(|heir| Action::HandOver(index, heir)));
+            let voter = |target: &usize| host.node.members().is_voter(id_of(*target));
+            let targets = (0..self.bounds.servers).filter(|target| *target != index);
+            let targets = targets.filter(voter);
+            actions.extend(targets.map(|target| Action::HandOver(index, target)));
         }
         if leads && left.changes > 0 && host.node.is_ready() {
             actions.push(Action::Change(index));

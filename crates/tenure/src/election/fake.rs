@@ -53,7 +53,7 @@ struct State {
     /// The last term in which this candidate, or another, was elected.
     term: Term,
     /// While this candidate leads.
-    led: Option<Led>,
+    leadership: Option<FakeLeadership>,
     /// A clone of the last leadership is left.
     work_runs: bool,
     /// The election was stopped, and ends with the leadership.
@@ -62,7 +62,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Led {
+struct FakeLeadership {
     grant: Grant,
     /// Why the work is to stop.
     draining: Option<Why>,
@@ -88,7 +88,7 @@ impl FakeElection {
             clock,
             state: Arc::new(Mutex::new(State {
                 term: Term::ZERO,
-                led: None,
+                leadership: None,
                 work_runs: false,
                 stopping: false,
                 stopped: false,
@@ -130,7 +130,7 @@ impl FakeElection {
         };
         let grant = Grant::new(self.clock.now(), &self.shared.config);
         state.work_runs = true;
-        state.led = Some(Led {
+        state.leadership = Some(FakeLeadership {
             grant,
             draining: None,
             killed: false,
@@ -144,9 +144,13 @@ impl FakeElection {
     pub fn renew(&self) {
         let mut state = self.deliver();
         let term = state.term;
-        if let Some(led) = state.led.as_mut().filter(|led| led.draining.is_none()) {
-            led.grant = Grant::new(self.clock.now(), &self.shared.config);
-            let grant = led.grant;
+        if let Some(leadership) = state
+            .leadership
+            .as_mut()
+            .filter(|leadership| leadership.draining.is_none())
+        {
+            leadership.grant = Grant::new(self.clock.now(), &self.shared.config);
+            let grant = leadership.grant;
             self.shared.on_event(Event::Renewed { term, grant });
         }
     }
@@ -168,7 +172,7 @@ impl FakeElection {
         let mut state = self.deliver();
         let term = state.term;
         let why = Why::Replaced;
-        if state.led.is_some() {
+        if state.leadership.is_some() {
             self.tell(&mut state, Event::Ousted { term, why });
         }
         state.next_term();
@@ -190,7 +194,7 @@ impl FakeElection {
                 Input::Drained => self.end_drained(&mut state),
                 _ => {}
             }
-            if state.stopping && state.led.is_none() && !state.stopped {
+            if state.stopping && state.leadership.is_none() && !state.stopped {
                 self.tell(&mut state, Event::Stopped);
             }
         }
@@ -199,8 +203,11 @@ impl FakeElection {
 
     fn drain(&self, state: &mut State, why: Why) {
         let term = state.term;
-        let running = state.led.as_ref().filter(|led| led.draining.is_none());
-        if let Some(grant) = running.map(|led| led.grant) {
+        let running = state
+            .leadership
+            .as_ref()
+            .filter(|leadership| leadership.draining.is_none());
+        if let Some(grant) = running.map(|leadership| leadership.grant) {
             self.tell(state, Event::Draining { term, why, grant });
         }
     }
@@ -210,7 +217,10 @@ impl FakeElection {
         state.work_runs = false;
         self.drain(state, Why::Resigned);
         let term = state.term;
-        let why = state.led.as_ref().and_then(|led| led.draining.clone());
+        let why = state
+            .leadership
+            .as_ref()
+            .and_then(|leadership| leadership.draining.clone());
         if let Some(why) = why {
             self.tell(state, Event::Ousted { term, why });
         }
@@ -219,16 +229,16 @@ impl FakeElection {
     fn tell(&self, state: &mut State, event: Event) {
         match &event {
             Event::Draining { why, .. } => {
-                if let Some(led) = &mut state.led {
-                    led.draining = Some(why.clone());
+                if let Some(leadership) = &mut state.leadership {
+                    leadership.draining = Some(why.clone());
                 }
             }
             Event::Kill { .. } => {
-                if let Some(led) = &mut state.led {
-                    led.killed = true;
+                if let Some(leadership) = &mut state.leadership {
+                    leadership.killed = true;
                 }
             }
-            Event::Ousted { .. } => state.led = None,
+            Event::Ousted { .. } => state.leadership = None,
             Event::Stopped => state.stopped = true,
             _ => {}
         }
@@ -244,11 +254,11 @@ impl State {
 
     /// What the lease has on its way, if nothing is renewed.
     fn next_deadline(&self) -> Option<(Instant, Event)> {
-        let Led {
+        let FakeLeadership {
             grant,
             draining,
             killed,
-        } = self.led.as_ref()?;
+        } = self.leadership.as_ref()?;
         let (term, why, grant) = (self.term, Why::Unconfirmed, *grant);
         Some(if draining.is_none() {
             (grant.drain_at, Event::Draining { term, why, grant })

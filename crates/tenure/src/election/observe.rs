@@ -141,15 +141,15 @@ pub(super) async fn look_closely(
     within: Duration,
 ) -> Result<(Look, Option<Version>), StoreError> {
     let key = Key::of_election(election);
-    let ask = async || {
+    let read = async || {
         let asked = clock::boot();
         let reading = store.read(&key, within).await;
         reading.map(|reading| (asked, reading))
     };
-    let (mut asked, mut reading) = ask().await?;
+    let (mut asked, mut reading) = read().await?;
     if decoded(election, &reading).is_err() {
         let before = version(&reading);
-        (asked, reading) = ask().await?;
+        (asked, reading) = read().await?;
         decoded(election, &reading).map_err(|damage| match version(&reading) {
             again if again == before => damage,
             _ => StoreError::unknown(format!("two answers were damaged, ask again: {damage}")),

@@ -23,7 +23,7 @@ use tenure_election::{Certainty, Event, Failure, FailureClass, Record, Request, 
 
 use super::ask_error::AskError;
 use super::observe::{confirm, decoded, look, on_background};
-use super::request_writer::Asking;
+use super::request_writer::RequestWriter;
 use super::{Election, StartError};
 use crate::clock;
 use crate::error::StoreError;
@@ -237,8 +237,8 @@ async fn unasked(store: &dyn Store, election: &Name, above: Term, within: Durati
         return std::future::pending().await;
     };
     let request = Request::Transfer(name);
-    let asking = Asking::new(store, election, &request, within);
-    let asked = asking.write(|leader| {
+    let request_writer = RequestWriter::new(store, election, &request, within);
+    let asked = request_writer.write(|leader| {
         if leader.term > above {
             return Err(AskError::Vacant);
         }

@@ -45,7 +45,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const STALE_MAX: usize = 4;
 
 /// A request for the leader of one election, and what its attempts have shown.
-pub(super) struct Asking<'a> {
+pub(super) struct RequestWriter<'a> {
     store: &'a dyn Store,
     election: &'a Name,
     key: Key,
@@ -64,7 +64,7 @@ pub(super) struct Asking<'a> {
     compared: Option<Version>,
 }
 
-impl<'a> Asking<'a> {
+impl<'a> RequestWriter<'a> {
     pub(super) fn new(
         store: &'a dyn Store,
         election: &'a Name,

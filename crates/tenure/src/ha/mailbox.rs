@@ -30,7 +30,7 @@ struct Pending {
 
 impl Mailbox {
     /// Leaves a request, unless too many wait.
-    pub(super) fn ask(&self, ticket: u64, request: Request) -> bool {
+    pub(super) fn push_request(&self, ticket: u64, request: Request) -> bool {
         let mut pending = self.lock();
         if pending.requests.len() >= COMMANDS_MAX {
             return false;
@@ -88,7 +88,7 @@ impl Mailbox {
             return Some(Input::Command(Command::Status(status)));
         }
         let (ticket, request) = pending.requests.pop_front()?;
-        Some(Input::Command(Command::Ask { ticket, request }))
+        Some(Input::Command(Command::Request { ticket, request }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {

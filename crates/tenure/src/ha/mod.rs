@@ -47,11 +47,11 @@
 //! Workloads that are processes are run by a [`Host`] (the `tenure` binary has
 //! one, with guardians).
 
-mod ask;
 mod ask_error;
 mod builder;
 mod content;
 mod environment;
+mod group_requests;
 mod host;
 mod mailbox;
 mod run;
@@ -62,10 +62,10 @@ mod workload;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use ask::Deployment;
 pub use ask_error::AskError;
 pub use builder::{Builder, StartError};
 pub use content::CONFIG_BYTES_MAX;
+pub use group_requests::Deployment;
 pub use host::{Host, Report, Start};
 pub use shared::GroupState;
 use tenure_core::ids::Name;
@@ -265,7 +265,7 @@ struct EndGuard(Arc<Shared>);
 impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.run_deadline().cut();
-        self.0.asked().close();
+        self.0.pending_requests().close();
         self.0.running.send_replace(BTreeMap::new());
         self.0.events.send(&Event::Stopped);
         self.0.stopped.send_replace(true);

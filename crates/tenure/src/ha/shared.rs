@@ -37,18 +37,18 @@ pub(super) struct Shared {
     pub(super) stopped: state::Sender<bool>,
     /// The run deadline of the present incarnation.
     pub(super) run_deadline: Mutex<Arc<RunDeadline>>,
-    pub(super) asked: Mutex<Asked>,
+    pub(super) pending_requests: Mutex<PendingRequests>,
 }
 
 /// Requests that wait for an answer; at most as many as the machine takes.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct PendingRequests {
     last: u64,
     waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
     closed: bool,
 }
 
-impl Asked {
+impl PendingRequests {
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.waiting.clear();
@@ -69,7 +69,7 @@ impl Shared {
             running: state::Sender::new(running),
             stopped: state::Sender::new(false),
             run_deadline: Mutex::new(RunDeadline::new()),
-            asked: Mutex::default(),
+            pending_requests: Mutex::default(),
         }
     }
 
@@ -82,30 +82,35 @@ impl Shared {
         )
     }
 
-    pub(super) fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn pending_requests(&self) -> MutexGuard<'_, PendingRequests> {
+        self.pending_requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands a request to the machine; says where its answer comes.
-    pub(super) fn ask(&self, request: Request) -> Result<oneshot::Receiver<Answer>, AskError> {
-        let mut asked = self.asked();
-        if asked.closed {
+    pub(super) fn send_request(
+        &self,
+        request: Request,
+    ) -> Result<oneshot::Receiver<Answer>, AskError> {
+        let mut pending_requests = self.pending_requests();
+        if pending_requests.closed {
             return Err(AskError::Stopped);
         }
-        asked.last += 1;
-        let ticket = asked.last;
-        if !self.mailbox.ask(ticket, request) {
+        pending_requests.last += 1;
+        let ticket = pending_requests.last;
+        if !self.mailbox.push_request(ticket, request) {
             return Err(AskError::TooMany);
         }
         let (answer, answered) = oneshot::channel();
-        asked.waiting.insert(ticket, answer);
+        pending_requests.waiting.insert(ticket, answer);
         Ok(answered)
     }
 
     pub(super) fn answer(&self, ticket: u64, answer: Answer) {
-        if let Some(asker) = self.asked().waiting.remove(&ticket) {
+        if let Some(caller) = self.pending_requests().waiting.remove(&ticket) {
             // A caller that has stopped waiting does not want to know.
-            let _ = asker.send(answer);
+            let _ = caller.send(answer);
         }
     }
 

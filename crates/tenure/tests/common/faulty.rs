@@ -1,28 +1,26 @@
-//! A store in memory that goes wrong where a test wants it to.
+//! A store that goes wrong where a test wants it to.
 //!
 //! What is read passes through a function that may damage it, refuse it or
-//! panic; everything else is [`Memory`]'s own.
+//! panic; a test chooses what else goes wrong.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
-
-use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::StoreError;
 use tenure::store::{
-    BoxFuture, Clock, Features, Key, Memory, Page, Reading, Selector, Store, Version, Watch, Write,
-    Written,
+    Clock, Features, Key, Memory, Reading, Selector, Store, Version, Watch, Write, Written,
 };
+
+use crate::intercepted::{Answer, Intercepted, Interceptor};
 
 type OnRead = dyn Fn(Reading) -> Result<Reading, StoreError> + Send + Sync;
 type OnWrite = dyn Fn(Duration) + Send + Sync;
 
 /// See the [module](self).
 pub(crate) struct Faulty {
-    inner: Memory,
     on_read: Box<OnRead>,
     on_write: Box<OnWrite>,
-    clock: Clock,
+    clockless: bool,
     panics: bool,
     refuses: bool,
     read_delay: Duration,
@@ -30,21 +28,24 @@ pub(crate) struct Faulty {
 }
 
 impl Faulty {
-    /// A store that shows what `on_read` makes of what `inner` holds.
+    /// Shows what `on_read` makes of what a store holds.
     pub(crate) fn new(
-        inner: Memory,
         on_read: impl Fn(Reading) -> Result<Reading, StoreError> + Send + Sync + 'static,
     ) -> Self {
         Self {
-            clock: inner.features().clock,
-            inner,
             on_read: Box::new(on_read),
             on_write: Box::new(|_| ()),
+            clockless: false,
             panics: false,
             refuses: false,
             read_delay: Duration::ZERO,
             write_delay: Duration::ZERO,
         }
+    }
+
+    /// Between this store and its user.
+    pub(crate) fn over(self, store: Memory) -> Arc<dyn Store> {
+        Intercepted::new(Arc::new(store), self)
     }
 
     /// The same with a mistake in it: a caller that watches a register panics.
@@ -77,8 +78,8 @@ impl Faulty {
 
     /// The same without a clock, so that grants are judged by silence.
     pub(crate) fn without_clock(self) -> Self {
-        let clock = Clock::None;
-        Self { clock, ..self }
+        let clockless = true;
+        Self { clockless, ..self }
     }
 }
 
@@ -96,75 +97,58 @@ async fn arriving(delay: Duration) {
     }
 }
 
-impl fmt::Debug for Faulty {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Faulty")
-    }
-}
-
-impl fmt::Display for Faulty {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("faulty:")
-    }
-}
-
-impl Store for Faulty {
-    fn features(&self) -> Features {
-        Features {
-            clock: self.clock,
-            ..self.inner.features()
+impl Interceptor for Faulty {
+    fn features(&self, store: &dyn Store) -> Features {
+        let mut features = store.features();
+        if self.clockless {
+            features.clock = Clock::None;
         }
+        features
     }
 
     fn read<'a>(
         &'a self,
+        store: &'a dyn Store,
         key: &'a Key,
         within: Duration,
-    ) -> BoxFuture<'a, Result<Reading, StoreError>> {
+    ) -> Answer<'a, Reading> {
         Box::pin(async move {
             arriving(self.read_delay).await;
-            (self.on_read)(self.inner.read(key, within).await?)
+            (self.on_read)(store.read(key, within).await?)
         })
     }
 
-    fn compare_and_swap(
-        &self,
+    fn swap<'a>(
+        &'a self,
+        store: &'a dyn Store,
         write: Write,
         within: Duration,
-    ) -> BoxFuture<'_, Result<Written, StoreError>> {
+    ) -> Answer<'a, Written> {
         (self.on_write)(within);
         Box::pin(async move {
             arriving(self.write_delay).await;
             if self.refuses {
                 return Err(StoreError::Conflict);
             }
-            self.inner.compare_and_swap(write, within).await
+            store.compare_and_swap(write, within).await
         })
     }
 
     fn delete<'a>(
         &'a self,
+        store: &'a dyn Store,
         key: &'a Key,
         expected: &'a Version,
         within: Duration,
-    ) -> BoxFuture<'a, Result<(), StoreError>> {
+    ) -> Answer<'a, ()> {
         if self.refuses {
             return Box::pin(async { Err(StoreError::Conflict) });
         }
-        self.inner.delete(key, expected, within)
+        store.delete(key, expected, within)
     }
 
-    fn list<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a Key>,
-        within: Duration,
-    ) -> BoxFuture<'a, Result<Page, StoreError>> {
-        self.inner.list(prefix, after, within)
-    }
-
-    fn watch(&self, selector: Selector) -> Watch {
+    fn watch(&self, store: &dyn Store, selector: Selector) -> Watch {
         assert!(!self.panics, "a mistake in a store");
-        self.inner.watch(selector)
+        store.watch(selector)
     }
 }

@@ -3,8 +3,9 @@
 //! servers; and bad input.
 
 mod hosts;
+#[path = "../common/intercepted.rs"]
+mod intercepted;
 mod ledger;
-mod line;
 #[cfg(any(feature = "cluster", feature = "postgres"))]
 #[path = "../common/ports.rs"]
 mod ports;

@@ -11,7 +11,7 @@ use tenure_core::cas::Stamp;
 use tenure_core::ids::Key;
 
 use super::{Broken, Check, Verdict, broken};
-use crate::linearize::{self, Answer, Append, Ask, CallId, History, exactly_once};
+use crate::linearize::{self, Answer, Append, CallId, History, Invocation, exactly_once};
 
 /// What clients asked and were told.
 #[derive(Default)]
@@ -40,15 +40,16 @@ impl Calls {
         &mut self,
         at: u64,
         client: usize,
-        ask: &ClientRequest,
+        request: &ClientRequest,
     ) -> usize {
         self.events += 1;
         self.count += 1;
         let number = self.count;
         let client = client as u64;
-        let call = match ask {
+        let call = match request {
             ClientRequest::Read(Query::Register(key)) => {
-                self.history.invoke(at, client, key.clone(), Ask::Read)
+                self.history
+                    .invoke(at, client, key.clone(), Invocation::Read)
             }
             ClientRequest::Command(command, _) => {
                 if let Operation::Append(bytes) = &command.operation {
@@ -62,18 +63,19 @@ impl Calls {
                     });
                     return number;
                 }
-                let Some((key, ask)) = of_register(&command.operation) else {
+                let Some((key, invocation)) = of_register(&command.operation) else {
                     return number;
                 };
                 let session = command.session;
                 if let Operation::Bind(_) = &command.operation {
                     // Whatever becomes of the session, this is how it ends.
                     let history = &mut self.history;
-                    let end = || history.invoke_in(session, at, client, key.clone(), Ask::End);
+                    let end =
+                        || history.invoke_in(session, at, client, key.clone(), Invocation::End);
                     self.ends.entry((session, key.clone())).or_insert_with(end);
                 }
                 self.history
-                    .invoke_in(session, at, client, key.clone(), ask)
+                    .invoke_in(session, at, client, key.clone(), invocation)
             }
             _ => return number,
         };
@@ -93,12 +95,12 @@ impl Calls {
         &mut self,
         at: u64,
         number: usize,
-        ask: &ClientRequest,
+        request: &ClientRequest,
         outcome: &Outcome,
     ) -> Verdict {
         self.events += 1;
         if let (ClientRequest::Command(Command { session, .. }, _), true) = (
-            ask,
+            request,
             matches!(outcome, Outcome::SessionExpired | Outcome::Closed),
         ) {
             self.over(at, *session);
@@ -177,30 +179,30 @@ impl Calls {
 }
 
 /// What a command asks of a register, if it does.
-fn of_register(operation: &Operation) -> Option<(&Key, Ask)> {
+fn of_register(operation: &Operation) -> Option<(&Key, Invocation)> {
     Some(match operation {
         Operation::Swap(write) => {
             let (expect, value) = (write.expect.clone(), write.value.clone());
-            let ask = match write.stamp {
-                Stamp::Now => Ask::Swap { expect, value },
-                Stamp::Keep => Ask::Note { expect, value },
+            let invocation = match write.stamp {
+                Stamp::Now => Invocation::Swap { expect, value },
+                Stamp::Keep => Invocation::Note { expect, value },
             };
-            (&write.key, ask)
+            (&write.key, invocation)
         }
         Operation::Bind(bind) => {
             let write = &bind.write;
             let (expect, value) = (write.expect.clone(), write.value.clone());
             let last = bind.last.clone();
-            let ask = Ask::Bind {
+            let invocation = Invocation::Bind {
                 expect,
                 value,
                 last,
             };
-            (&write.key, ask)
+            (&write.key, invocation)
         }
         Operation::Delete(delete) => {
             let expect = delete.expect.clone();
-            (&delete.key, Ask::Delete { expect })
+            (&delete.key, Invocation::Delete { expect })
         }
         Operation::Append(_) | Operation::KeepAlive | Operation::Close => return None,
     })

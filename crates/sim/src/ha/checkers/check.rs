@@ -15,7 +15,7 @@ checks! {
     Verdicts: "verdicts",
     /// A node goes from the view by leaving, or by the two steps of a death.
     Members: "members",
-    /// The heir is the one that everybody would choose.
+    /// The successor is the one that everybody would choose.
     Heirs: "heirs",
     /// Nothing is lost, nothing appears twice, nothing is changed.
     Fate: "fate",

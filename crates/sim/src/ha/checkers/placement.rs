@@ -1,4 +1,4 @@
-//! The heir is the one that everybody would choose: computed here once more,
+//! The successor is the one that everybody would choose: computed here once more,
 //! from the words of `docs/design/groups.md` and not from the code that is checked.
 
 use tenure_group::{Assignment, NodeId, Place, Target, View};
@@ -17,8 +17,9 @@ pub(super) fn placement(before: &View, view: &View) -> Finding {
         let Some(former) = then.place.holder().filter(|id| gone.contains(id)) else {
             continue;
         };
-        if let Place::Assigned(heir) = now.place {
-            eligible(view, heir, now).map_err(|why| format!("{name} goes to {heir}, {why}"))?;
+        if let Place::Assigned(successor) = now.place {
+            eligible(view, successor, now)
+                .map_err(|why| format!("{name} goes to {successor}, {why}"))?;
         }
         // Where several die at once, or there are wishes, the walk is long;
         // that they are eligible is enough.
@@ -46,9 +47,9 @@ pub(super) fn placement(before: &View, view: &View) -> Finding {
             Place::Releasing { from, .. } => Some(from),
             place => place.holder(),
         };
-        // The heir may have handed it on already, if it is leaving.
+        // The successor may have handed it on already, if it is leaving.
         let stays = expected.and_then(|id| view.member(id));
-        if found != expected && stays.is_some_and(|heir| !heir.draining) {
+        if found != expected && stays.is_some_and(|successor| !successor.draining) {
             return Err(format!(
                 "{name} of {former} goes to {found:?}, expected {expected:?}"
             ));
@@ -57,8 +58,8 @@ pub(super) fn placement(before: &View, view: &View) -> Finding {
     Ok(())
 }
 
-fn eligible(view: &View, heir: NodeId, it: &Assignment) -> Result<(), &'static str> {
-    let member = view.member(heir).ok_or("which is no member")?;
+fn eligible(view: &View, successor: NodeId, it: &Assignment) -> Result<(), &'static str> {
+    let member = view.member(successor).ok_or("which is no member")?;
     if it.ha && !member.ha {
         return Err("which is not HA");
     }

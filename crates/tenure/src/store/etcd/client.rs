@@ -99,7 +99,7 @@ impl EtcdClient {
     {
         let until = clock::boot().after(within);
         let connection = self.connected(until).await?;
-        match self.ask(&connection, path, request, until).await? {
+        match self.unary(&connection, path, request, until).await? {
             Some(Ok(answer)) => Ok(answer),
             Some(Err(status)) => Err(classify::reading(&self.settings.to_string(), &status)),
             None => Err(StoreError::unavailable(self.timeout_text(within))),
@@ -119,7 +119,7 @@ impl EtcdClient {
     {
         let until = clock::boot().after(within);
         let connection = self.connected(until).await?;
-        match self.ask(&connection, path, request, until).await? {
+        match self.unary(&connection, path, request, until).await? {
             Some(Ok(answer)) => Ok(answer),
             Some(Err(status)) => Err(classify::writing(&self.settings.to_string(), &status)),
             None => Err(StoreError::unknown(self.timeout_text(within))),
@@ -150,7 +150,7 @@ impl EtcdClient {
 
     /// The answer; `None` if none came in time. An error means that nothing
     /// was sent.
-    async fn ask<A, B>(
+    async fn unary<A, B>(
         &self,
         connection: &EtcdConnection,
         path: &'static str,

@@ -351,7 +351,7 @@ impl PgClient {
             let warnings = connected.received.warnings();
             let first = async {
                 let asked = clock::boot();
-                let rows = connected.ask(&statements).await;
+                let rows = connected.query(&statements).await;
                 round_trips.record(clock::boot().since(asked));
                 let warned = connected.received.warnings() != warnings;
                 if warned {
@@ -362,7 +362,7 @@ impl PgClient {
             };
             let second = async {
                 if let Some(follow_up) = follow_up
-                    && let Err(error) = connected.ask(&follow_up).await
+                    && let Err(error) = connected.query(&follow_up).await
                 {
                     tracing::debug!("telling of a change: {}", error_text::text(&error));
                     if unsent_notifications::is_lock_timeout(&error) {

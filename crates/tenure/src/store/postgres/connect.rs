@@ -125,7 +125,7 @@ impl PgConnection {
 
     /// Carries out some statements; the rows of each. Sends at the first
     /// poll, and counts what comes.
-    pub(super) async fn ask(
+    pub(super) async fn query(
         &self,
         statements: &str,
     ) -> Result<Vec<Vec<SimpleQueryRow>>, tokio_postgres::Error> {

@@ -67,7 +67,7 @@ async fn existing(
     connected: &PgConnection,
 ) -> Result<Option<String>, StoreError> {
     let wanted = &settings.table;
-    let answer = connected.ask(&sql::describe(wanted)).await;
+    let answer = connected.query(&sql::describe(wanted)).await;
     let answer = answer.map_err(|error| classify::reading(&settings.to_string(), &error))?;
     let rows = answer.last().map_or(&[][..], Vec::as_slice);
     let text = |row: usize, column| rows.get(row).and_then(|row| row.get(column));
@@ -108,7 +108,7 @@ async fn still_ordinary(
     connected: &PgConnection,
     table: &Table,
 ) -> Result<(), StoreError> {
-    let answer = connected.ask(&sql::table_kind(&table.name)).await;
+    let answer = connected.query(&sql::table_kind(&table.name)).await;
     let answer = answer.map_err(|error| classify::reading(&settings.to_string(), &error))?;
     let row = answer.last().and_then(|rows| rows.first());
     match row.and_then(|row| row.get(0)) {
@@ -164,7 +164,7 @@ fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
 /// again, and is refused.
 async fn make(settings: &Settings, connected: &PgConnection) -> Result<String, StoreError> {
     let wanted = &settings.table;
-    if let Err(error) = connected.ask(&sql::create(wanted, MAKE_WITHIN)).await {
+    if let Err(error) = connected.query(&sql::create(wanted, MAKE_WITHIN)).await {
         let taken = [
             SqlState::UNIQUE_VIOLATION,
             SqlState::DUPLICATE_TABLE,

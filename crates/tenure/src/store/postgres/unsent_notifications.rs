@@ -70,7 +70,7 @@ impl UnsentNotifications {
                 continue;
             };
             let all = statements.join("; ");
-            let sent = timeout(WITHIN, connected.ask(&all)).await;
+            let sent = timeout(WITHIN, connected.query(&all)).await;
             match sent {
                 Ok(Err(error)) if is_lock_timeout(&error) => continue,
                 Ok(Err(error)) => {

@@ -101,7 +101,7 @@ impl Listener {
             .collect();
         if !all.is_empty() {
             let all = all.join("; ");
-            let asked = self.connected.ask(&all);
+            let asked = self.connected.query(&all);
             let late = |_| StoreError::unavailable("no answer to LISTEN in time");
             let listening = timeout(FETCH_WITHIN, asked).await.map_err(late)?;
             listening.map_err(|error| StoreError::unavailable(error_text::text(&error)))?;

@@ -12,7 +12,7 @@ use tenure::store::{Key, Page, Reading, Selector, Sighting, Store, Watch, Write,
 use tokio::sync::{Notify, watch};
 
 use super::deployed;
-use crate::line::{Answer, Censor, Line, Scissors};
+use crate::intercepted::{Answer, Intercepted, Interceptor};
 use crate::town::{Town, heard, sees, work};
 
 /// The heartbeat that is about to be written, if it is one.
@@ -21,13 +21,30 @@ fn beat(write: &Write) -> Option<Heartbeat> {
     own.then(|| Heartbeat::decode(&write.value).expect("a heartbeat"))
 }
 
+fn cut_if(cut: bool) -> Result<(), StoreError> {
+    match cut {
+        true => Err(StoreError::unavailable("the line is cut")),
+        false => Ok(()),
+    }
+}
+
+/// Cuts a node off its store.
+#[derive(Debug, Default)]
+struct Scissors(AtomicBool);
+
+impl Interceptor for Scissors {
+    fn check(&self, _: Option<&Write>) -> Result<(), StoreError> {
+        cut_if(self.0.load(Ordering::SeqCst))
+    }
+}
+
 pub(super) async fn partitioned_node_stops_its_work_before_the_chosen_node_starts_it(town: Town) {
-    let line = Line::to(town.store().await, Scissors::default());
-    let a = town.node_by(Arc::<Line<Scissors>>::clone(&line), "a").await;
+    let line = Intercepted::new(town.store().await, Scissors::default());
+    let a = town.node_by(Arc::clone(&line) as Arc<dyn Store>, "a").await;
     let b = town.node("b").await;
     deployed(&a, work("one")).await;
     let (old, mut events) = (a.id(), a.events());
-    line.censor.cut(true);
+    line.interceptor.0.store(true, Ordering::SeqCst);
     let fenced = |event: &Event| matches!(event, Event::Fenced { id, .. } if *id == old);
     heard(&mut events, fenced).await;
     town.ledger.until("one", Some("b")).await;
@@ -36,7 +53,7 @@ pub(super) async fn partitioned_node_stops_its_work_before_the_chosen_node_start
         stays[0].to.is_some_and(|to| to < stays[1].from),
         "{stays:?}"
     );
-    line.censor.cut(false);
+    line.interceptor.0.store(false, Ordering::SeqCst);
     // It comes back as another node.
     heard(
         &mut events,
@@ -74,22 +91,22 @@ impl Judge {
     }
 }
 
-impl Censor for Judge {
+impl Interceptor for Judge {
     fn swap<'a>(
         &'a self,
-        to: &'a dyn Store,
+        store: &'a dyn Store,
         write: Write,
         within: Duration,
     ) -> Answer<'a, Written> {
         let dead = beat(&write).is_some_and(|beat| beat.dead.is_some());
         Box::pin(async move {
             if !dead {
-                return to.compare_and_swap(write, within).await;
+                return store.compare_and_swap(write, within).await;
             }
             if !self.is_joined(within).await {
                 return Err(StoreError::unavailable("nobody else judges yet"));
             }
-            let written = to.compare_and_swap(write, within / 2).await;
+            let written = store.compare_and_swap(write, within / 2).await;
             let fared = match &written {
                 Ok(_) => &self.0.landed,
                 Err(StoreError::Conflict) => &self.0.conflicts,
@@ -99,10 +116,6 @@ impl Censor for Judge {
             written
         })
     }
-
-    fn watch(&self, selector: Selector) -> Watch {
-        Watch::new(selector).1
-    }
 }
 
 pub(super) async fn two_observers_write_the_same_death(town: Town) {
@@ -110,7 +123,7 @@ pub(super) async fn two_observers_write_the_same_death(town: Town) {
     let bench = Arc::new(Bench::default());
     let judge = async |name: &str| {
         let judge = Judge(Arc::clone(&bench));
-        town.node_by(Line::to(town.store().await, judge), name)
+        town.node_by(Intercepted::new(town.store().await, judge), name)
             .await
     };
     let (b, c) = (judge("b").await, judge("c").await);
@@ -146,10 +159,10 @@ struct Stale {
     read: Notify,
 }
 
-impl Censor for Stale {
+impl Interceptor for Stale {
     fn list<'a>(
         &'a self,
-        to: &'a dyn Store,
+        store: &'a dyn Store,
         prefix: &'a str,
         after: Option<&'a Key>,
         within: Duration,
@@ -159,7 +172,7 @@ impl Censor for Stale {
             if let Some(page) = kept {
                 return Ok(page);
             }
-            let page = to.list(prefix, after, within).await?;
+            let page = store.list(prefix, after, within).await?;
             // Worth keeping once somebody else is in it.
             if page.registers.len() > 1 {
                 *self.page.lock().expect("nobody panics") = Some(page.clone());
@@ -170,7 +183,7 @@ impl Censor for Stale {
 
     fn read<'a>(
         &'a self,
-        to: &'a dyn Store,
+        store: &'a dyn Store,
         key: &'a Key,
         within: Duration,
     ) -> Answer<'a, Reading> {
@@ -178,10 +191,10 @@ impl Censor for Stale {
             self.reads.fetch_add(1, Ordering::SeqCst);
             self.read.notify_one();
         }
-        to.read(key, within)
+        store.read(key, within)
     }
 
-    fn watch(&self, selector: Selector) -> Watch {
+    fn watch(&self, _: &dyn Store, selector: Selector) -> Watch {
         let (feed, watch) = Watch::new(selector);
         feed.send(Sighting::Live);
         self.feeds.lock().expect("nobody panics").push(feed);
@@ -191,14 +204,14 @@ impl Censor for Stale {
 
 pub(super) async fn verdict_from_a_stale_watch_does_not_stand(town: Town) {
     let a = town.node("a").await;
-    let line = Line::to(town.store().await, Stale::default());
-    let b = town.node_by(Arc::<Line<Stale>>::clone(&line), "b").await;
+    let line = Intercepted::new(town.store().await, Stale::default());
+    let b = town.node_by(Arc::clone(&line) as Arc<dyn Store>, "b").await;
     deployed(&a, work("one")).await;
     let (id, mut events) = (a.id(), b.events());
     let doubted = async {
         // It had its doubts twice, and asked each time.
-        while line.censor.reads.load(Ordering::SeqCst) < 2 {
-            line.censor.read.notified().await;
+        while line.interceptor.reads.load(Ordering::SeqCst) < 2 {
+            line.interceptor.read.notified().await;
         }
         // What follows from the second answer has followed after a beat more.
         tokio::time::timeout(town.lease(), std::future::pending::<()>()).await
@@ -224,10 +237,10 @@ struct Slow {
     late: Mutex<Option<Write>>,
 }
 
-impl Censor for Slow {
+impl Interceptor for Slow {
     fn swap<'a>(
         &'a self,
-        to: &'a dyn Store,
+        store: &'a dyn Store,
         write: Write,
         within: Duration,
     ) -> Answer<'a, Written> {
@@ -236,28 +249,29 @@ impl Censor for Slow {
             let unknown = StoreError::unknown("it may come yet");
             return Box::pin(std::future::ready(Err(unknown)));
         }
-        to.compare_and_swap(write, within)
+        store.compare_and_swap(write, within)
     }
 
-    fn is_cut(&self) -> bool {
-        self.late.lock().expect("nobody panics").is_some()
+    fn check(&self, _: Option<&Write>) -> Result<(), StoreError> {
+        let cut = self.late.lock().expect("nobody panics").is_some();
+        cut_if(cut)
     }
 }
 
 /// Lets the late beat land just before the verdict does.
 #[derive(Debug)]
 struct Overtaken {
-    by: Arc<Line<Slow>>,
+    by: Arc<Intercepted<Slow>>,
     /// When it landed.
     landed: Mutex<Option<Instant>>,
     /// Whether a verdict that came after it has stood.
     stood: AtomicBool,
 }
 
-impl Censor for Overtaken {
+impl Interceptor for Overtaken {
     fn swap<'a>(
         &'a self,
-        to: &'a dyn Store,
+        store: &'a dyn Store,
         write: Write,
         within: Duration,
     ) -> Answer<'a, Written> {
@@ -265,17 +279,23 @@ impl Censor for Overtaken {
         Box::pin(async move {
             let first = self.landed.lock().expect("nobody panics").is_none();
             if !dead || !first {
-                return to.compare_and_swap(write, within).await;
+                return store.compare_and_swap(write, within).await;
             }
-            let late = self.by.censor.late.lock().expect("nobody panics").clone();
+            let late = self
+                .by
+                .interceptor
+                .late
+                .lock()
+                .expect("nobody panics")
+                .clone();
             let late = late.expect("only the silent one is judged");
-            match to.compare_and_swap(late, within / 2).await {
+            match store.compare_and_swap(late, within / 2).await {
                 // Or it has landed before, when the store was slow to say so.
                 Ok(_) | Err(StoreError::Conflict) => {}
                 Err(error) => return Err(StoreError::unavailable(error)),
             }
             *self.landed.lock().expect("nobody panics") = Some(clock::boot());
-            let written = to.compare_and_swap(write, within / 2).await;
+            let written = store.compare_and_swap(write, within / 2).await;
             self.stood.fetch_or(written.is_ok(), Ordering::SeqCst);
             written
         })
@@ -283,26 +303,29 @@ impl Censor for Overtaken {
 }
 
 pub(super) async fn a_late_heartbeat_cancels_a_verdict(town: Town) {
-    let slow = Line::to(town.store().await, Slow::default());
-    let a = town.node_by(Arc::<Line<Slow>>::clone(&slow), "a").await;
+    let slow = Intercepted::new(town.store().await, Slow::default());
+    let a = town.node_by(Arc::clone(&slow) as Arc<dyn Store>, "a").await;
     deployed(&a, work("one")).await;
     let overtaken = Overtaken {
         by: Arc::clone(&slow),
         landed: Mutex::default(),
         stood: AtomicBool::default(),
     };
-    let line = Line::to(town.store().await, overtaken);
-    let b = town
-        .node_by(Arc::<Line<Overtaken>>::clone(&line), "b")
-        .await;
+    let line = Intercepted::new(town.store().await, overtaken);
+    let b = town.node_by(Arc::clone(&line) as Arc<dyn Store>, "b").await;
     let (old, mut events) = (a.id(), b.events());
-    slow.censor.on.store(true, Ordering::SeqCst);
+    slow.interceptor.on.store(true, Ordering::SeqCst);
     let died = |event: &Event| matches!(event, Event::NodeDied { id, .. } if *id == old);
     heard(&mut events, died).await;
     let judged = clock::boot();
-    let landed = line.censor.landed.lock().expect("nobody panics").take();
+    let landed = line
+        .interceptor
+        .landed
+        .lock()
+        .expect("nobody panics")
+        .take();
     let landed = landed.expect("a verdict was written");
-    let stood = line.censor.stood.load(Ordering::SeqCst);
+    let stood = line.interceptor.stood.load(Ordering::SeqCst);
     assert!(!stood, "a verdict on an older beat has stood");
     // The silence was counted anew, from the late beat on.
     let silent = judged.since(landed);

@@ -106,7 +106,7 @@ pub(super) async fn a_closed_node_takes_no_part(town: Town) {
     soon("leaving", b.leave()).await;
     let mut events = c.events();
     drop(a);
-    // Whichever of the two would have been the heir.
+    // Whichever of the two would have been the successor.
     heard(&mut events, |event| {
         matches!(event, Event::FailoverCompleted { .. })
     })
@@ -117,7 +117,7 @@ pub(super) async fn a_closed_node_takes_no_part(town: Town) {
 }
 
 /// Waits until one of these begins to take over; says which.
-async fn heir(events: &mut [Events; 3]) -> usize {
+async fn successor(events: &mut [Events; 3]) -> usize {
     let begun = |event: &Event| matches!(event, Event::FailoverBegun { .. });
     let [one, two, three] = events;
     select! {
@@ -143,12 +143,12 @@ pub(super) async fn the_chosen_node_dies_in_mid_take_over(town: Town) {
     // The first does not come up, so the take-over cannot be completed.
     town.ledger.stall("w0", true);
     drop(a);
-    let first = soon("taking over", heir(&mut events)).await;
-    let heir = others.remove(first);
-    let own = format!("own-{}", heir.config().name);
-    let gone = heir.config().name.to_string();
+    let first = soon("taking over", successor(&mut events)).await;
+    let successor = others.remove(first);
+    let own = format!("own-{}", successor.config().name);
+    let gone = successor.config().name.to_string();
     town.ledger.until("w1", Some(&gone)).await;
-    drop(heir);
+    drop(successor);
     town.ledger.stall("w0", false);
     for name in names.into_iter().chain([own.as_str()]) {
         town.ledger

@@ -9,7 +9,7 @@ use tenure::ha::Event;
 use tenure::store::{Store, Write, Written};
 
 use super::{deployed, has};
-use crate::line::{Answer, Censor, Line};
+use crate::intercepted::{Answer, Intercepted, Interceptor};
 use crate::town::{Town, heard, joined, sees, soon, work};
 
 pub(super) async fn quorum_awaited(town: Town) {
@@ -91,10 +91,10 @@ pub(super) async fn quorum_counted_per_group(town: Town) {
 #[derive(Debug, Default)]
 struct Doorkeeper(AtomicBool);
 
-impl Censor for Doorkeeper {
+impl Interceptor for Doorkeeper {
     fn swap<'a>(
         &'a self,
-        to: &'a dyn Store,
+        store: &'a dyn Store,
         write: Write,
         within: Duration,
     ) -> Answer<'a, Written> {
@@ -102,14 +102,14 @@ impl Censor for Doorkeeper {
             let refused = StoreError::unavailable("the door is shut");
             return Box::pin(std::future::ready(Err(refused)));
         }
-        to.compare_and_swap(write, within)
+        store.compare_and_swap(write, within)
     }
 }
 
 pub(super) async fn node_info_that_arrives_late_still_attains_quorum(town: Town) {
     let a = town.voter("a", 2).await;
-    let line = Line::to(town.store().await, Doorkeeper::default());
-    let door = Arc::<Line<Doorkeeper>>::clone(&line);
+    let door = Intercepted::new(town.store().await, Doorkeeper::default());
+    let line = Arc::clone(&door) as Arc<dyn Store>;
     let b = town.builder(line, "alpha", "b").quorum(2);
     let b = b.start().expect("a node");
     let mut events = b.events();
@@ -124,7 +124,7 @@ pub(super) async fn node_info_that_arrives_late_still_attains_quorum(town: Town)
         .view;
     assert_eq!(view.map(|view| view.members.len()), Some(1));
     assert_eq!(town.ledger.stays("one").len(), 0);
-    door.censor.0.store(true, Ordering::SeqCst);
+    door.interceptor.0.store(true, Ordering::SeqCst);
     soon("deploying", deploying).await.expect("it runs");
     assert_eq!(town.ledger.place("one").as_deref(), Some("a"));
     town.close([a, b]).await;

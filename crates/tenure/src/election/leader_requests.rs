@@ -12,7 +12,7 @@ use tenure_election::{Event, Leader, Observation, Request};
 
 use super::ask_error::AskError;
 use super::observe::{Observer, on_background, watch};
-use super::request_writer::Asking;
+use super::request_writer::RequestWriter;
 use crate::store::Store;
 
 /// Asks the leader of `election` to resign, and waits up to `max_wait` until
@@ -32,8 +32,9 @@ pub async fn ask_to_resign(
     let election = election.clone();
     on_background(async move {
         let mut watcher = watch(Arc::clone(&store), election.clone(), false);
-        let asking = Asking::new(store.as_ref(), &election, &Request::Resign, within);
-        let (asked, _) = asking
+        let request_writer =
+            RequestWriter::new(store.as_ref(), &election, &Request::Resign, within);
+        let (asked, _) = request_writer
             .write(|leader| match only {
                 Some(expected) if expected != leader.id => Err(AskError::AnotherLeader {
                     expected,
@@ -85,8 +86,8 @@ pub async fn ask_to_transfer(
         {
             return Err(AskError::NotStanding { to, standing });
         }
-        let asking = Asking::new(store, &election, &request, within);
-        let (asked, seen) = asking.write(|_| Ok(())).await?;
+        let request_writer = RequestWriter::new(store, &election, &request, within);
+        let (asked, seen) = request_writer.write(|_| Ok(())).await?;
         if asked.name == to {
             return Ok((asked, seen));
         }

@@ -114,7 +114,7 @@ impl Manager {
         let spec = self.prepare(deployment).await?;
         loop {
             let id = self.joined().await?;
-            match self.ask(Request::Deploy(spec.clone(), Some(id))).await {
+            match self.request(Request::Deploy(spec.clone(), Some(id))).await {
                 // It was fenced meanwhile, and comes back under another id.
                 Err(AskError::Refused(Refusal::NoNode(_))) if self.id() != id => {}
                 Err(error) => return Err(error),
@@ -132,7 +132,7 @@ impl Manager {
     /// See [`AskError`].
     pub async fn place(&self, deployment: Deployment, on: Option<NodeId>) -> Result<(), AskError> {
         let spec = self.prepare(deployment).await?;
-        self.ask(Request::Deploy(spec, on)).await
+        self.request(Request::Deploy(spec, on)).await
     }
 
     /// Has another node, or this one, hand on all it has and leave. Returns
@@ -141,7 +141,7 @@ impl Manager {
     /// # Errors
     /// See [`AskError`].
     pub async fn drain_node(&self, id: NodeId) -> Result<(), AskError> {
-        self.ask(Request::Drain(id)).await
+        self.request(Request::Drain(id)).await
     }
 
     /// Sees to it that the store has the content, and says what to ask. The
@@ -184,7 +184,7 @@ impl Manager {
     /// See [`AskError`].
     pub async fn release(&self, name: &str) -> Result<(), AskError> {
         let name = named("workload", name)?;
-        self.ask(Request::Undeploy(name)).await
+        self.request(Request::Undeploy(name)).await
     }
 
     /// Waits until the node is in the view of its group; returns its id.
@@ -218,8 +218,8 @@ impl Manager {
         self.config().lease
     }
 
-    async fn ask(&self, request: Request) -> Result<(), AskError> {
-        let answer = self.shared.ask(request)?;
+    async fn request(&self, request: Request) -> Result<(), AskError> {
+        let answer = self.shared.send_request(request)?;
         let answer = answer.await.map_err(|_| AskError::Stopped)?;
         Ok(answer?)
     }
