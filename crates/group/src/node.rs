@@ -293,7 +293,7 @@ impl Node {
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Request { ticket, request } => {
+            Command::Ask { ticket, request } => {
                 if self.leaving || matches!(self.stage, Stage::Stopped) {
                     let why = Refusal::Leaving;
                     return self.context.event(Event::Refused { ticket, why });

@@ -24,7 +24,7 @@ pub struct Run(pub u64);
 pub enum Command {
     /// Change the group; answered by [`Event::Done`] or [`Event::Refused`]
     /// with the same ticket.
-    Request {
+    Ask {
         /// To be named in the answer.
         ticket: u64,
         /// What is asked.

@@ -138,7 +138,7 @@ impl Stage {
     fn request(&mut self, index: usize, request: Request) {
         self.tickets += 1;
         let ticket = self.tickets;
-        self.tell(index, Command::Request { ticket, request });
+        self.tell(index, Command::Ask { ticket, request });
     }
 
     fn act(&mut self, name: &str, index: usize, args: &mut Args<'_>) -> Outcome<()> {

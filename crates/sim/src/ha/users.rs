@@ -56,7 +56,7 @@ impl World {
                 lost: self.store.store_damage.excuses(self.now),
             },
         );
-        self.command(p, Command::Request { ticket, request });
+        self.command(p, Command::Ask { ticket, request });
         ticket
     }
 

@@ -88,7 +88,7 @@ impl Mailbox {
             return Some(Input::Command(Command::Status(status)));
         }
         let (ticket, request) = pending.requests.pop_front()?;
-        Some(Input::Command(Command::Request { ticket, request }))
+        Some(Input::Command(Command::Ask { ticket, request }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {
