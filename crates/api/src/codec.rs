@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes};
 use prost::Message;
 use prost::encoding::{WireType, decode_key, decode_varint};
 use tonic::Status;
-use tonic::codec::{DecodeBuf, Decoder};
+use tonic::codec::{BufferSettings, DecodeBuf, Decoder};
 use tonic::metadata::MetadataValue;
 use tonic_prost::{ProstCodec, ProstEncoder};
 
@@ -19,6 +19,12 @@ use super::{ERROR_TRAILER, v1};
 
 /// Parts of one message: requests over an `Exchange`, entries of an `Append`.
 pub(crate) const PARTS_MAX: usize = 16_384;
+
+/// What is kept for a message before its length is known. The gRPC library
+/// would take eight times as much for each call that has sent nothing yet.
+const BEGUN_BYTES: usize = 1024;
+/// Read by encoders alone: as the gRPC library has it.
+const PIECE_BYTES: usize = 32 * 1024;
 
 /// Protocol buffers, as the gRPC library has them, of at most [`PARTS_MAX`]
 /// parts.
@@ -60,6 +66,10 @@ impl<U: Message + Default> Decoder for Bounded<U> {
 
     fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         decode(from.copy_to_bytes(from.remaining())).map(Some)
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(BEGUN_BYTES, PIECE_BYTES)
     }
 }
 

@@ -690,6 +690,14 @@ fn refused_calls(first: u32, count: u32, grpc: bool) -> Vec<u8> {
     streams.flat_map(|it| frame(1, 5, it, &block)).collect()
 }
 
+/// `GET` of a short path.
+fn get(stream: u32, path: &str) -> Vec<u8> {
+    let mut block = b"\x82\x86\x01\x09localhost\x04".to_vec();
+    block.push(u8::try_from(path.len()).expect("short"));
+    block.extend(path.as_bytes());
+    frame(1, 5, stream, &block)
+}
+
 /// A connection from there that leaves no room for bodies.
 fn roomless(address: &str, from: u8) -> TcpStream {
     let connected = runtime().block_on(async {
@@ -744,6 +752,102 @@ fn refusals_for_whose_bodies_there_is_no_room_cost_little() {
     }
     let grew = growth(alone.server.id(), before);
     assert!(grew < 48 * MIB, "{} MiB", grew / MIB);
+}
+
+/// Waits until a server has come to everything that was sent.
+fn settled(process: u32) {
+    let settled = || {
+        let before = worked(process);
+        std::thread::sleep(PROMPT / 4);
+        (worked(process) - before < PROMPT / 50).then_some(())
+    };
+    common::poll_until(SOON, settled).expect("it has come to all");
+}
+
+/// Connections from as many addresses as there are of these, each with a
+/// thousand calls, of which nothing is read. Its client may find that the
+/// server closed it.
+fn unread_calls(address: &str, from: impl Iterator<Item = u8>, calls: &[u8]) -> Vec<TcpStream> {
+    let one = |from| {
+        let mut stream = roomless(address, from);
+        let _ = stream.write_all(calls);
+        stream
+    };
+    from.map(one).collect()
+}
+
+/// Closes all of them at once, and says for how long the server works before it
+/// comes to others.
+fn closed_at_once(alone: &Alone, held: Vec<TcpStream>) -> std::time::Duration {
+    let probes = Probes::start(&alone.address, alone.server.id());
+    for stream in &held {
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    }
+    drop(held);
+    let files = format!("/proc/{}/fd", alone.server.id());
+    let gone = || {
+        let open = std::fs::read_dir(&files).expect("it runs").count();
+        // Others than these, and those of the probes.
+        (open < 50).then_some(())
+    };
+    common::poll_until(SOON, gone).expect("all of them are closed");
+    probes.end()
+}
+
+/// Of each connection the HTTP library keeps the answers to a thousand calls:
+/// of callers without a token, and of callers who ask for what is not there.
+#[test]
+fn connections_whose_answers_nobody_reads_cost_little_and_are_closed_quickly() {
+    let servers = [(operated(), "/v1/x", 96), (Alone::start(None), "/x/y", 144)];
+    for (alone, path, most) in servers {
+        let before = resident(alone.server.id());
+        let calls: Vec<_> = (0..1_000).flat_map(|it| get(1 + 2 * it, path)).collect();
+        let held = unread_calls(&alone.address, 2..=101, &calls);
+        settled(alone.server.id());
+        let grew = growth(alone.server.id(), before);
+        assert!(grew < most * MIB, "{path}: {} MiB", grew / MIB);
+        let slowest = closed_at_once(&alone, held);
+        assert!(slowest < PROMPT / 2, "{path}: {slowest:?}");
+    }
+}
+
+/// A client that takes its answers, but slowly, keeps its connection: a
+/// thousand calls at once, and each is answered.
+#[test]
+fn who_reads_slowly_gets_all_answers() {
+    let alone = Alone::start(None);
+    let calls: Vec<_> = (0..1_000)
+        .flat_map(|it| get(1 + 2 * it, "/healthz"))
+        .collect();
+    let mut held = unread_calls(&alone.address, 2..=3, &calls);
+    settled(alone.server.id());
+    for stream in &mut held {
+        answered(stream, 1_000);
+    }
+}
+
+/// Calls of which the head has come and nothing else: as many as there is room
+/// for.
+#[test]
+fn calls_whose_bodies_never_come_cost_what_they_count() {
+    let alone = Alone::start(None);
+    let before = resident(alone.server.id());
+    let mut block = vec![0x83, 0x86];
+    block.extend(b"\x01\x09localhost\x04\x15/tenure.v1.Log/Append\x0f\x10\x10application/grpc");
+    let calls = (0..1_000).flat_map(|it| frame(1, 4, 1 + 2 * it, &block));
+    let calls: Vec<_> = calls.collect();
+    let mut held = Vec::new();
+    // Of five callers, six connections each.
+    for _ in 0..6 {
+        held.extend(unread_calls(&alone.address, 2..=6, &calls));
+    }
+    settled(alone.server.id());
+    let counted = metric(&alone.address, "held_requests_bytes ");
+    assert!(counted > 60e6, "{counted}");
+    let grew = growth(alone.server.id(), before);
+    assert!(grew < 144 * MIB, "{} MiB", grew / MIB);
+    let slowest = closed_at_once(&alone, held);
+    assert!(slowest < PROMPT / 2, "{slowest:?}");
 }
 
 /// A client that reads nothing at all.

@@ -18,6 +18,7 @@
 
 mod bounds;
 mod connection;
+mod unsent;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -35,14 +36,16 @@ use bounds::{
 };
 
 pub(super) use connection::Connection;
+pub(super) use unsent::UnsentCharge;
 
 use super::byte_gauge::ByteGauge;
 use super::errors::error;
 use super::metrics::{Full, ScopeLabel};
+use super::unsent_answers::Unsent;
 
 /// What a call under way counts for, beside its head and its body: about what
 /// it costs until its answer is made.
-const CALL_BYTES: usize = 4 * 1024;
+const CALL_BYTES: usize = 8 * 1024;
 /// So many callers are remembered before those are looked for that have gone.
 const CALLERS_MIN: usize = 1_024;
 
@@ -77,6 +80,8 @@ struct Usage {
     streamed: ByteGauge,
     /// How many requests over exchanges are under way.
     pipelined: AtomicUsize,
+    /// Of answers, what waits in the HTTP library.
+    unsent: AtomicUsize,
 }
 
 /// Who is counted as one.
@@ -162,6 +167,7 @@ impl Account {
 #[derive(Debug)]
 pub(super) struct CallerAccount {
     connection: Arc<Usage>,
+    unsent: Arc<Unsent>,
     caller: Arc<Usage>,
     account: Arc<Account>,
     caller_id: CallerId,
@@ -175,19 +181,28 @@ impl CallerAccount {
         ]
     }
 
+    fn usage(&self, of: Full) -> &Usage {
+        match of {
+            Full::Connection => &self.connection,
+            Full::Caller => &self.caller,
+            Full::Server => &self.account.all,
+        }
+    }
+
     /// What calls with one answer have made, and exchanges; or what streams
     /// have. Each has bounds of its own, so that streams that nobody reads keep
     /// no call out, not even of their own connection, and calls no stream.
     fn answers(&self, of: Full, made_by: Option<StreamKind>) -> &ByteGauge {
-        let usage = match of {
-            Full::Connection => &*self.connection,
-            Full::Caller => &*self.caller,
-            Full::Server => &self.account.all,
-        };
+        let usage = self.usage(of);
         match made_by {
             None | Some(StreamKind::Answers) => &usage.answers,
             Some(StreamKind::Bulk | StreamKind::News) => &usage.streamed,
         }
+    }
+
+    /// What is unsent of the connection.
+    pub(super) fn unsent(&self) -> &Unsent {
+        &self.unsent
     }
 
     fn is_stranger(&self) -> bool {
@@ -195,12 +210,7 @@ impl CallerAccount {
     }
 
     fn requests(&self, of: Full) -> usize {
-        let usage = match of {
-            Full::Connection => &*self.connection,
-            Full::Caller => &*self.caller,
-            Full::Server => &self.account.all,
-        };
-        usage.requests.load(Ordering::Relaxed)
+        self.usage(of).requests.load(Ordering::Relaxed)
     }
 
     fn charge_request(&self, bytes: usize) {

@@ -138,6 +138,8 @@ pub(super) struct MeteredBody {
     message: Message,
     /// What is counted at the moment.
     held: usize,
+    /// There is no more of it.
+    ended: bool,
     /// When the message under way is too late, if one is.
     late: Option<Pin<Box<Sleep>>>,
 }
@@ -158,6 +160,7 @@ impl MeteredBody {
             keeps,
             message: Message::new(headers),
             held: 0,
+            ended: false,
             late: None,
         }
     }
@@ -193,6 +196,9 @@ impl Drop for MeteredBody {
         if !self.keeps {
             self.request_charge.give(self.held);
         }
+        if !self.ended && !self.body.is_end_stream() {
+            self.request_charge.place().unsent().reset();
+        }
         if self.read_on {
             let body = std::mem::take(&mut self.body);
             read_on(body, Arc::clone(&self.request_charge));
@@ -219,7 +225,10 @@ impl Body for MeteredBody {
         };
         let frame = match frame.transpose().map_err(Into::into) {
             Ok(Some(frame)) => frame,
-            ended => return Poll::Ready(ended.transpose()),
+            ended => {
+                self.ended = true;
+                return Poll::Ready(ended.transpose());
+            }
         };
         if let Some(data) = frame.data_ref()
             && let Err(refused) = self.takes(data)

@@ -25,7 +25,10 @@ use std::task::{Context, Poll};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper::rt::Executor;
 
+use tenure_api::v1;
+
 use super::stream_rights::CallWatch;
+use super::unsent_answers::UnsentAnswers;
 
 /// How many calls of one connection are polled in one of its turns.
 const IN_A_ROW: u32 = 16;
@@ -93,6 +96,15 @@ pub(super) struct Calls {
     left: Arc<AtomicU32>,
     /// Of the call that is one with the connection.
     watch: CallWatch,
+    unsent: UnsentAnswers,
+}
+
+/// Why a connection has to end.
+pub(super) enum Cut {
+    /// The caller of the call that is one with it is not known any more.
+    Unknown,
+    /// Its answers are not read, and there is no room for more.
+    Unread(v1::Error),
 }
 
 /// Where the HTTP library leaves calls that begin: it finds them while it is
@@ -149,7 +161,7 @@ impl std::future::Future for PolledCall {
 
 impl Calls {
     /// Those of a connection that reads no further while `waiting` is full.
-    pub(super) fn new(waiting: Waiting) -> Self {
+    pub(super) fn new(waiting: Waiting, unsent: UnsentAnswers) -> Self {
         Self {
             begun: CallExecutor {
                 calls: Arc::default(),
@@ -158,6 +170,7 @@ impl Calls {
             running: FuturesUnordered::new(),
             left: Arc::default(),
             watch: CallWatch::new(),
+            unsent,
         }
     }
 
@@ -166,21 +179,33 @@ impl Calls {
         self.begun.clone()
     }
 
-    /// Runs the calls beside their connection, until it ends, or has to: then
-    /// there is no output.
-    pub(super) async fn beside<C>(&mut self, mut connection: Pin<&mut C>) -> Option<C::Output>
+    /// Runs the calls beside their connection, until it ends.
+    ///
+    /// # Errors
+    /// It has to end.
+    pub(super) async fn beside<C>(&mut self, mut connection: Pin<&mut C>) -> Result<C::Output, Cut>
     where
         C: std::future::Future,
     {
         std::future::poll_fn(|context| {
             let end = self.watch.end();
+            self.unsent.begin();
             if let Poll::Ready(output) = end.scope(|| connection.as_mut().poll(context)) {
-                return Poll::Ready(Some(output));
+                return Poll::Ready(Ok(output));
             }
+            self.unsent.written();
             self.poll(context);
-            self.watch.poll(context).map(|()| None)
+            if let Err(unread) = self.unsent.fits() {
+                return Poll::Ready(Err(Cut::Unread(unread)));
+            }
+            self.watch.poll(context).map(|()| Err(Cut::Unknown))
         })
         .await
+    }
+
+    /// Whether it takes long to drop them and their connection.
+    pub(super) fn are_many(&self) -> bool {
+        self.running.len() + self.unsent.held() > IN_A_ROW as usize
     }
 
     fn poll(&mut self, context: &mut Context<'_>) {
@@ -196,7 +221,9 @@ impl Calls {
         left.store(IN_A_ROW, Ordering::Relaxed);
         // Those that are left over have woken themselves, of which the set
         // finds two, and has its next turn after that of others.
-        while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {}
+        while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {
+            self.unsent.end();
+        }
     }
 }
 
@@ -205,8 +232,16 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use futures_util::task::noop_waker_ref;
+    use prometheus_client::metrics::family::Family;
 
+    use super::super::account::Account;
     use super::*;
+
+    fn calls() -> Calls {
+        let account = Account::new(Family::default(), false);
+        let connection = account.connection(std::net::Ipv4Addr::LOCALHOST.into());
+        Calls::new(Waiting::default(), UnsentAnswers::new(connection))
+    }
 
     /// A connection that never ends, and calls that each count their polls.
     fn begun(calls: &Calls, count: usize, turns: usize) -> Arc<AtomicUsize> {
@@ -227,7 +262,7 @@ mod tests {
     fn a_connection_polls_so_many_calls_in_a_row_and_all_of_them_in_turn() {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.expect("a runtime").block_on(async {
-            let mut calls = Calls::new(Waiting::default());
+            let mut calls = calls();
             let polls = begun(&calls, 1_000, 1);
             let mut connection = std::pin::pin!(std::future::pending::<()>());
             let mut before = 0;
@@ -251,7 +286,7 @@ mod tests {
 
     #[test]
     fn calls_end_with_their_connection() {
-        let mut calls = Calls::new(Waiting::default());
+        let mut calls = calls();
         let held = Arc::new(());
         let inner = Arc::clone(&held);
         calls.executor().execute(async move {

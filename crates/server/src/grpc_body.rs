@@ -28,8 +28,10 @@ pub(super) const MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 
 /// What is in front of each message: whether it is compressed, and how long.
 const HEADER_BYTES: usize = 5;
-/// The buffer that a stream keeps.
+/// The buffer that a stream keeps, and how large it is at first: most watches
+/// tell little.
 const KEPT_BYTES: usize = 8 * 1024;
+const FIRST_BYTES: usize = 1024;
 /// Messages that have come go together, until they are as many bytes.
 const PIECE_BYTES: usize = 32 * 1024;
 
@@ -61,6 +63,8 @@ struct EncodedMessages<S> {
     /// `None` after the last.
     messages: Option<Pin<Box<S>>>,
     buffer: BytesMut,
+    /// How large the next one is: twice as large as the one that did not do.
+    next_bytes: usize,
     /// What is left to be said after the last message.
     ended: Option<Status>,
 }
@@ -70,6 +74,7 @@ impl<S> EncodedMessages<S> {
         Self {
             messages: Some(Box::pin(messages)),
             buffer: BytesMut::new(),
+            next_bytes: FIRST_BYTES,
             ended: None,
         }
     }
@@ -80,7 +85,8 @@ impl<S> EncodedMessages<S> {
         let buffer = &mut self.buffer;
         if buffer.capacity() - buffer.len() < needed && !buffer.try_reclaim(needed) {
             if buffer.is_empty() {
-                *buffer = BytesMut::with_capacity(needed.max(KEPT_BYTES));
+                *buffer = BytesMut::with_capacity(needed.max(self.next_bytes));
+                self.next_bytes = KEPT_BYTES.min(2 * self.next_bytes);
             } else {
                 buffer.reserve(needed);
             }

@@ -7,18 +7,20 @@
 
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use axum::BoxError;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, Version};
 use axum::middleware::Next;
 use axum::response::Response;
+use bytes::Bytes;
 use http_body_util::BodyExt as _;
+use hyper::body::Body as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -33,13 +35,15 @@ use tenure_api::v1::{self, Cause};
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 use tonic::service::Routes;
 
-use super::account::{Account, CallerId, Connection, RequestCharge, StreamKind};
+use super::account::{Account, CallerId, Charge, Connection, RequestCharge, StreamKind};
 use super::body_limit::{self, MeteredBody};
 use super::config::Config;
-use super::connection_calls::{CallExecutor, Calls, Waiting};
+use super::connection_calls::{CallExecutor, Calls, Cut, Waiting};
 use super::connection_limit::{
     ConnectionCapacity, ConnectionClass, ConnectionLimit, ConnectionPermit,
 };
@@ -58,6 +62,7 @@ use super::protocol_detection::{ConnectionInfoService, begin};
 use super::shared::Shared;
 use super::stream_rights::StreamRights;
 use super::tokens::Caller;
+use super::unsent_answers::UnsentAnswers;
 use crate::transport::{Arrival, Demand, MaybeTlsStream, Tls};
 
 /// How long the headers of a request may take.
@@ -155,6 +160,7 @@ pub(super) async fn serve(
         account,
         waiting: Waiting::default(),
         log_rate_limit: LogRateLimit::default(),
+        closing: Mutex::default(),
     });
     let capacity = ConnectionCapacity::of_clients(NEWCOMERS_MAX, listener_limits.connections);
     let connection_limit = ConnectionLimit::new(capacity);
@@ -234,6 +240,10 @@ struct ConnectionTask {
     waiting: Waiting,
     /// What was said of clients, by their addresses.
     log_rate_limit: LogRateLimit,
+    /// It takes milliseconds to drop a connection with a thousand calls. Where
+    /// hundreds of those end at once they are dropped one at a time, and other
+    /// tasks have their turns in between.
+    closing: Mutex<()>,
 }
 
 impl ConnectionTask {
@@ -257,7 +267,9 @@ impl ConnectionTask {
             }
         };
         let waiting = self.waiting.of_another();
-        let begun = match timeout(HEADERS_WITHIN, begin(line, waiting.clone())).await {
+        let connection = self.account.connection(address);
+        let begun = begin(line, waiting.clone(), Arc::clone(connection.unsent()));
+        let begun = match timeout(HEADERS_WITHIN, begun).await {
             Ok(Ok(begun)) => begun,
             // It has gone.
             Ok(Err(_)) => return None,
@@ -266,48 +278,82 @@ impl ConnectionTask {
         let service = ConnectionInfoService {
             service: self.service.clone(),
             permit: Arc::clone(permit),
-            connection: self.account.connection(address),
+            connection: Arc::clone(&connection),
             arrival,
             given_up: GivenUp::new(),
         };
-        let mut calls = Calls::new(waiting);
+        let mut calls = Calls::new(waiting, UnsentAnswers::new(connection));
         let builder = builder(calls.executor());
-        let mut serving = pin!(builder.serve_connection(TokioIo::new(begun), service));
+        let mut serving = Box::pin(builder.serve_connection(TokioIo::new(begun), service));
         let served = tokio::select! {
             served = calls.beside(serving.as_mut()) => served,
             () = permit.is_idle(self.idle) => {
                 serving.as_mut().graceful_shutdown();
                 // A client that does not heed it is cut off.
-                let _ = timeout(PING[1], calls.beside(serving)).await;
+                let _ = timeout(PING[1], calls.beside(serving.as_mut())).await;
                 return Some(Closed::Idle);
             }
         };
-        let error = served?.err()?;
+        if calls.are_many() {
+            let turn = self.closing.lock().await;
+            drop((calls, serving));
+            yield_now().await;
+            drop(turn);
+        }
+        self.closed(address, served, permit)
+    }
+
+    /// Why a connection was closed, if it was: so it ended.
+    fn closed(
+        &self,
+        address: IpAddr,
+        served: Result<Result<(), BoxError>, Cut>,
+        permit: &ConnectionPermit,
+    ) -> Option<Closed> {
+        let error = match served {
+            Ok(served) => served.err()?,
+            Err(Cut::Unknown) => return None,
+            Err(Cut::Unread(held)) => {
+                self.warn_of(
+                    address,
+                    UNREAD,
+                    &format!("it does not read its answers: {}", held.message),
+                );
+                return Some(Closed::Unread);
+            }
+        };
         tracing::debug!("a client's connection ended: {error}");
         let known = error.downcast_ref::<hyper::Error>();
         let slow = known.is_some_and(hyper::Error::is_timeout);
         if known.is_some_and(too_much_for_nothing) {
-            if self
-                .log_rate_limit
-                .should_log(address, FLOOD, clock::boot())
-            {
-                tracing::warn!(
-                    %address,
-                    "a client's connection was closed: it sent too much that is given up or empty \
-                     (HTTP/2 ENHANCE_YOUR_CALM: more than {UNSEEN_MAX} calls that were given up \
-                     before this server came to them, or a flood of empty or continued frames); \
-                     said again of this address after a minute without"
-                );
-            }
+            self.warn_of(address, FLOOD, &format!(
+                "it sent too much that is given up or empty (HTTP/2 ENHANCE_YOUR_CALM: more than \
+                 {UNSEEN_MAX} calls that were given up before this server came to them, or a \
+                 flood of empty or continued frames)"
+            ));
             return Some(Closed::GivenUp);
         }
         (!permit.is_proven()).then(|| blame(slow))
+    }
+
+    /// Tells of a connection that was closed, once of an address until a minute
+    /// passes without.
+    fn warn_of(&self, address: IpAddr, what: &'static str, why: &str) {
+        if self.log_rate_limit.should_log(address, what, clock::boot()) {
+            tracing::warn!(
+                %address,
+                "a client's connection was closed: {why}; said again of this address after a \
+                 minute without"
+            );
+        }
     }
 }
 
 /// What is wrong with a client that sends too much for nothing, as it is
 /// remembered that it was said.
 const FLOOD: &str = "flood";
+/// The same of one that does not read its answers.
+const UNREAD: &str = "unread";
 
 /// Whether the HTTP/2 library closed the connection since the client gave too
 /// many calls up, or sent too many frames that are empty or go on without an
@@ -360,20 +406,20 @@ pub(super) fn noted(routes: axum::Router, handle: ServerHandle) -> axum::Router 
 async fn note(State(handle): State<ServerHandle>, mut request: Request, next: Next) -> Response {
     let permit = request.extensions_mut().remove::<Arc<ConnectionPermit>>();
     let under_way = permit.as_ref().map(ConnectionPermit::begin);
-    let given_up = request.extensions_mut().remove::<Arc<GivenUp>>();
-    let call = given_up
-        .map(|it| it.begin(&handle.shared.metrics.given_up))
-        .transpose();
-    let call = match call {
-        Ok(call) => call,
-        Err(refused) => return turn_away(&request, None, refused),
-    };
     let Some(connection) = request.extensions_mut().remove::<Arc<Connection>>() else {
         let unknown = error(
             Cause::Unspecified,
             "internal error: the connection is missing",
         );
         return turn_away(&request, None, unknown);
+    };
+    let given_up = request.extensions_mut().remove::<Arc<GivenUp>>();
+    let call = given_up
+        .map(|it| it.begin(&handle.shared.metrics.given_up))
+        .transpose();
+    let call = match call {
+        Ok(call) => call,
+        Err(refused) => return turn_away(&request, Some(&connection), refused),
     };
     if let Some(pages) = &handle.pages
         && let Err(refused) = pages.judge(&request, &handle.shared.metrics)
@@ -447,6 +493,9 @@ fn is_read_on(request: &Request) -> bool {
 
 /// Reads the body of a refused call, beside its answer.
 fn read_on(request: Request, connection: &Connection) {
+    if !request.body().is_end_stream() {
+        connection.unsent().reset();
+    }
     if is_read_on(&request)
         && let Ok(counted) = RequestCharge::begin(connection.alone(), 0, false)
     {
@@ -469,6 +518,10 @@ fn turn_away(
     }
 }
 
+/// What a call of a service that the gRPC library brings costs beyond others: 8 KiB
+/// are kept for its message before that has come.
+const FOREIGN_BYTES: usize = 6 * 1024;
+
 /// About what a call costs that was refused, until its answer has gone.
 const REFUSED_BYTES: usize = 4 * 1024;
 
@@ -483,13 +536,30 @@ fn refusal(response: Response, connection: &Connection) -> Response {
         parts.headers.remove(CONTENT_TYPE);
         return Response::from_parts(parts, Body::empty());
     }
-    let charge = place.charge(REFUSED_BYTES, None);
+    let mut charge = Some(place.charge(REFUSED_BYTES, None));
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {
-            let _until_it_is_dropped = &charge;
-            frame
+            frame.map_data(|bytes| match charge.take() {
+                Some(charge) => Bytes::from_owner(Refused {
+                    bytes,
+                    _charge: charge,
+                }),
+                None => bytes,
+            })
         }))
     })
+}
+
+/// What a refused call is told, until it has gone.
+struct Refused {
+    bytes: Bytes,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Refused {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// Lets a call in: its connection has a place, its caller is known if it has
@@ -523,7 +593,10 @@ fn admit(
         caller.granted()?;
     }
     let kept = has_room_kept(handle, path, &caller);
-    let head = path.len() + weight(request.headers());
+    let mut head = path.len() + weight(request.headers());
+    if path.starts_with("/grpc.") {
+        head += FOREIGN_BYTES;
+    }
     let place = connection.place(&caller);
     let request_charge = RequestCharge::begin(Arc::clone(&place), head, kept)?;
     Ok((caller.seated(place, kept), request_charge))

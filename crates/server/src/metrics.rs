@@ -57,6 +57,8 @@ pub(super) enum Closed {
     /// Too many of its calls were given up before this server came to them, or
     /// it sent a flood of frames that are empty or continue headers.
     GivenUp,
+    /// It did not read its answers, and there was no room for more of them.
+    Unread,
 }
 
 /// One reason.

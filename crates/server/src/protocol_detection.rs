@@ -5,7 +5,7 @@
 //! and then nothing would be waited for, for ever; so the beginning is read
 //! here, where there is a clock, and then read again by what serves it.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,6 +18,7 @@ use super::account::Connection;
 use super::connection_calls::Waiting;
 use super::connection_limit::ConnectionPermit;
 use super::given_up::GivenUp;
+use super::unsent_answers::{Unsent, WriteTally};
 use crate::transport::{Arrival, MaybeTlsStream};
 
 const HTTP_2: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -32,12 +33,14 @@ pub(super) struct PeekedConnection {
     left: usize,
     /// Its calls that wait for their first turn.
     waiting: Waiting,
+    tally: WriteTally,
 }
 
 /// Reads until it is clear which of the two is spoken.
 pub(super) async fn begin(
     mut line: MaybeTlsStream,
     waiting: Waiting,
+    unsent: Arc<Unsent>,
 ) -> io::Result<PeekedConnection> {
     let mut first = [0; HTTP_2.len()];
     let mut to = 0;
@@ -46,6 +49,7 @@ pub(super) async fn begin(
         to += read;
         let clear = to == first.len() || first[..to] != HTTP_2[..to];
         if clear || read == 0 {
+            let is_http_2 = first[..to] == HTTP_2[..];
             return Ok(PeekedConnection {
                 first,
                 from: 0,
@@ -53,6 +57,7 @@ pub(super) async fn begin(
                 line: line.take(0),
                 left: TURN_BYTES,
                 waiting,
+                tally: WriteTally::new(unsent, is_http_2),
             });
         }
     }
@@ -115,11 +120,17 @@ impl AsyncWrite for PeekedConnection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(self.line.get_mut()).poll_write(context, bytes)
+        let written = Pin::new(self.line.get_mut()).poll_write(context, bytes);
+        self.tally.wrote(&written, &[IoSlice::new(bytes)]);
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(self.line.get_mut()).poll_flush(context)
+        let flushed = Pin::new(self.line.get_mut()).poll_flush(context);
+        if flushed.is_pending() {
+            self.tally.is_blocked();
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -129,9 +140,11 @@ impl AsyncWrite for PeekedConnection {
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
+        bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(self.line.get_mut()).poll_write_vectored(context, bytes)
+        let written = Pin::new(self.line.get_mut()).poll_write_vectored(context, bytes);
+        self.tally.wrote(&written, bytes);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -80,6 +80,19 @@ pub(super) const ANSWERS_STRANGERS_KEPT: Bounds = Bounds {
     caller: 5 * MIB,
     all: 54 * MIB,
 };
+/// Of answers that wait in the HTTP library for clients to read. They are bounded
+/// of callers: a connection has a thousand at most.
+pub(super) const UNSENT: Bounds = Bounds {
+    connection: usize::MAX,
+    caller: 24 * MIB,
+    all: 32 * MIB,
+};
+/// The same of strangers.
+pub(super) const UNSENT_STRANGERS: Bounds = Bounds {
+    connection: usize::MAX,
+    caller: 4 * MIB,
+    all: 12 * MIB,
+};
 /// Above this for all, only connections with nothing unread go on.
 pub(super) const SCARCE: usize = 24 * MIB;
 /// Requests over exchanges that may be under way, of all callers: as many of

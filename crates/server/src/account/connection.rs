@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::tokens::{Caller, Known};
+use super::super::unsent_answers::Unsent;
 use super::{Account, CallerAccount, CallerId, Usage};
 
 impl Account {
@@ -12,6 +13,7 @@ impl Account {
     pub(crate) fn connection(self: &Arc<Self>, address: IpAddr) -> Arc<Connection> {
         Arc::new(Connection {
             usage: Arc::default(),
+            unsent: Arc::default(),
             account: Arc::clone(self),
             address,
             known: Mutex::default(),
@@ -24,6 +26,7 @@ impl Account {
 #[derive(Debug)]
 pub(crate) struct Connection {
     usage: Arc<Usage>,
+    unsent: Arc<Unsent>,
     account: Arc<Account>,
     address: IpAddr,
     known: Mutex<Option<Known>>,
@@ -34,6 +37,19 @@ impl Connection {
     /// Who is at the other end.
     pub(crate) const fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// What is unsent of it.
+    pub(crate) const fn unsent(&self) -> &Arc<Unsent> {
+        &self.unsent
+    }
+
+    /// Where the caller is counted who called last; before the first has, those
+    /// without a token.
+    pub(crate) fn last(&self) -> Arc<CallerAccount> {
+        let last = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = last.clone();
+        last.unwrap_or_else(|| self.alone())
     }
 
     /// Looks whose token the caller has, if it was not the last one's.
@@ -47,6 +63,7 @@ impl Connection {
         let caller_id = CallerId::address(self.address);
         Arc::new(CallerAccount {
             connection: Arc::clone(&self.usage),
+            unsent: Arc::clone(&self.unsent),
             caller: self.account.caller(&caller_id),
             account: Arc::clone(&self.account),
             caller_id,
@@ -64,6 +81,7 @@ impl Connection {
         let caller_id = caller.caller_id();
         let place = Arc::new(CallerAccount {
             connection: Arc::clone(&self.usage),
+            unsent: Arc::clone(&self.unsent),
             caller: self.account.caller(&caller_id),
             account: Arc::clone(&self.account),
             caller_id,

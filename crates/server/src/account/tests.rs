@@ -98,6 +98,7 @@ fn strangers_leave_room_for_those_who_have_tokens_and_their_calls_for_operators(
     let known = CallerId::Token([7; 32], "clerk".into());
     let known = Arc::new(CallerAccount {
         connection: Arc::default(),
+        unsent: Arc::default(),
         caller: account.caller(&known),
         account: Arc::clone(&account),
         caller_id: known,
