@@ -17,8 +17,7 @@
 //! Each time the window became half as large, the delay tells a queue from a
 //! way that has become longer (a slower disk, another route), as in
 //! [`super::pacing`]: where it was `d` with the whole window and is `h` with half
-//! of it, the way alone takes `2h - d`. How much a longer way holds is not known:
-//! the window becomes twice as large at a time until there is a queue.
+//! of it, the way alone takes `2h - d`.
 //!
 //! [`super::pacing`] does the same for each link, for the sake of heartbeats,
 //! and by the election timeout. This window bounds how long clients wait, so it is
@@ -56,8 +55,6 @@ pub(super) struct AdmissionWindow {
     whole: Option<LogTime>,
     /// How often the queue was neither long nor short.
     between: u32,
-    /// The way has become longer, and there was no queue since.
-    doubles: bool,
 }
 
 impl AdmissionWindow {
@@ -87,7 +84,6 @@ impl AdmissionWindow {
             Some(whole) => (delay * 2).saturating_sub(whole).min(delay),
             None => 0,
         };
-        self.doubles |= own > least;
         let least = least.max(own);
         self.least = Some(least);
         self.judge(delay, delay - least, last, config);
@@ -97,7 +93,6 @@ impl AdmissionWindow {
     /// much was the queue.
     fn judge(&mut self, delay: LogTime, queue: LogTime, last: LogId, config: &Config) {
         let (bytes, floor) = (self.bytes(config), config.append_bytes.div_ceil(8));
-        self.doubles &= queue < nanos(SHORT);
         if queue > nanos(LONG) || self.between == PATIENCE {
             self.bytes = (bytes / 2).max(floor);
             self.whole = Some(delay);
@@ -105,12 +100,7 @@ impl AdmissionWindow {
         } else if !self.is_used_up {
             return;
         } else if queue < nanos(SHORT) {
-            let more = if self.doubles {
-                bytes
-            } else {
-                bytes.div_ceil(4)
-            };
-            self.bytes = bytes.saturating_add(more);
+            self.bytes = bytes.saturating_add(bytes.div_ceil(4));
             self.between = 0;
         } else {
             self.between += 1;
