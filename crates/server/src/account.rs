@@ -41,7 +41,7 @@ pub(super) use unsent::UnsentCharge;
 use super::byte_gauge::ByteGauge;
 use super::errors::error;
 use super::metrics::{Full, ScopeLabel};
-use super::unsent_answers::Unsent;
+use super::unsent::Unsent;
 
 /// What a call under way counts for, beside its head and its body: about what
 /// it costs until its answer is made.
@@ -111,6 +111,8 @@ pub(super) fn network(address: IpAddr) -> IpAddr {
 #[derive(Debug)]
 pub(super) struct Account {
     all: Usage,
+    /// Of the requests of all, what strangers hold.
+    strangers: AtomicUsize,
     callers: Mutex<Callers>,
     refused: Family<ScopeLabel, Counter>,
     /// Whether callers have tokens: those without are strangers.
@@ -132,6 +134,7 @@ impl Account {
             refused,
             tokens,
             all: Usage::default(),
+            strangers: AtomicUsize::new(0),
             callers: Mutex::new(Callers {
                 known: HashMap::new(),
                 sweep_at: CALLERS_MIN,
@@ -219,6 +222,10 @@ impl CallerAccount {
         }
         let all = &self.account.all.requests;
         all.fetch_add(bytes, Ordering::Relaxed);
+        if self.is_stranger() {
+            let strangers = &self.account.strangers;
+            strangers.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     fn release_request(&self, bytes: usize) {
@@ -227,6 +234,10 @@ impl CallerAccount {
         }
         let all = &self.account.all.requests;
         all.fetch_sub(bytes, Ordering::Relaxed);
+        if self.is_stranger() {
+            let strangers = &self.account.strangers;
+            strangers.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Whether one more answer may be made.
@@ -320,13 +331,27 @@ impl CallerAccount {
         match (self.is_stranger(), kept) {
             (false, false) => CALLS,
             (false, true) => CALLS_KEPT,
-            (true, false) => STRANGERS,
-            (true, true) => STRANGERS_KEPT,
+            (true, _) => STRANGERS,
         }
     }
 
     fn requests_within(&self, bounds: Bounds) -> Result<(), v1::Error> {
         self.within(bounds, |of| self.requests(of), "requests")
+    }
+
+    /// Whether there is room for one more call. Probes of strangers find it
+    /// however much others hold, and leave it to others however many they are:
+    /// so they are bounded by what strangers hold.
+    fn room_for_call(&self, kept: bool) -> Result<(), v1::Error> {
+        if !kept || !self.is_stranger() {
+            return self.requests_within(self.calls(kept));
+        }
+        let held = |of| match of {
+            Full::Server => self.account.strangers.load(Ordering::Relaxed),
+            of => self.requests(of),
+        };
+        self.within(STRANGERS_KEPT, held, "requests")?;
+        self.requests_within(CALLS_KEPT)
     }
 
     /// Counts so many bytes of answers until what is returned is dropped.
@@ -509,7 +534,7 @@ impl RequestCharge {
             bytes: AtomicUsize::new(bytes),
             kept,
         };
-        charge.place.requests_within(charge.place.calls(kept))?;
+        charge.place.room_for_call(kept)?;
         charge.place.room(kept)?;
         Ok(Arc::new(charge))
     }
@@ -526,12 +551,11 @@ impl RequestCharge {
     pub(super) fn take(&self, bytes: usize, large: bool) -> Result<(), v1::Error> {
         self.place.charge_request(bytes);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let bounds = if large && !self.place.is_stranger() {
-            BODIES
+        if large && !self.place.is_stranger() {
+            self.place.requests_within(BODIES)
         } else {
-            self.place.calls(self.kept)
-        };
-        self.place.requests_within(bounds)
+            self.place.room_for_call(self.kept)
+        }
     }
 
     /// So many bytes of it are held no more.

@@ -60,7 +60,7 @@
 //! | `objects` | messages in JSON are objects |
 //! | [`transport`] | how servers reach each other |
 //! | [`wal`] | the files of the log |
-//! | `connection_calls`, `unsent_answers` | the calls of one connection, which have their turns together, and their answers that have not gone |
+//! | `connection_calls`, `unsent_answers`, `unsent` | the calls of one connection, which have their turns together, and their answers that have not gone |
 //! | `body_limit`, `account`, `counted_body`, `byte_gauge` | what clients make the server hold |
 
 mod account;
@@ -129,6 +129,7 @@ mod translate;
 pub mod transport;
 mod trust;
 mod unconfirmed_contacts;
+mod unsent;
 mod unsent_answers;
 pub mod wal;
 mod watch_dispatch;

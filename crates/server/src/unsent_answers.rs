@@ -22,39 +22,18 @@
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use tenure_api::v1;
 
 use super::account::{Connection, UnsentCharge};
+use super::unsent::Unsent;
 
 /// About what an answer costs while it waits in the HTTP library.
 const ANSWER_BYTES: usize = 2 * 1024;
 /// Unsent answers for which no connection is closed: those of one turn.
 const FREE: usize = 16;
-
-/// What is unsent of one connection.
-#[derive(Debug, Default)]
-pub(super) struct Unsent {
-    /// Calls that have ended, of which the end was not seen.
-    ended: AtomicUsize,
-    /// Of these, those that the library resets behind their answer.
-    reset: AtomicUsize,
-    /// Whether the system took no more when it was asked last.
-    blocked: AtomicBool,
-}
-
-impl Unsent {
-    /// A call was, or will be, answered before all of its body has come.
-    pub(super) fn reset(&self) {
-        self.reset.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn held(&self) -> usize {
-        self.ended.load(Ordering::Relaxed) + self.reset.load(Ordering::Relaxed)
-    }
-}
 
 /// Counts what is unsent of a connection, beside its calls.
 pub(super) struct UnsentAnswers {
@@ -254,15 +233,17 @@ mod tests {
     fn who_reads_nothing_is_cut_off_and_who_reads_is_not() {
         let account = Account::new(Family::default(), false);
         let mut unread = connections(1, 20, &account);
-        let kept = unread
-            .iter_mut()
-            .filter_map(|it| thousand(it, true).then_some(()));
-        let kept = kept.count();
-        assert!((4..=10).contains(&kept), "{kept}");
+        // Who has no room is closed, and counts no more.
+        unread.retain_mut(|it| thousand(it, true));
+        let kept = unread.len();
+        assert!((4..=12).contains(&kept), "{kept}");
         // Others have room, and so has the same caller where it reads.
         for mut other in connections(2, 3, &account) {
             assert!(thousand(&mut other, true));
         }
+        // Its caller has no room any more.
+        unread.extend(connections(1, 1, &account));
+        let _ = unread.last_mut().map(|it| thousand(it, true));
         let mut reads = connections(1, 1, &account).remove(0);
         assert!((0..100).all(|_| thousand(&mut reads, false)));
         // A few that wait are no reason.

@@ -62,11 +62,11 @@ pub(super) const STRANGERS: Bounds = Bounds {
     caller: 8 * MIB,
     all: 24 * MIB,
 };
-/// Of requests, for the probes of strangers.
+/// Of requests, for the probes of strangers: `all` is what strangers hold.
 pub(super) const STRANGERS_KEPT: Bounds = Bounds {
     connection: 5 * MIB,
     caller: 10 * MIB,
-    all: 90 * MIB,
+    all: 28 * MIB,
 };
 /// Of answers, for strangers.
 pub(super) const ANSWERS_STRANGERS: Bounds = Bounds {

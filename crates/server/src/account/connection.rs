@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::tokens::{Caller, Known};
-use super::super::unsent_answers::Unsent;
+use super::super::unsent::Unsent;
 use super::{Account, CallerAccount, CallerId, Usage};
 
 impl Account {

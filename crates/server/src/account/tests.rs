@@ -95,21 +95,34 @@ fn strangers_leave_room_for_those_who_have_tokens_and_their_calls_for_operators(
     };
     let _calls = fill(false);
     assert!(account.held()[0] <= STRANGERS.all + MIB);
-    let known = CallerId::Token([7; 32], "clerk".into());
-    let known = Arc::new(CallerAccount {
-        connection: Arc::default(),
-        unsent: Arc::default(),
-        caller: account.caller(&known),
-        account: Arc::clone(&account),
-        caller_id: known,
-    });
-    let work = RequestCharge::begin(Arc::clone(&known), 0, false).expect("it finds room");
+    let known = |key| {
+        let known = CallerId::Token([key; 32], "clerk".into());
+        Arc::new(CallerAccount {
+            connection: Arc::default(),
+            unsent: Arc::default(),
+            caller: account.caller(&known),
+            account: Arc::clone(&account),
+            caller_id: known,
+        })
+    };
+    let work = RequestCharge::begin(known(7), 0, false).expect("it finds room");
     work.take(15 * MIB, true).expect("for a large body too");
     drop(work);
-    let _probes = fill(true);
-    assert!(account.held()[0] > CALLS.all);
-    RequestCharge::begin(Arc::clone(&known), 0, false).expect_err("work waits");
-    let operator = RequestCharge::begin(known, 0, true).expect("room is kept");
+    let probes = fill(true);
+    assert!(account.held()[0] <= STRANGERS_KEPT.all + MIB);
+    let mut works = Vec::new();
+    for key in 0..=u8::MAX {
+        let known = known(key);
+        while let Ok(one) = RequestCharge::begin(Arc::clone(&known), 60_000, false) {
+            works.push(one);
+        }
+    }
+    assert!(account.held()[0] > CALLS.all - MIB, "work has the rest");
+    drop(probes);
+    assert!(!fill(true).is_empty(), "it leaves room for probes");
+    let large = RequestCharge::begin(known(7), 2 * MIB, false);
+    assert!(large.is_err(), "work waits");
+    let operator = RequestCharge::begin(known(7), 0, true).expect("room is kept");
     operator.take(100, false).expect("for its body too");
 }
 

@@ -1,0 +1,26 @@
+//! How many answers of one connection have not gone.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// What is unsent of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Unsent {
+    /// Calls that have ended, of which the end was not seen.
+    pub(super) ended: AtomicUsize,
+    /// Of these, those that the library resets behind their answer.
+    pub(super) reset: AtomicUsize,
+    /// Whether the system took no more when it was asked last.
+    pub(super) blocked: AtomicBool,
+}
+
+impl Unsent {
+    /// A call was, or will be, answered before all of its body has come.
+    pub(super) fn reset(&self) {
+        self.reset.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many calls have ended and not gone.
+    pub(super) fn held(&self) -> usize {
+        self.ended.load(Ordering::Relaxed) + self.reset.load(Ordering::Relaxed)
+    }
+}
