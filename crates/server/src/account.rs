@@ -527,16 +527,34 @@ impl RequestCharge {
         head: usize,
         kept: bool,
     ) -> Result<Arc<Self>, v1::Error> {
-        let bytes = CALL_BYTES + head;
-        place.charge_request(bytes);
-        let charge = Self {
-            place,
-            bytes: AtomicUsize::new(bytes),
-            kept,
-        };
+        let charge = Self::new(place, head, kept);
         charge.place.room_for_call(kept)?;
         charge.place.room(kept)?;
         Ok(Arc::new(charge))
+    }
+
+    /// The same of a probe that has come whole. It is answered at once, so it
+    /// needs room for its answer alone.
+    ///
+    /// # Errors
+    /// BUSY, with who holds how much.
+    pub(super) fn begin_probe(
+        place: Arc<CallerAccount>,
+        head: usize,
+    ) -> Result<Arc<Self>, v1::Error> {
+        let charge = Self::new(place, head, true);
+        charge.place.room(true)?;
+        Ok(Arc::new(charge))
+    }
+
+    fn new(place: Arc<CallerAccount>, head: usize, kept: bool) -> Self {
+        let bytes = CALL_BYTES + head;
+        place.charge_request(bytes);
+        Self {
+            place,
+            bytes: AtomicUsize::new(bytes),
+            kept,
+        }
     }
 
     pub(super) const fn place(&self) -> &Arc<CallerAccount> {

@@ -598,7 +598,11 @@ fn admit(
         head += FOREIGN_BYTES;
     }
     let place = connection.place(&caller);
-    let request_charge = RequestCharge::begin(Arc::clone(&place), head, kept)?;
+    let request_charge = if PROBES.contains(&path) && request.body().is_end_stream() {
+        RequestCharge::begin_probe(Arc::clone(&place), head)?
+    } else {
+        RequestCharge::begin(Arc::clone(&place), head, kept)?
+    };
     Ok((caller.seated(place, kept), request_charge))
 }
 
