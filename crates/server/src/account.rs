@@ -46,6 +46,9 @@ use super::unsent::Unsent;
 /// What a call under way counts for, beside its head and its body: about what
 /// it costs until its answer is made.
 const CALL_BYTES: usize = 8 * 1024;
+/// What a connection may hold for probes to find room in any case. Strangers
+/// have a quarter of the connections, so all of theirs hold 24 MiB so.
+const PROBES_BYTES: usize = 64 * 1024;
 /// So many callers are remembered before those are looked for that have gone.
 const CALLERS_MIN: usize = 1_024;
 
@@ -533,8 +536,9 @@ impl RequestCharge {
         Ok(Arc::new(charge))
     }
 
-    /// The same of a probe that has come whole. It is answered at once, so it
-    /// needs room for its answer alone.
+    /// The same of a probe that has come whole. It is answered at once, so a few
+    /// of each connection find room whatever others hold, of the same address
+    /// as well. A client that does not read the answers holds more.
     ///
     /// # Errors
     /// BUSY, with who holds how much.
@@ -543,6 +547,9 @@ impl RequestCharge {
         head: usize,
     ) -> Result<Arc<Self>, v1::Error> {
         let charge = Self::new(place, head, true);
+        if charge.place.requests(Full::Connection) > PROBES_BYTES {
+            charge.place.room_for_call(true)?;
+        }
         charge.place.room(true)?;
         Ok(Arc::new(charge))
     }
