@@ -17,7 +17,9 @@
 //! Each time the window became half as large, the delay tells a queue from a
 //! way that has become longer (a slower disk, another route), as in
 //! [`super::pacing`]: where it was `d` with the whole window and is `h` with half
-//! of it, the way alone takes `2h - d`.
+//! of it, the way alone takes `2h - d`. That is believed where it is most of `h`:
+//! on a slow link one entry is much of a queue, and what a halving of five
+//! entries leaves varies by as much.
 //!
 //! [`super::pacing`] does the same for each link, for the sake of heartbeats,
 //! and by the election timeout. This window bounds how long clients wait, so it is
@@ -80,11 +82,10 @@ impl AdmissionWindow {
         if id <= self.judged_at {
             return;
         }
-        let own = match self.whole.take() {
-            Some(whole) => (delay * 2).saturating_sub(whole).min(delay),
-            None => 0,
-        };
-        let least = least.max(own);
+        let whole = self.whole.take();
+        let own = whole.map(|whole| (delay * 2).saturating_sub(whole).min(delay));
+        let own = own.filter(|own| *own > delay / 4 * 3);
+        let least = least.max(own.unwrap_or(0));
         self.least = Some(least);
         self.judge(delay, delay - least, last, config);
     }
