@@ -83,6 +83,9 @@ impl AdmissionWindow {
             return;
         }
         let whole = self.whole.take();
+        // A delay that has grown says that something else has changed: a link
+        // that became slower has a longer queue in half of the window.
+        let whole = whole.filter(|whole| delay <= whole + whole / 8);
         let own = whole.map(|whole| (delay * 2).saturating_sub(whole).min(delay));
         let own = own.filter(|own| *own > delay / 4 * 3);
         let least = least.max(own.unwrap_or(0));

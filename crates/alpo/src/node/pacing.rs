@@ -221,7 +221,9 @@ impl Pacing {
 
     /// What a measurement says of the link.
     fn measured(&mut self, whole: Duration, half: Option<Duration>) {
-        let Some(half) = half.filter(|_| self.is_used_up) else {
+        // A delay that has grown says that something else has changed: a link
+        // that became slower has a longer queue in half of the window.
+        let Some(half) = half.filter(|half| self.is_used_up && *half <= whole) else {
             return;
         };
         let own = (half * 2).saturating_sub(whole).min(half);
