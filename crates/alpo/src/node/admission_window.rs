@@ -179,6 +179,18 @@ mod tests {
         }
     }
 
+    /// The queue of before takes longer on it, also half of it.
+    #[test]
+    fn a_way_that_becomes_slower_is_not_longer() {
+        let config = Config::default();
+        let mut window = AdmissionWindow::default();
+        let first = window.bytes(&config);
+        for (id, delay, last) in [(1, 5, 1), (2, 300, 10), (11, 600, 20)] {
+            window.committed(id, delay * MILLI, last, &config);
+        }
+        assert_eq!(window.bytes(&config), first / 4);
+    }
+
     #[test]
     fn a_way_that_becomes_longer_is_no_queue() {
         for own in [100, 150, 200, 260, 300, 600, 2_000] {
