@@ -436,7 +436,7 @@ fn take_overs_are_measured() {
 }
 
 /// The gap between the last line of a leader's command and the first of its
-/// successor's, and for how long the machine kept somebody waiting meanwhile.
+/// successor's, and the time that the machine kept tasks waiting meanwhile.
 fn measured(url: &str, ledger: &Ledger, round: usize, end: impl FnOnce(&Candidate)) -> (f64, f64) {
     let flags = ["--lease", LEASE];
     let before = ledger.runs().last().map_or(0, |run| run.term);

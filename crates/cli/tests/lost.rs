@@ -47,7 +47,7 @@ fn end(shared: &Shared, mut leader: Candidate) {
 
 fn sqlite(path: &Path, statement: &str) {
     let connection = rusqlite::Connection::open(path).expect("the file");
-    let patience = connection.busy_timeout(SOON);
+    let patience = connection.busy_timeout(Duration::from_secs(5));
     patience.expect("a timeout");
     connection.execute_batch(statement).expect("a change");
 }

@@ -764,9 +764,8 @@ fn settled(process: u32) {
     common::poll_until(SOON, settled).expect("it has come to all");
 }
 
-/// Connections from as many addresses as there are of these, each with a
-/// thousand calls, of which nothing is read. Its client may find that the
-/// server closed it.
+/// Connections, one from each of these addresses, on which calls are sent and no
+/// answer is read. The server may close them while they are written to.
 fn unread_calls(address: &str, from: impl Iterator<Item = u8>, calls: &[u8]) -> Vec<TcpStream> {
     let one = |from| {
         let mut stream = roomless(address, from);
@@ -794,8 +793,8 @@ fn closed_at_once(alone: &Alone, held: Vec<TcpStream>) -> std::time::Duration {
     probes.end()
 }
 
-/// Of each connection the HTTP library keeps the answers to a thousand calls:
-/// of callers without a token, and of callers who ask for what is not there.
+/// The HTTP library keeps a thousand answers for each connection: refusals of
+/// callers without a token, and answers to callers that name no page.
 #[test]
 fn connections_whose_answers_nobody_reads_cost_little_and_are_closed_quickly() {
     let servers = [(operated(), "/v1/x", 96), (Alone::start(None), "/x/y", 144)];
@@ -826,7 +825,7 @@ fn who_reads_slowly_gets_all_answers() {
     }
 }
 
-/// Calls of which the head has come and nothing else: as many as there is room
+/// Calls whose heads have come and whose bodies have not: more than there is room
 /// for.
 #[test]
 fn calls_whose_bodies_never_come_cost_what_they_count() {
@@ -850,30 +849,50 @@ fn calls_whose_bodies_never_come_cost_what_they_count() {
     assert!(slowest < PROMPT / 2, "{slowest:?}");
 }
 
-/// A client that reads nothing at all.
-#[test]
-fn refusals_that_nobody_reads_cost_little() {
+/// Connections on which so many calls are refused and nothing is read. What the
+/// server does not read of the calls the system may take.
+fn unread_refusals(alone: &Alone, from: impl Iterator<Item = u8>) -> Vec<TcpStream> {
     const CALLS: u32 = 30_000;
-    let alone = operated();
-    let before = resident(alone.server.id());
-    let probes = Probes::start(&alone.address, alone.server.id());
-    let writers: Vec<_> = (2..=9)
+    let writers: Vec<_> = from
         .map(|from| {
             let mut stream = roomless(&alone.address, from);
             let pause = std::time::Duration::from_secs(2);
             stream.set_write_timeout(Some(pause)).expect("a timeout");
             std::thread::spawn(move || {
-                // What the server does not read the system may take.
                 let _ = stream.write_all(&refused_calls(1, CALLS, true));
                 stream
             })
         })
         .collect();
     let writers = writers.into_iter();
-    let held: Vec<_> = writers.map(|it| it.join().expect("no panic")).collect();
+    writers.map(|it| it.join().expect("no panic")).collect()
+}
+
+/// A client that reads nothing at all.
+#[test]
+fn refusals_that_nobody_reads_cost_little() {
+    let alone = operated();
+    let before = resident(alone.server.id());
+    let probes = Probes::start(&alone.address, alone.server.id());
+    let held = unread_refusals(&alone, 2..=9);
     let slowest = probes.end();
     let grew = growth(alone.server.id(), before);
     drop(held);
     assert!(grew < 64 * MIB, "{} MiB", grew / MIB);
     assert!(slowest < PROMPT, "{slowest:?}");
+}
+
+/// Beyond the share of their caller such connections are closed.
+#[test]
+fn connections_that_read_nothing_are_closed_where_there_is_no_room() {
+    let alone = operated();
+    let held = unread_refusals(&alone, std::iter::repeat_n(2, 8));
+    let operator = "Authorization: Bearer operator\r\n";
+    let is_closed = || {
+        let metrics = answer(call_with(&alone.address, "GET /metrics", operator, ""));
+        let unread = "tenure_connections_closed_total{reason=\"Unread\"}";
+        metrics.contains(unread).then_some(())
+    };
+    common::poll_until(SOON, is_closed).expect("some are closed");
+    drop(held);
 }

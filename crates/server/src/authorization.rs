@@ -42,16 +42,16 @@ pub(super) trait Asks {
 
 /// A row is a request, its right, and the line of the audit about it.
 macro_rules! rows {
-    ($($it:pat = $request:ty => $need:expr $(, |$audit:ident, $by:ident| $entry:expr)?;)*) => {$(
+    ($($it:pat = $request:ty => $need:expr
+        $(, |$noted:ident, $audit:ident, $by:ident| $entry:expr)?;)*) => {$(
         impl Asks for $request {
-            #[allow(unused_variables, reason = "many rights do not depend on what is asked")]
             fn need(&self) -> Need<'_> {
                 let $it = self;
                 $need
             }
 
             $(fn noted(&self, $audit: &Audit, $by: &Caller) -> Option<Entry> {
-                let $it = self;
+                let $noted = self;
                 $entry
             })?
         }
@@ -64,9 +64,9 @@ rows! {
     // One that names no target is refused whoever asks.
     it = v1::WatchRequest => watched(it).map_or(Need::Token, Need::Read);
     it = v1::CompareAndSwapRequest => Need::Swap(it.swap.as_ref().unwrap_or(&NOTHING)),
-        |audit, by| audit.begin_swap(by, it.swap.as_ref()?);
+        |it, audit, by| audit.begin_swap(by, it.swap.as_ref()?);
     it = v1::DeleteRequest => Need::Delete(&it.key),
-        |audit, by| audit.begin_delete(by, &it.key);
+        |it, audit, by| audit.begin_delete(by, &it.key);
 
     _ = v1::AppendRequest => Need::Append;
     _ = v1::ReadLogRequest => Need::ReadLog;
@@ -76,7 +76,7 @@ rows! {
     _ = v1::KeepAliveRequest => Need::Session;
     _ = v1::CloseSessionRequest => Need::Session;
     _ = v1::ListSessionsRequest => Need::Admin;
-    it = v1::EndSessionRequest => Need::Admin, |audit, by| audit.begin("session_ended", by, || {
+    _ = v1::EndSessionRequest => Need::Admin, |it, audit, by| audit.begin("session_ended", by, || {
         json!({ "session": it.session, "holder_is_gone": it.holder_is_gone })
     });
 
@@ -84,16 +84,16 @@ rows! {
     _ = v1::MetricsRequest => Need::Token;
     _ = v1::SnapshotRequest => Need::Admin;
     _ = v1::BackupRequest => Need::Admin;
-    it = v1::AddMemberRequest => Need::Admin, |audit, by| audit.begin("member_added", by, || {
+    _ = v1::AddMemberRequest => Need::Admin, |it, audit, by| audit.begin("member_added", by, || {
         json!({ "id": it.id, "storage": it.storage })
     });
-    it = v1::PromoteMemberRequest => Need::Admin, |audit, by| audit.begin("member_promoted", by, || {
+    _ = v1::PromoteMemberRequest => Need::Admin, |it, audit, by| audit.begin("member_promoted", by, || {
         json!({ "id": it.id, "storage": it.storage })
     });
-    it = v1::RemoveMemberRequest => Need::Admin, |audit, by| audit.begin("member_removed", by, || {
+    _ = v1::RemoveMemberRequest => Need::Admin, |it, audit, by| audit.begin("member_removed", by, || {
         json!({ "id": it.id, "storage": it.storage })
     });
-    it = v1::TransferRequest => Need::Admin, |audit, by| audit.begin("transferred", by, || {
+    _ = v1::TransferRequest => Need::Admin, |it, audit, by| audit.begin("transferred", by, || {
         json!({ "to": it.to })
     });
 
@@ -104,7 +104,7 @@ rows! {
         request::What::List(it) => it.need(),
         request::What::ReadLog(it) => it.need(),
         request::What::Command(it) => it.need(),
-    }, |audit, by| match it {
+    }, |it, audit, by| match it {
         request::What::Command(it) => it.noted(audit, by),
         request::What::Open(_)
         | request::What::Read(_)
@@ -118,7 +118,7 @@ rows! {
         Some(command::Operation::KeepAlive(_) | command::Operation::Close(_)) | None => {
             Need::Session
         }
-    }, |audit, by| match it.operation.as_ref()? {
+    }, |it, audit, by| match it.operation.as_ref()? {
         command::Operation::Swap(it) => audit.begin_swap(by, it),
         command::Operation::Delete(it) => audit.begin_delete(by, &it.key),
         command::Operation::Append(_)

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(super) struct Unsent {
     /// Calls that have ended, of which the end was not seen.
     pub(super) ended: AtomicUsize,
-    /// Of these, those that the library resets behind their answer.
+    /// Streams that the library resets behind their answers. No frame of an
+    /// answer says that the reset has gone.
     pub(super) reset: AtomicUsize,
     /// Whether the system took no more when it was asked last.
     pub(super) blocked: AtomicBool,

@@ -77,24 +77,29 @@ impl AdmissionWindow {
     /// Entry `id` was committed so long after it was appended; `last` was
     /// appended last.
     pub(super) fn committed(&mut self, id: LogId, delay: LogTime, last: LogId, config: &Config) {
-        let least = self.least.map_or(delay, |least| least.min(delay));
-        self.least = Some(least);
-        if id <= self.judged_at {
-            return;
+        let mut least = self.least.map_or(delay, |least| least.min(delay));
+        if id > self.judged_at {
+            least = least.max(self.measured(delay).unwrap_or(0));
+            self.judge(delay, delay - least, last, config);
         }
-        let whole = self.whole.take();
-        // A delay that has grown says that something else has changed: a link
-        // that became slower has a longer queue in half of the window.
-        let whole = whole.filter(|whole| delay <= whole + whole / 8);
-        let own = whole.map(|whole| (delay * 2).saturating_sub(whole).min(delay));
-        let own = own.filter(|own| *own > delay / 4 * 3);
-        let least = least.max(own.unwrap_or(0));
         self.least = Some(least);
-        self.judge(delay, delay - least, last, config);
     }
 
-    /// An entry of the present window was committed after so long, of which so
-    /// much was the queue.
+    /// How long the way takes without a queue, if the window has become half as
+    /// large just now and the delay since then tells.
+    fn measured(&mut self, delay: LogTime) -> Option<LogTime> {
+        let whole = self.whole.take()?;
+        // A delay that has grown says that something else has changed: a link
+        // that became slower has a longer queue in half of the window.
+        if delay > whole + whole / 8 {
+            return None;
+        }
+        let own = (delay * 2).saturating_sub(whole).min(delay);
+        (own > delay / 4 * 3).then_some(own)
+    }
+
+    /// Resizes the window by an entry that was appended under it. `delay` is the
+    /// time until it was committed, `queue` what of that the queue took.
     fn judge(&mut self, delay: LogTime, queue: LogTime, last: LogId, config: &Config) {
         let (bytes, floor) = (self.bytes(config), config.append_bytes.div_ceil(8));
         if queue > nanos(LONG) || self.between == PATIENCE {

@@ -26,9 +26,9 @@
 //! As long as the state is not there, the sender is told that nothing is
 //! missing but that the snapshot is not in use. It asks again with each
 //! heartbeat, by a chunk without bytes. After a restart nothing of all this is
-//! left, and the leader begins anew. What has arrived stays if this server stands
-//! meanwhile: a moment in which it heard nobody costs no transfer. If it leads
-//! it is given up.
+//! left, and the leader begins anew. A candidate keeps what has arrived, so that
+//! one silent election timeout does not begin the transfer anew. A leader drops
+//! it.
 //!
 //! [`Output::DecodeSnapshot`]: super::Output::DecodeSnapshot
 //! [`Output::Discard`]: super::Output::Discard

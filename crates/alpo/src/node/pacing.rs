@@ -139,6 +139,19 @@ impl Pacing {
     /// under way while it is carried and answered; and about as much at least,
     /// or there would be many small ones.
     pub(super) fn room(&mut self, config: &Config) -> Option<usize> {
+        self.free(4).map(|quarter| quarter.min(config.append_bytes))
+    }
+
+    /// The same of a request that goes alone, a chunk of a snapshot. It has nearly
+    /// all of the window: if it had less, the window would never be used up, and
+    /// would not grow.
+    pub(super) fn room_alone(&mut self) -> Option<usize> {
+        self.free(1).map(|whole| whole - whole / 8)
+    }
+
+    /// What is free of the window, and at most one of so many `parts` of it;
+    /// `None` if that is less than a quarter of the window.
+    fn free(&mut self, parts: usize) -> Option<usize> {
         let on_its_way = usize::try_from(self.sent - self.arrived).unwrap_or(usize::MAX);
         let window = match self.measurement {
             Some(_) => self.window.div_ceil(2),
@@ -155,8 +168,7 @@ impl Pacing {
         if *took_effect == NOT_YET {
             *took_effect = self.last;
         }
-        let most = window.div_ceil(4).min(config.append_bytes);
-        is_open.then_some(free.min(most))
+        is_open.then_some(free.min(window.div_ceil(parts)))
     }
 
     /// Request `number` was sent, with so many bytes of entries or of a

@@ -128,19 +128,16 @@ impl Progress {
         let room = if from < total {
             // Also asked while a chunk is on its way: the pace is to know that
             // more would be sent.
-            self.pacing.room(&server.config)
+            self.pacing.room_alone()
         } else {
             Some(0)
         };
         let Some(room) = room.filter(|_| asked.is_none()) else {
             return;
         };
-        // A request has a quarter of the window, and others are on their way
-        // beside it. Of chunks there is one, so it has nearly all: if it had less
-        // the window would never be used up, and would not grow. The smallest
-        // window may be less than a chunk is ever to be.
+        // The smallest window may be less than a chunk is ever to be.
         let whole = server.config.chunk_bytes;
-        let most = (room.saturating_mul(7) / 2).clamp(whole.div_ceil(8), whole);
+        let most = room.clamp(whole.div_ceil(8), whole);
         let to = from.saturating_add(most).min(total);
         let request = Request::Install {
             last: snapshot.last,

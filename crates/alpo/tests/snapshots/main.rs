@@ -395,8 +395,8 @@ fn a_snapshot_that_is_asked_for_while_another_waits_for_the_disk_is_taken_later(
     assert_eq!(node.snapshot().map(|it| it.last.id), Some(2));
 }
 
-/// Three servers of which one was away, with a state of more than 3 MB; which
-/// one leads, and which was away.
+/// Three servers with a state of more than 3 MB. One of them was away. Returns
+/// them, the leader's index and that of the server that was away.
 fn with_large_state() -> (Far, usize, usize) {
     let mut far = Far::new(&Config {
         timeout: Duration::from_millis(250),

@@ -39,7 +39,7 @@ fn one_of_three_is_killed(fixture: &Fixture) {
         assert_eq!(shown["instances"], 2);
         let run = fixture.stamps.last(name).expect("it runs");
         let took = run.first - killed;
-        // The successor lives, so nobody waits for a jitter.
+        // The successor lives, so no node waits for a jitter.
         assert!(
             took < fixture.lease() * 1.01 + late,
             "{name} took {took} s, and may be {late} s late"

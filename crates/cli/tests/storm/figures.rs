@@ -14,8 +14,8 @@ use super::stamps::now;
 
 const LEASE: f64 = 2.0;
 /// The lease, lengthened by the drift of 1 %, and half a second for the news,
-/// the five round trips and the start of a workload. The successor lives, so nobody
-/// waits for a jitter; and a node is killed after its last beat, not with it.
+/// the five round trips and the start of a workload. The successor lives, so no
+/// node waits for a jitter. A node is killed after its last heartbeat.
 const BOUND: f64 = LEASE * 1.01 + 0.5;
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
