@@ -386,12 +386,14 @@ fn all_stopped(process: Pid) -> bool {
     })
 }
 
-/// That it holds a lock that SQLite takes to write.
+/// That it holds a lock that SQLite takes to write. Asked of each of its files:
+/// the kernel's list of all locks comes in several parts, and a lock is missed
+/// where others before it are released between two of them.
 fn within_a_write(process: Pid) -> bool {
-    let owner = process.as_raw_nonzero().to_string();
-    let locks = fs::read_to_string("/proc/locks").expect("the kernel's locks");
-    locks.lines().any(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        words.contains(&"POSIX") && words.contains(&"WRITE") && words.contains(&owner.as_str())
+    let files = fs::read_dir(format!("/proc/{}/fdinfo", process.as_raw_nonzero()));
+    files.expect("its files").flatten().any(|file| {
+        let locks = fs::read_to_string(file.path()).unwrap_or_default();
+        let written = |line: &str| line.contains("POSIX") && line.contains("WRITE");
+        locks.lines().any(written)
     })
 }
