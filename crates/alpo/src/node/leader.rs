@@ -153,7 +153,7 @@ impl Leader {
             return;
         }
         peer.pacing
-            .hears(number, &reply, server.now, &server.config);
+            .on_reply(number, &reply, server.now, &server.config);
         let before = peer.matched;
         let matches = is_member || server.planted(Bug::AppendsByNumber);
         let round = match reply {
@@ -406,7 +406,7 @@ impl Leader {
                 compare_checksums,
             };
             let number = server.send_request(*id, request);
-            peer.pacing.sends(number, 0, server.now);
+            peer.pacing.on_sent(number, 0, server.now);
         }
     }
 
@@ -517,7 +517,7 @@ fn replicate(
             round,
         };
         let number = server.send_request(id, request);
-        peer.pacing.sends(number, bytes, server.now);
+        peer.pacing.on_sent(number, bytes, server.now);
         match &mut peer.mode {
             Mode::Probing { asked } => *asked = true,
             Mode::Streaming { window } => {

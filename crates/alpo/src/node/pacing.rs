@@ -173,7 +173,7 @@ impl Pacing {
 
     /// Request `number` was sent, with so many bytes of entries or of a
     /// snapshot.
-    pub(super) fn sends(&mut self, number: u64, bytes: usize, at: Instant) {
+    pub(super) fn on_sent(&mut self, number: u64, bytes: usize, at: Instant) {
         self.last = number;
         self.sent += bytes as u64;
         if self.marks.len() < MARKS {
@@ -183,7 +183,7 @@ impl Pacing {
     }
 
     /// Request `number` was answered. Heartbeats are answered at once.
-    pub(super) fn hears(&mut self, number: u64, reply: &Reply, now: Instant, config: &Config) {
+    pub(super) fn on_reply(&mut self, number: u64, reply: &Reply, now: Instant, config: &Config) {
         let prompt = matches!(reply, Reply::Heard { .. });
         self.answered(number, prompt.then_some(now), config);
     }
@@ -318,12 +318,12 @@ mod tests {
             for (peer, pacing) in pacings.iter_mut().enumerate() {
                 if now % 50 == 0 {
                     number += 1;
-                    pacing.sends(number, 0, at(now));
+                    pacing.on_sent(number, 0, at(now));
                     queue.push_back((peer, number, 0, Some(now)));
                 }
                 while let Some(room) = pacing.room(&config) {
                     number += 1;
-                    pacing.sends(number, room, at(now));
+                    pacing.on_sent(number, room, at(now));
                     queue.push_back((peer, number, room as u64, None));
                 }
             }
@@ -411,10 +411,10 @@ mod tests {
     fn a_peer_that_is_silent_costs_no_memory_and_an_answer_tells_of_all_before_it() {
         let config = Config::default();
         let mut pacing = Pacing::new(&config);
-        pacing.sends(1, config.append_bytes, at(0));
+        pacing.on_sent(1, config.append_bytes, at(0));
         assert_eq!(pacing.room(&config), None);
         for number in 2..10_000 {
-            pacing.sends(number, 0, at(number));
+            pacing.on_sent(number, 0, at(number));
         }
         assert_eq!(pacing.marks.len(), MARKS);
         pacing.answered(9_999, Some(at(10_000)), &config);

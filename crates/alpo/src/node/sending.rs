@@ -147,7 +147,7 @@ impl Progress {
             round,
         };
         let number = server.send_request(id, request);
-        self.pacing.sends(number, to - from, server.now);
+        self.pacing.on_sent(number, to - from, server.now);
         first.get_or_insert(number);
         *asked = Some(number);
     }
