@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tenure::clock;
-use tenure::store::{Key, Store};
+use tenure::store::{Key, Registry, Store};
 use tenure_runtime::failure::{Failure, store_failure, usage};
 use tokio::task::JoinSet;
 
@@ -61,10 +61,15 @@ pub struct Report {
 ///
 /// # Errors
 /// Wrong usage, and what a store fails with that only a person can mend.
-pub async fn run(plan: &Plan, stores: &[Target], disk: Option<&Path>) -> Result<Report, Failure> {
+pub async fn run(
+    plan: &Plan,
+    stores: &[Target],
+    registry: &Registry,
+    disk: Option<&Path>,
+) -> Result<Report, Failure> {
     let mut disk = disk.map(Disk::new).transpose()?;
     let mut sides = Vec::new();
-    let result = match open(plan, stores, &mut sides).await {
+    let result = match open(plan, stores, registry, &mut sides).await {
         Ok(()) => measure(plan, &mut sides, &mut disk).await,
         Err(failure) => Err(failure),
     };
@@ -86,14 +91,19 @@ pub async fn run(plan: &Plan, stores: &[Target], disk: Option<&Path>) -> Result<
 }
 
 /// Opens the stores and makes the registers.
-async fn open(plan: &Plan, targets: &[Target], sides: &mut Vec<Side>) -> Result<(), Failure> {
+async fn open(
+    plan: &Plan,
+    targets: &[Target],
+    registry: &Registry,
+    sides: &mut Vec<Side>,
+) -> Result<(), Failure> {
     let interval = (plan.duration / POINTS).max(POINT_MIN);
     let run = format!("{:x}-{}", clock::wall().as_millis(), std::process::id());
     for Target { url, flag, pids } in targets {
         cost::used(flag, pids)?;
         let mut stores = Vec::new();
         for _ in 0..plan.connections {
-            stores.push(tenure::store::open(url).await.map_err(store_failure)?);
+            stores.push(registry.open(url).await.map_err(store_failure)?);
         }
         let name = stores
             .first()

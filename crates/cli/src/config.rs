@@ -28,7 +28,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tenure::core::time::Drift;
 use tenure::election::Priority;
-use tenure::store::Store;
+use tenure::store::{Registry, Store};
 use tenure::{Election, election};
 
 use crate::args::{self, LogFormat, Restart};
@@ -133,6 +133,7 @@ pub(crate) fn store_url(common: &args::Common, file: &File) -> Result<String, Fa
 pub(crate) async fn open(
     common: &args::Common,
     file: &File,
+    registry: &Registry,
 ) -> Result<std::sync::Arc<dyn Store>, Failure> {
     let url = store_url(common, file)?;
     if given_store(common, file).is_none() {
@@ -141,17 +142,17 @@ pub(crate) async fn open(
              between machines, name one"
         );
     }
-    tenure::store::open(&url).await.map_err(store_failure)
+    registry.open(&url).await.map_err(store_failure)
 }
 
 /// Opens the store that was meant to look at it; makes nothing.
 pub(crate) async fn open_existing(
     common: &args::Common,
     file: &File,
+    registry: &Registry,
 ) -> Result<std::sync::Arc<dyn Store>, Failure> {
     let url = store_url(common, file)?;
-    let opened = tenure::store::open_existing(&url).await;
-    opened.map_err(store_failure)
+    registry.open_existing(&url).await.map_err(store_failure)
 }
 
 /// How long to wait for a store's answer, if nothing else is said.

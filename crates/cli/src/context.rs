@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::store::Store;
+use tenure::store::{Registry, Store};
 use tenure_agent as agent;
 
 use crate::args::Common;
@@ -19,18 +19,20 @@ pub(crate) struct Context {
     pub(crate) timeout: Duration,
     /// The same, if somebody has said it.
     pub(crate) said: Option<Duration>,
+    /// The stores that can be opened.
+    pub(crate) registry: Registry,
 }
 
 impl Context {
     /// The store; made if it is missing.
     pub(crate) async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
-        config::open(&self.common, &self.file).await
+        config::open(&self.common, &self.file, &self.registry).await
     }
 
     /// The store, for commands that make none: calls fail as unavailable
     /// while it is missing.
     pub(crate) async fn open_existing(&self) -> Result<Arc<dyn Store>, Failure> {
-        config::open_existing(&self.common, &self.file).await
+        config::open_existing(&self.common, &self.file, &self.registry).await
     }
 
     /// How long to wait for a leader to do what it was asked: it may have to

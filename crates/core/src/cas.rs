@@ -57,7 +57,7 @@ impl Register {
 }
 
 /// The answer to a read.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reading {
     /// The register, `None` if there is none by that name.
     pub register: Option<Register>,

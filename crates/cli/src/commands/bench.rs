@@ -13,7 +13,8 @@ use crate::{Context, args};
 pub(crate) async fn bench(context: &Context, args: &args::Bench) -> Result<ExitCode, Failure> {
     let plan = plan(context, args)?;
     let disk = args.disk.as_deref();
-    let report = tenure_bench::run(&plan, &targets(context, args)?, disk).await?;
+    let report =
+        tenure_bench::run(&plan, &targets(context, args)?, &context.registry, disk).await?;
     context.output.line(&report.text, &report.object)?;
     if let Some(path) = &args.plot {
         std::fs::write(path, report.picture)

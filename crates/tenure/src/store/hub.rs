@@ -93,10 +93,6 @@ pub(super) struct Interest {
 pub(super) struct WatchedKey {
     pub(super) key: Key,
     /// The version that is known.
-    #[cfg_attr(
-        not(any(feature = "sqlite", feature = "postgres")),
-        allow(dead_code, reason = "what only stores without a stream ask by")
-    )]
     pub(super) version: Option<Version>,
     /// Whether any state of it was published, also that it does not exist.
     pub(super) reported: bool,
@@ -167,7 +163,6 @@ impl Hub {
     }
 
     /// Whether there is no watch.
-    #[cfg(any(feature = "etcd", feature = "postgres", feature = "sqlite"))]
     pub(super) fn is_idle(&self) -> bool {
         let mut inner = self.lock();
         inner.feeds.retain(|feed| !feed.is_abandoned());

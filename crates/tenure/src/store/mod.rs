@@ -38,26 +38,21 @@ pub use tenure_election::Bind;
 
 use crate::error::StoreError;
 
+mod backend;
 pub(crate) mod caller;
 pub mod conformance;
 #[cfg(any(feature = "etcd", feature = "postgres"))]
 mod dial;
+pub mod envelope;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg_attr(
-    not(any(
-        feature = "sqlite",
-        feature = "postgres",
-        feature = "etcd",
-        feature = "cluster"
-    )),
-    allow(dead_code, reason = "what only stores that fetch need")
-)]
 mod hub;
 mod memory;
 mod open;
 #[cfg(any(feature = "etcd", feature = "postgres"))]
 mod password;
+mod polled;
+mod polling;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]
@@ -65,14 +60,16 @@ mod sqlite;
 #[cfg(feature = "cluster")]
 mod tenure;
 mod watch;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "cluster"))]
 mod watcher;
 
 pub use crate::round_trip::{LEASE_TRIPS, lease_for};
+pub use backend::Backend;
 #[cfg(feature = "etcd")]
 pub use etcd::Etcd;
 pub use memory::Memory;
-pub use open::{default_url, open, open_existing};
+pub use open::{IfMissing, Opened, Registry, default_url, open, open_existing};
+pub use polled::Polled;
+pub use polling::PollTimes;
 #[cfg(feature = "postgres")]
 pub use postgres::Postgres;
 #[cfg(feature = "sqlite")]

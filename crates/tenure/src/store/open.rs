@@ -1,11 +1,13 @@
-//! From a URL to a store.
+//! From a URL to a store: which schemes there are, and what opens each.
 
+use std::collections::BTreeMap;
+use std::fmt;
 #[cfg(feature = "sqlite")]
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Store;
+use super::{BoxFuture, Store};
 #[cfg(feature = "sqlite")]
 use crate::drive;
 use crate::error::StoreError;
@@ -28,14 +30,14 @@ const PLANNED: &[&str] = &[
 ///
 /// It can be awaited on any executor. A file is opened; a server is only
 /// connected to by the first call, so that one that is away for the moment
-/// keeps nobody from starting.
+/// keeps nobody from starting. A [`Registry`] opens stores of other schemes too.
 ///
 /// # Errors
 /// [`StoreError::Broken`] if the URL is wrong or a person must do something
 /// about the file first, [`StoreError::Unavailable`] if the file is locked or
 /// its disk full.
 pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
-    opened(url, Missing::Made).await
+    Registry::new().open(url).await
 }
 
 /// Opens the store that `url` names, and makes nothing: where a SQLite file
@@ -46,45 +48,190 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
 /// # Errors
 /// [`StoreError::Broken`] if the URL is wrong.
 pub async fn open_existing(url: &str) -> Result<Arc<dyn Store>, StoreError> {
-    opened(url, Missing::Missed).await
+    Registry::new().open_existing(url).await
 }
 
-/// What becomes of a store that is not there.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(
-    not(any(feature = "sqlite", feature = "postgres")),
-    allow(dead_code, reason = "other stores are never missing")
-)]
-enum Missing {
-    Made,
-    Missed,
+/// What opening a store does where there is none yet: no file, no table, no
+/// bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IfMissing {
+    /// Makes it, at the latest with the first write.
+    Create,
+    /// Makes nothing: calls fail as unavailable until somebody has made it.
+    Fail,
 }
 
-#[cfg_attr(
-    not(any(feature = "sqlite", feature = "postgres")),
-    allow(unused_variables, reason = "other stores are never missing")
-)]
-async fn opened(url: &str, missing: Missing) -> Result<Arc<dyn Store>, StoreError> {
-    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
-    match scheme {
-        "memory" if rest.is_empty() => Ok(Arc::new(super::Memory::new())),
+/// What opening a store gives.
+pub type Opened = Result<Arc<dyn Store>, StoreError>;
+
+/// Opens the stores of one scheme.
+type Opener = dyn Fn(&str, IfMissing) -> BoxFuture<'static, Opened> + Send + Sync;
+
+/// The stores that can be opened, by the schemes of their URLs: those of this
+/// build, and those that a program adds.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tenure::store::{Memory, Registry, Store};
+/// # async fn demo() -> Result<(), tenure::StoreError> {
+/// let registry = Registry::new().with("ours", "ours://host", |_url, _if_missing| {
+///     Box::pin(async { Ok(Arc::new(Memory::new()) as Arc<dyn Store>) })
+/// });
+/// let store = registry.open("ours://host").await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Registry {
+    schemes: BTreeMap<&'static str, Scheme>,
+}
+
+#[derive(Clone)]
+struct Scheme {
+    /// A URL, as errors show it.
+    example: &'static str,
+    opener: Arc<Opener>,
+}
+
+impl Registry {
+    /// The stores of this build.
+    #[must_use]
+    pub fn new() -> Self {
+        let empty = Self {
+            schemes: BTreeMap::new(),
+        };
+        let all = empty.with("memory", "memory:", |url, _| {
+            let known = url == "memory:";
+            let url = url.to_owned();
+            Box::pin(async move {
+                if !known {
+                    let found = format!("expected memory: and nothing after it, found {url}");
+                    return Err(StoreError::broken(found));
+                }
+                Ok(Arc::new(super::Memory::new()) as Arc<dyn Store>)
+            })
+        });
         #[cfg(feature = "sqlite")]
-        "sqlite" => open_sqlite(rest, missing).await,
+        let all = all.with("sqlite", "sqlite:///path", |url, if_missing| {
+            let rest = url.strip_prefix("sqlite:").unwrap_or(url).to_owned();
+            Box::pin(async move { open_sqlite(&rest, if_missing).await })
+        });
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Ok(Arc::new(match missing {
-            Missing::Made => super::Postgres::new(url)?,
-            Missing::Missed => super::Postgres::existing(url)?,
-        })),
+        let all = {
+            let opener = |url: &str, if_missing| match if_missing {
+                IfMissing::Create => ready(super::Postgres::new(url)),
+                IfMissing::Fail => ready(super::Postgres::existing(url)),
+            };
+            let example = "postgres://user@host/database";
+            let all = all.with("postgres", example, opener);
+            all.with("postgresql", example, opener)
+        };
         #[cfg(feature = "etcd")]
-        "etcd" => Ok(Arc::new(super::Etcd::new(url)?)),
+        let all = all.with("etcd", "etcd://host:2379", |url, _| {
+            ready(super::Etcd::new(url))
+        });
         #[cfg(feature = "cluster")]
-        "tenure" => Ok(Arc::new(super::Tenure::new(url)?)),
-        _ => Err(unknown(url, scheme)),
+        let all = all.with("tenure", "tenure://host:port,host:port", |url, _| {
+            ready(super::Tenure::new(url))
+        });
+        all
+    }
+
+    /// Adds the stores of a scheme, or replaces them. `example` is a URL of such
+    /// a store, for errors. `opener` gets the whole URL; it checks it, and
+    /// leaves connecting to the first call.
+    #[must_use]
+    pub fn with(
+        mut self,
+        scheme: &'static str,
+        example: &'static str,
+        opener: impl Fn(&str, IfMissing) -> BoxFuture<'static, Opened> + Send + Sync + 'static,
+    ) -> Self {
+        let opener: Arc<Opener> = Arc::new(opener);
+        self.schemes.insert(scheme, Scheme { example, opener });
+        self
+    }
+
+    /// Opens the store that `url` names, as [`open`] does.
+    ///
+    /// # Errors
+    /// As of [`open`].
+    pub async fn open(&self, url: &str) -> Opened {
+        self.opened(url, IfMissing::Create).await
+    }
+
+    /// Opens the store that `url` names and makes nothing, as [`open_existing`]
+    /// does.
+    ///
+    /// # Errors
+    /// As of [`open_existing`].
+    pub async fn open_existing(&self, url: &str) -> Opened {
+        self.opened(url, IfMissing::Fail).await
+    }
+
+    async fn opened(&self, url: &str, if_missing: IfMissing) -> Opened {
+        let found = url.split_once(':');
+        match found.and_then(|(scheme, _)| self.schemes.get(scheme)) {
+            Some(scheme) => (scheme.opener)(url, if_missing).await,
+            None => Err(self.unknown(url)),
+        }
+    }
+
+    fn unknown(&self, url: &str) -> StoreError {
+        let mut known: Vec<_> = self.schemes.values().map(|it| it.example).collect();
+        known.dedup();
+        let known = known.join(", ");
+        let Some((scheme, _)) = url.split_once(':') else {
+            return StoreError::broken(format!(
+                "expected a store URL, one of {known}, found {url:?}"
+            ));
+        };
+        if let Some((_, feature)) = OPTIONAL.iter().find(|(name, _)| *name == scheme) {
+            return StoreError::broken(format!(
+                "expected a build with the store {scheme}:, found one without; build tenure with \
+                 `--features {feature}` (or `--features full`)"
+            ));
+        }
+        if PLANNED.contains(&scheme) {
+            return StoreError::broken(format!(
+                "expected one of {known}, found {scheme}:, which this version does not have yet"
+            ));
+        }
+        StoreError::broken(format!(
+            "expected a store URL, one of {known}, found the unknown scheme {scheme:?}"
+        ))
     }
 }
 
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.schemes.keys()).finish()
+    }
+}
+
+/// What opening gives that waits for nothing.
+#[cfg(any(feature = "postgres", feature = "etcd", feature = "cluster"))]
+fn ready(opened: Result<impl Store, StoreError>) -> BoxFuture<'static, Opened> {
+    let opened = opened.map(|store| Arc::new(store) as Arc<dyn Store>);
+    Box::pin(std::future::ready(opened))
+}
+
+/// Schemes that a build may lack, and the feature that brings each.
+const OPTIONAL: &[(&str, &str)] = &[
+    ("sqlite", "sqlite"),
+    ("postgres", "postgres"),
+    ("postgresql", "postgres"),
+    ("etcd", "etcd"),
+    ("tenure", "tenure"),
+];
+
 #[cfg(feature = "sqlite")]
-async fn open_sqlite(rest: &str, missing: Missing) -> Result<Arc<dyn Store>, StoreError> {
+async fn open_sqlite(rest: &str, if_missing: IfMissing) -> Result<Arc<dyn Store>, StoreError> {
     let path = rest.strip_prefix("//").unwrap_or(rest);
     let (path, mode) = match path.split_once("?mode=") {
         Some((path, mode)) => (path, super::FileMode::parse(mode)?),
@@ -98,56 +245,15 @@ async fn open_sqlite(rest: &str, missing: Missing) -> Result<Arc<dyn Store>, Sto
     // Opening waits for the disk; not on the caller's executor, which need not
     // be tokio's either.
     let path = PathBuf::from(path);
-    let opening = drive::background().spawn_blocking(move || match missing {
-        Missing::Made => {
+    let opening = drive::background().spawn_blocking(move || match if_missing {
+        IfMissing::Create => {
             make_default_directory(&path)?;
             super::Sqlite::open_with(path, mode)
         }
-        Missing::Missed => super::Sqlite::existing(path),
+        IfMissing::Fail => super::Sqlite::existing(path),
     });
     let opened = opening.await;
     Ok(Arc::new(opened.map_err(StoreError::unavailable)??))
-}
-
-/// Schemes that a build may lack, and the feature that brings each.
-const OPTIONAL: &[(&str, &str, bool)] = &[
-    ("sqlite", "sqlite", cfg!(feature = "sqlite")),
-    ("postgres", "postgres", cfg!(feature = "postgres")),
-    ("postgresql", "postgres", cfg!(feature = "postgres")),
-    ("etcd", "etcd", cfg!(feature = "etcd")),
-    ("tenure", "tenure", cfg!(feature = "cluster")),
-];
-
-fn unknown(url: &str, scheme: &str) -> StoreError {
-    let known = [
-        "memory:",
-        "sqlite:///path",
-        "postgres://user@host/database",
-        "etcd://host:2379",
-        "tenure://host:port,host:port",
-    ];
-    let known = known.join(", ");
-    let lacking = |(name, _, built): &&(&str, &str, bool)| *name == scheme && !built;
-    if let Some((_, feature, _)) = OPTIONAL.iter().find(lacking) {
-        return StoreError::broken(format!(
-            "expected a build with the store {scheme}:, found one without; build tenure with \
-             `--features {feature}` (or `--features full`)"
-        ));
-    }
-    if PLANNED.contains(&scheme) {
-        return StoreError::broken(format!(
-            "expected one of {known}, found {scheme}:, which this version does not have yet"
-        ));
-    }
-    if url.contains(':') {
-        StoreError::broken(format!(
-            "expected a store URL, one of {known}, found the unknown scheme {scheme:?}"
-        ))
-    } else {
-        StoreError::broken(format!(
-            "expected a store URL, one of {known}, found {url:?}"
-        ))
-    }
 }
 
 /// The store for those who name none: a SQLite file in the user's state

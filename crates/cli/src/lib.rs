@@ -1,0 +1,138 @@
+//! The `tenure` command line, as a library: glue between what is typed and `tenure`.
+//!
+//! A program that adds stores of its own has the whole command line for them
+//! ([`main_with`]); the binary `tenure` adds none.
+//!
+//! [`args`] is what was typed, [`config`] what it means, [`context`] both for
+//! commands, [`output`] the only printing; `commands/` has a file per family of commands.
+
+mod args;
+mod commands;
+mod config;
+mod context;
+#[cfg(all(feature = "tenure", any(test, fuzzing)))]
+pub mod fuzzed;
+mod log;
+mod output;
+mod program;
+mod secrets;
+mod stderr;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+use tenure::store::Registry;
+use tenure_agent::{self as agent, guard, stall};
+use tenure_runtime::failure;
+
+use crate::args::{Cli, Command, LogFormat};
+use crate::config::File;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What the binary `tenure` does, with the stores of `registry`. To be called first
+/// in `main`: some commands start this same program once more, for other work.
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     tenure_cli::main_with(tenure::store::Registry::new())
+/// }
+/// ```
+#[must_use = "it is the exit code of the process"]
+pub fn main_with(registry: Registry) -> ExitCode {
+    if let Some(code) = guard::dispatch().or_else(agent::dispatch) {
+        return code;
+    }
+    let cli = Cli::parse();
+    let file = File::read(cli.common.config.as_deref());
+    let filed = file.as_ref().ok().and_then(|file| file.log);
+    let format = cli.common.log.or(filed).unwrap_or(LogFormat::Human);
+    log::start(&cli.common, format);
+    let _finish = stderr::Finish;
+    let output = Output::new(cli.common.json, format);
+    let typed = secrets::refuse_typed(std::env::args_os());
+    match typed
+        .and(file)
+        .and_then(|file| run(cli, file, output, registry))
+    {
+        Ok(code) => code,
+        Err(failure) => {
+            // A reader that closed our stdout does not want to hear about it.
+            if let Failure::Other(error) = &failure
+                && let Some(error) = error.downcast_ref::<std::io::Error>()
+                && error.kind() == std::io::ErrorKind::BrokenPipe
+            {
+                return ExitCode::SUCCESS;
+            }
+            output.error(&failure.to_string());
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run(cli: Cli, file: File, output: Output, registry: Registry) -> Result<ExitCode, Failure> {
+    let said = config::timeout(&cli.common, &file)?;
+    let context = Context {
+        common: cli.common,
+        file,
+        output,
+        timeout: said.unwrap_or(config::TIMEOUT),
+        said,
+        registry,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        match &cli.command {
+            Command::Run(args) => commands::run::run(&context, args).await,
+            Command::Leader(args) => commands::observe::leader(&context, args).await,
+            Command::Watch(args) => commands::observe::watch(&context, args).await,
+            Command::List => commands::observe::list(&context).await,
+            Command::Resign(args) => commands::leader_requests::resign(&context, args).await,
+            Command::Transfer(args) => commands::leader_requests::transfer(&context, args).await,
+            Command::Repair(args) => commands::repair::repair(&context, args).await,
+            Command::Forget(args) => commands::repair::forget(&context, args).await,
+            Command::Node(args) => commands::node::node(&context, args).await,
+            Command::Deploy(args) => commands::deploy::deploy(&context, args).await,
+            Command::Undeploy(args) => commands::deploy::undeploy(&context, args).await,
+            Command::Drain(args) => commands::deploy::drain(&context, args).await,
+            Command::Ps(args) => commands::ps::ps(&context, args).await,
+            Command::Logs(args) => commands::logs::logs(&context, args).await,
+            Command::Sim(args) => commands::sim::sim(&context, args),
+            #[cfg(feature = "tenure")]
+            Command::Serve(args) => commands::serve::serve(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Log(args) => commands::log::log(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Status => commands::cluster::status(&context).await,
+            #[cfg(feature = "tenure")]
+            Command::Member(args) => commands::cluster::member(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Session(args) => commands::session::session(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Snapshot(args) => commands::cluster::snapshot(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Backup(args) => commands::cluster::backup(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Restore(args) => commands::restore::restore(&context, args),
+            #[cfg(feature = "tenure")]
+            Command::Dev(args) => commands::dev::dev(&context, args).await,
+            #[cfg(feature = "tenure")]
+            Command::Certs(args) => commands::certs::certs(&context, args),
+            #[cfg(feature = "tenure")]
+            Command::Token(args) => commands::token::token(&context, args),
+            #[cfg(feature = "tenure")]
+            Command::Wal(args) => commands::wal::wal(&context, args),
+            Command::Bench(args) => commands::bench::bench(&context, args).await,
+            Command::Completions(args) => {
+                let mut script = Vec::new();
+                let mut command = Cli::command();
+                clap_complete::generate(args.shell, &mut command, "tenure", &mut script);
+                Output::raw(&script)?;
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    })
+}

@@ -1,0 +1,51 @@
+//! What differs from store to store: the calls of its system.
+//!
+//! [`Backend`] is how a register is read, written, deleted and listed;
+//! [`Polled`](super::Polled) makes a store of it.
+
+use std::fmt;
+
+use super::{Clock, Features, Key, Page, Reading, Version, Write, Written};
+use crate::error::StoreError;
+
+/// The calls of one system, for [`Polled`](super::Polled). The contract is that of a
+/// [store](crate::store#contract), but for the time that a call may take.
+///
+/// Calls run on the library's own thread, and are dropped when their time is over:
+/// dropping one must not make a later call wait for it. An error of a
+/// write says what is known: [`StoreError::Unavailable`] only if it was certainly
+/// not carried out.
+pub trait Backend: fmt::Debug + fmt::Display + Send + Sync + 'static {
+    /// What it offers. Without a clock unless it says otherwise.
+    fn features(&self) -> Features {
+        Features {
+            clock: Clock::None,
+            judge_by_store_clock: false,
+        }
+    }
+
+    /// Reads one register.
+    fn read(&self, key: &Key) -> impl Future<Output = Result<Reading, StoreError>> + Send;
+
+    /// Writes one register if it is as expected. The value is not too large.
+    /// Versions of one key must grow, as [`Version`]s are compared, as long as it
+    /// is not deleted.
+    fn compare_and_swap(
+        &self,
+        write: &Write,
+    ) -> impl Future<Output = Result<Written, StoreError>> + Send;
+
+    /// Deletes one register if it has exactly this version.
+    fn delete(
+        &self,
+        key: &Key,
+        expected: &Version,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// A page, as [`Store::list`](super::Store::list) says.
+    fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Key>,
+    ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+}

@@ -1,0 +1,170 @@
+//! A store from the calls of a system: what stores share is done here.
+//!
+//! Calls end in time and run where the connections live, values that are too large
+//! are refused before anything is sent, this process's own writes are told to its
+//! watches at once, and those of others are looked for ([`PollTimes`]).
+//!
+//! A system that tells of changes by itself has a watcher of its own, as those of
+//! PostgreSQL and etcd are.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::backend::Backend;
+use super::hub::Hub;
+use super::polling::{self, PollTimes};
+use super::watcher::Watcher;
+use super::{
+    BoxFuture, Features, Key, Page, Reading, Register, Selector, Stamp, Store, Version, Watch,
+    Write, Written, refuse_oversized,
+};
+use crate::drive;
+use crate::error::{StoreError, about};
+
+/// A store made of a [`Backend`], whose changes are looked for. Clones are the
+/// same store.
+#[derive(Debug)]
+pub struct Polled<B> {
+    shared: Arc<Shared<B>>,
+}
+
+#[derive(Debug)]
+struct Shared<B> {
+    backend: Arc<B>,
+    hub: Arc<Hub>,
+    watcher: Watcher,
+}
+
+impl<B> Clone for Polled<B> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<B: Backend> Polled<B> {
+    /// A store of these calls, with watches that look so often. Nothing is called
+    /// before it is asked for.
+    pub fn new(backend: B, times: PollTimes) -> Self {
+        let (backend, hub) = (Arc::new(backend), Arc::<Hub>::default());
+        let watcher = polling::start(Arc::clone(&backend), Arc::clone(&hub), times);
+        Self {
+            shared: Arc::new(Shared {
+                backend,
+                hub,
+                watcher,
+            }),
+        }
+    }
+
+    /// Carries out a call where the connections live; `late` makes the error of
+    /// one that takes too long.
+    async fn call<T, F>(
+        &self,
+        within: Duration,
+        late: fn(String) -> StoreError,
+        call: impl FnOnce(Arc<B>) -> F,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let backend = Arc::clone(&self.shared.backend);
+        let call = timeout(within, call(Arc::clone(&backend)));
+        match drive::background().spawn(call).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => {
+                let within = about(within);
+                Err(late(format!("no answer from {backend} within {within}")))
+            }
+            Err(panicked) => Err(late(format!("a call of {backend} has failed: {panicked}"))),
+        }
+    }
+}
+
+impl<B: Backend> fmt::Display for Polled<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.backend.fmt(f)
+    }
+}
+
+impl<B: Backend> Store for Polled<B> {
+    fn features(&self) -> Features {
+        self.shared.backend.features()
+    }
+
+    fn read<'a>(
+        &'a self,
+        key: &'a Key,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Reading, StoreError>> {
+        let key = key.clone();
+        Box::pin(
+            self.call(within, StoreError::unavailable, |backend| async move {
+                backend.read(&key).await
+            }),
+        )
+    }
+
+    fn compare_and_swap(
+        &self,
+        write: Write,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<Written, StoreError>> {
+        Box::pin(async move {
+            refuse_oversized(&write)?;
+            let (key, value, stamp) = (write.key.clone(), write.value.clone(), write.stamp);
+            let swap = move |backend: Arc<B>| async move { backend.compare_and_swap(&write).await };
+            let written = self.call(within, StoreError::unknown, swap).await?;
+            // Of a write that leaves the stamp only the poller learns which it is.
+            if stamp == Stamp::Now || written.now.is_none() {
+                let register = Register {
+                    value,
+                    version: written.version.clone(),
+                    stamp: written.now,
+                };
+                self.shared.hub.publish(&key, register);
+            }
+            Ok(written)
+        })
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        expected: &'a Version,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            let (of, version) = (key.clone(), expected.clone());
+            let delete = |backend: Arc<B>| async move { backend.delete(&of, &version).await };
+            self.call(within, StoreError::unknown, delete).await?;
+            self.shared.hub.publish_gone(key, expected.clone());
+            Ok(())
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a Key>,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<Page, StoreError>> {
+        let (prefix, after) = (prefix.to_owned(), after.cloned());
+        Box::pin(
+            self.call(within, StoreError::unavailable, |backend| async move {
+                backend.list(&prefix, after.as_ref()).await
+            }),
+        )
+    }
+
+    fn watch(&self, selector: Selector) -> Watch {
+        let watch = self.shared.hub.subscribe(selector);
+        self.shared.watcher.wake();
+        watch
+    }
+}
