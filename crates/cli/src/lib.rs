@@ -3,8 +3,8 @@
 //! A program that adds stores of its own has the whole command line for them
 //! ([`main_with`]); the binary `tenure` adds none.
 //!
-//! [`args`] is what was typed, [`config`] what it means, [`context`] both for
-//! commands, [`output`] the only printing; `commands/` has a file per family of commands.
+//! Inside, `args` is what was typed, `config` what it means, `context` both for
+//! commands, `output` the only printing; `commands/` has a file per family of commands.
 
 mod args;
 mod commands;
