@@ -5,7 +5,8 @@
 //! sends the most calls would have nearly all turns: a probe, and the one call
 //! of another connection, would wait behind tens of thousands. So the calls of
 //! a connection run in the task of that connection, [`IN_A_ROW`] of them in one
-//! turn, and each connection has the same turn, however much it asks for.
+//! turn, and each connection has the same turn, however much it asks for. The
+//! connections of one caller share its turns ([`CallerTurns`](super::caller_turns)).
 //!
 //! A call that has begun and was not polled yet is counted nowhere else: it is
 //! neither refused nor charged to its caller. A caller that resets each call
@@ -20,13 +21,15 @@
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper::rt::Executor;
 
 use tenure_api::v1;
 
+use super::caller_turns::Turn;
+use super::connection_limit::ConnectionPermit;
 use super::stream_rights::CallWatch;
 use super::unsent_answers::UnsentAnswers;
 
@@ -97,6 +100,8 @@ pub(super) struct Calls {
     /// Of the call that is one with the connection.
     watch: CallWatch,
     unsent: UnsentAnswers,
+    permit: Arc<ConnectionPermit>,
+    turn: Turn,
 }
 
 /// Why a connection has to end.
@@ -161,7 +166,11 @@ impl std::future::Future for PolledCall {
 
 impl Calls {
     /// Those of a connection that reads no further while `waiting` is full.
-    pub(super) fn new(waiting: Waiting, unsent: UnsentAnswers) -> Self {
+    pub(super) fn new(
+        waiting: Waiting,
+        unsent: UnsentAnswers,
+        permit: Arc<ConnectionPermit>,
+    ) -> Self {
         Self {
             begun: CallExecutor {
                 calls: Arc::default(),
@@ -171,6 +180,8 @@ impl Calls {
             left: Arc::default(),
             watch: CallWatch::new(),
             unsent,
+            permit,
+            turn: Turn::default(),
         }
     }
 
@@ -188,19 +199,35 @@ impl Calls {
         C: std::future::Future,
     {
         std::future::poll_fn(|context| {
-            let end = self.watch.end();
-            self.unsent.begin();
-            if let Poll::Ready(output) = end.scope(|| connection.as_mut().poll(context)) {
-                return Poll::Ready(Ok(output));
-            }
-            self.unsent.written();
-            self.poll(context);
-            if let Err(unread) = self.unsent.fits() {
-                return Poll::Ready(Err(Cut::Unread(unread)));
-            }
-            self.watch.poll(context).map(|()| Err(Cut::Unknown))
+            let permit = &self.permit;
+            ready!(self.turn.poll(|| permit.turns(), context));
+            let polled = self.poll_both(connection.as_mut(), context);
+            self.turn.end();
+            polled
         })
         .await
+    }
+
+    /// The turn of the connection and its calls.
+    fn poll_both<C>(
+        &mut self,
+        connection: Pin<&mut C>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<C::Output, Cut>>
+    where
+        C: std::future::Future,
+    {
+        let end = self.watch.end();
+        self.unsent.begin();
+        if let Poll::Ready(output) = end.scope(|| connection.poll(context)) {
+            return Poll::Ready(Ok(output));
+        }
+        self.unsent.written();
+        self.poll(context);
+        if let Err(unread) = self.unsent.fits() {
+            return Poll::Ready(Err(Cut::Unread(unread)));
+        }
+        self.watch.poll(context).map(|()| Err(Cut::Unknown))
     }
 
     /// Whether it takes long to drop them and their connection.
@@ -234,13 +261,17 @@ mod tests {
     use futures_util::task::noop_waker_ref;
     use prometheus_client::metrics::family::Family;
 
-    use super::super::account::Account;
+    use super::super::account::{Account, CallerId};
+    use super::super::connection_limit::{ConnectionCapacity, ConnectionLimit};
     use super::*;
 
     fn calls() -> Calls {
         let account = Account::new(Family::default(), false);
-        let connection = account.connection(std::net::Ipv4Addr::LOCALHOST.into());
-        Calls::new(Waiting::default(), UnsentAnswers::new(connection))
+        let address = std::net::Ipv4Addr::LOCALHOST.into();
+        let connection = account.connection(address);
+        let limit = ConnectionLimit::new(ConnectionCapacity::of_clients(1, 1));
+        let permit = Arc::new(limit.enter(CallerId::address(address)));
+        Calls::new(Waiting::default(), UnsentAnswers::new(connection), permit)
     }
 
     /// A connection that never ends, and calls that each count their polls.

@@ -27,6 +27,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::account::CallerId;
+use super::caller_turns::CallerTurns;
 
 /// What a connection has proven.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -93,6 +94,17 @@ impl ConnectionCapacity {
     }
 }
 
+/// How many connections of one caller are about to have a turn at the same time.
+/// With few, requests of many connections reach the event loop one by one; with
+/// many, others wait for all of them. A turn takes up to half a millisecond.
+const AT_ONCE: usize = 8;
+/// The same of one address by which nobody has proven that it belongs here.
+const STRANGERS_AT_ONCE: usize = 2;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Counts the connections of one port.
 #[derive(Debug)]
 pub(super) struct ConnectionLimit {
@@ -106,8 +118,8 @@ pub(super) struct ConnectionLimit {
 struct Inner {
     next: u64,
     held: BTreeMap<u64, LimitEntry>,
-    /// How many connections each caller has, by class.
-    groups: HashMap<(ConnectionClass, CallerId), Arc<AtomicUsize>>,
+    /// The connections that each caller has, by class.
+    groups: HashMap<(ConnectionClass, CallerId), Arc<Group>>,
     /// How many there are of each class.
     counts: [usize; CLASSES.len()],
 }
@@ -117,13 +129,35 @@ struct Inner {
 struct LimitEntry {
     class: ConnectionClass,
     caller_id: CallerId,
-    /// How many its caller has.
-    group: Arc<AtomicUsize>,
+    /// Those of its caller.
+    group: Arc<Group>,
     state: Arc<State>,
+}
+
+/// The connections of one caller that are of one class.
+#[derive(Debug)]
+struct Group {
+    count: AtomicUsize,
+    turns: Arc<CallerTurns>,
+}
+
+impl Group {
+    fn new(class: ConnectionClass) -> Self {
+        let at_once = match class {
+            ConnectionClass::Newcomer | ConnectionClass::Stranger => STRANGERS_AT_ONCE,
+            ConnectionClass::Known | ConnectionClass::Admin => AT_ONCE,
+        };
+        Self {
+            count: AtomicUsize::new(0),
+            turns: Arc::new(CallerTurns::new(at_once)),
+        }
+    }
 }
 
 #[derive(Debug)]
 struct State {
+    /// The turns that it shares with others of its caller.
+    turns: Mutex<Arc<CallerTurns>>,
     class: AtomicU8,
     /// Calls under way.
     calls: AtomicUsize,
@@ -138,7 +172,7 @@ type EvictionOrder = (ConnectionClass, std::cmp::Reverse<usize>, bool, u64);
 
 impl LimitEntry {
     fn eviction_order(&self) -> EvictionOrder {
-        let count = self.group.load(Ordering::Relaxed);
+        let count = self.group.count.load(Ordering::Relaxed);
         let is_busy = self.state.calls.load(Ordering::Relaxed) > 0;
         let used = self.state.used.load(Ordering::Relaxed);
         (self.class, std::cmp::Reverse(count), is_busy, used)
@@ -153,8 +187,10 @@ impl Inner {
         state: Arc<State>,
     ) {
         let of = (class, caller_id.clone());
-        let group = Arc::clone(self.groups.entry(of).or_default());
-        group.fetch_add(1, Ordering::Relaxed);
+        let group = self.groups.entry(of);
+        let group = Arc::clone(group.or_insert_with(|| Arc::new(Group::new(class))));
+        group.count.fetch_add(1, Ordering::Relaxed);
+        *lock(&state.turns) = Arc::clone(&group.turns);
         self.counts[class as usize] += 1;
         state.class.store(class as u8, Ordering::Relaxed);
         let held = LimitEntry {
@@ -169,7 +205,7 @@ impl Inner {
     fn remove(&mut self, number: u64) -> Option<Arc<State>> {
         let held = self.held.remove(&number)?;
         self.counts[held.class as usize] -= 1;
-        if held.group.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if held.group.count.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.groups.remove(&(held.class, held.caller_id));
         }
         Some(held.state)
@@ -191,7 +227,7 @@ impl Inner {
     /// does.
     fn eviction_candidate(&self, class: ConnectionClass, caller_id: &CallerId) -> Option<u64> {
         let group = self.groups.get(&(class, caller_id.clone()));
-        let own = group.map_or(0, |it| it.load(Ordering::Relaxed)) + 1;
+        let own = group.map_or(0, |it| it.count.load(Ordering::Relaxed)) + 1;
         let goes = |it: &LimitEntry| {
             if class == ConnectionClass::Newcomer
                 || it.class == ConnectionClass::Newcomer
@@ -219,7 +255,7 @@ impl ConnectionLimit {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     fn now(&self) -> u64 {
@@ -229,6 +265,8 @@ impl ConnectionLimit {
     /// Lets a newcomer in, in place of another if there are too many.
     pub(super) fn enter(self: &Arc<Self>, caller_id: CallerId) -> ConnectionPermit {
         let state = Arc::new(State {
+            // Until it has its place.
+            turns: Mutex::new(Arc::new(CallerTurns::new(STRANGERS_AT_ONCE))),
             class: AtomicU8::new(0),
             calls: AtomicUsize::new(0),
             used: AtomicU64::new(self.now()),
@@ -296,6 +334,11 @@ impl ConnectionPermit {
             state.gone.notify_one();
         }
         stays
+    }
+
+    /// The turns that it shares with others of its caller.
+    pub(super) fn turns(&self) -> Arc<CallerTurns> {
+        Arc::clone(&lock(&self.state.turns))
     }
 
     /// Whether it has proven anything.

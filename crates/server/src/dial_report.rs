@@ -9,7 +9,7 @@ use tenure_runtime::clock;
 use super::directory_copies;
 use super::inbox::{Event, Inbox};
 use super::incompatibility::judge;
-use super::log_rate_limit::DialLogLimit;
+use super::log_rate_limit::{DialLogLimit, UNREACHED};
 use super::metrics::DialFailure;
 use super::shared::Shared;
 use super::trust;
@@ -45,7 +45,14 @@ impl DialReporter {
                 if self.refused.as_deref() == Some(address) {
                     self.told(None);
                 }
-                tracing::debug!(server = server.get(), "not reached: {address}: {why}");
+                let server = server.get();
+                tracing::debug!(server, "not reached: {address}: {why}");
+                if self.log_limit.should_log_unreached(clock::boot()) {
+                    tracing::warn!(
+                        server,
+                        "not reached for {UNREACHED:?}, and still trying: {address}: {why}"
+                    );
+                }
             }
             LinkEvent::Down => drop(self.shared.local_server().connected.remove(&server)),
         }

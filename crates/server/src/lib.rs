@@ -71,6 +71,7 @@ mod body_limit;
 mod bootstrap;
 mod byte_gauge;
 mod caller_proof;
+mod caller_turns;
 mod config;
 mod confirm_leadership;
 mod connection_calls;

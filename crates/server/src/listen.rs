@@ -282,7 +282,8 @@ impl ConnectionTask {
             arrival,
             given_up: GivenUp::new(),
         };
-        let mut calls = Calls::new(waiting, UnsentAnswers::new(connection));
+        let unsent = UnsentAnswers::new(connection);
+        let mut calls = Calls::new(waiting, unsent, Arc::clone(permit));
         let builder = builder(calls.executor());
         let mut serving = Box::pin(builder.serve_connection(TokioIo::new(begun), service));
         let served = tokio::select! {

@@ -26,6 +26,9 @@ const MOST: usize = 64;
 /// not keep others out of the log.
 const MOST_EACH: usize = 8;
 
+/// How long a server is not reached until that is said.
+pub(super) const UNREACHED: Duration = Duration::from_secs(30);
+
 /// What was said of whom, and when it was last seen. They are told apart by
 /// addresses, or by what else names them.
 #[derive(Debug)]
@@ -71,6 +74,9 @@ pub(super) struct DialLogLimit {
     last: BTreeMap<String, String>,
     /// When each was said.
     said: BTreeMap<(String, String), Instant>,
+    /// Since when no connection could be made.
+    unreached: Option<Instant>,
+    unreached_said: bool,
 }
 
 impl DialLogLimit {
@@ -92,9 +98,20 @@ impl DialLogLimit {
         true
     }
 
+    /// No connection could be made. Whether that is to be said now: once, when it
+    /// has been so for [`UNREACHED`]. A server that restarts is no news.
+    pub(super) fn should_log_unreached(&mut self, now: Instant) -> bool {
+        let since = *self.unreached.get_or_insert(now);
+        let said = self.unreached_said || now.since(since) < UNREACHED;
+        self.unreached_said |= !said;
+        !said
+    }
+
     /// It was connected: whatever comes after that is a change.
     pub(super) fn reset(&mut self) {
         self.last.clear();
+        self.unreached = None;
+        self.unreached_said = false;
     }
 }
 
@@ -148,6 +165,16 @@ mod tests {
             (361, "refused"),
         ];
         assert_eq!(said, wanted);
+    }
+
+    #[test]
+    fn that_a_server_is_not_reached_is_said_once_until_it_is() {
+        let mut faults = DialLogLimit::default();
+        for _ in 0..2 {
+            let said = (0..600).filter(|second| faults.should_log_unreached(at(*second)));
+            assert_eq!(said.collect::<Vec<_>>(), [30]);
+            faults.reset();
+        }
     }
 
     #[test]

@@ -38,16 +38,14 @@ use crate::transport::{
     explain_tls_error, introduced,
 };
 
-/// How long a newcomer may take to introduce itself, from its turn on.
+/// How long a newcomer may take to introduce itself, from its turn on, or an
+/// election timeout if that is longer.
 const GREET_WITHIN: Duration = Duration::from_secs(3);
 /// Connections of servers that have greeted, at most, and how many of these
 /// places are kept for members. And of those that have not greeted.
 const GREETED_MAX: usize = 256;
 const KEPT: usize = 128;
 const NEWCOMERS_MAX: usize = 256;
-
-/// How many keep-alives a server gives in an election timeout.
-const KEEP_ALIVES: u32 = 4;
 
 /// The links, and who is connected.
 pub(super) struct Peers {
@@ -246,7 +244,7 @@ impl Peers {
         teller.told(None);
         let tell = move |address: &str, event| teller.tell(address, event);
         let trust = (self.tls.clone(), self.shared.prover.clone());
-        let every = Duration::from_nanos(self.shared.local_server().settings.timeout) / KEEP_ALIVES;
+        let election_timeout = self.shared.election_timeout();
         let shared = Arc::clone(&self.shared);
         let live = move || PeerKeepAlive {
             reached: shared.local_server().details.reached,
@@ -257,10 +255,14 @@ impl Peers {
             server,
             trust,
             greet,
-            (every, live),
+            (election_timeout, live),
             tell,
         )
     }
+}
+
+fn greet_within(shared: &Shared) -> Duration {
+    GREET_WITHIN.max(shared.election_timeout())
 }
 
 /// Takes connections of other servers until it is dropped; at most `most` of
@@ -302,7 +304,7 @@ pub(super) async fn accept(
                 let has_turn = has_turn(&shared, from.ip()).await;
                 let introduce = introduce(stream, tls.clone(), own);
                 has_turn
-                    .then_some(timeout(GREET_WITHIN, introduce))?
+                    .then_some(timeout(greet_within(&shared), introduce))?
                     .await
                     .into()
             };
@@ -440,7 +442,7 @@ async fn serve(
         Ok(false) | Err(_) => &silent,
     };
     let answering = introduced.answer(&mut stream, &answer, prover);
-    let answered = timeout(GREET_WITHIN, answering).await;
+    let answered = timeout(greet_within(shared), answering).await;
     let greeting = introduced.greeting;
     let (server, storage) = (greeting.hello.server, greeting.hello.storage);
     // Which disk this server has told it that its number has.

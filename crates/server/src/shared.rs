@@ -155,6 +155,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// The election timeout of this server.
+    pub(super) fn election_timeout(&self) -> Duration {
+        Duration::from_nanos(self.local_server().settings.timeout)
+    }
+
     /// Keeps what is known of addresses by now.
     pub(super) fn save_address_book(&self, dir: &Path) {
         let one = self.address_book_file.lock();

@@ -27,7 +27,9 @@ use super::tls::Tls;
 /// How many bytes may wait to be written to one server; what comes on top is
 /// dropped, and asked for again by the protocol.
 pub const QUEUE_BYTES: usize = 32 * 1024 * 1024;
-/// How long a connection and its greeting may take.
+/// How long a connection and its greeting may take, or an election timeout if that
+/// is longer. They are up to four round trips, and a timeout is five at least:
+/// servers that are far apart would never connect within a fixed time.
 const DIAL_WITHIN: Duration = Duration::from_secs(3);
 /// How long a write may make no progress before the connection is given up.
 const WRITE_WITHIN: Duration = Duration::from_secs(10);
@@ -35,12 +37,15 @@ const WRITE_WITHIN: Duration = Duration::from_secs(10);
 /// before the connection is given up. Without it a connection outlives a cut of
 /// the network, and after that the system waits to send again for as long as
 /// the cut was: two servers that reach each other would not talk. A sign of
-/// life is always under way, so each cut is noticed.
+/// life is always under way, so each cut is noticed. Or an election timeout, if
+/// that is longer.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(2);
 /// How long to wait before dialling again, at first and at most.
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// How long to wait where the other side has said that it will talk soon.
 const LATER: Duration = Duration::from_millis(100);
+/// How many keep-alives a server gives in an election timeout.
+const KEEP_ALIVES: u32 = 4;
 
 /// What a link has to tell.
 #[derive(Debug)]
@@ -98,14 +103,14 @@ impl Link {
     /// greeting anew for each connection, `tell` hears at which address, and
     /// what becomes of them, and says whether to use the connection. On one
     /// that began in the second form the keep-alive that `live` makes is said
-    /// every `every`.
+    /// four times in an election timeout.
     pub fn start(
         tasks: &Tasks,
         addresses: Vec<String>,
         server: ServerId,
         (tls, prover): (Option<Arc<Tls>>, Prover),
         greet: impl Fn() -> Greeting + Send + 'static,
-        (every, live): (Duration, impl Fn() -> PeerKeepAlive + Send + 'static),
+        (election_timeout, live): (Duration, impl Fn() -> PeerKeepAlive + Send + 'static),
         tell: impl FnMut(&str, LinkEvent) -> bool + Send + 'static,
     ) -> Self {
         let queue = Arc::new(Queue::default());
@@ -117,7 +122,7 @@ impl Link {
             tls,
             prover,
             greet,
-            every,
+            election_timeout,
             live,
             tell,
         };
@@ -186,7 +191,7 @@ struct Dialler<G, L, T> {
     tls: Option<Arc<Tls>>,
     prover: Prover,
     greet: G,
-    every: Duration,
+    election_timeout: Duration,
     live: L,
     tell: T,
 }
@@ -199,12 +204,14 @@ where
 {
     async fn run(mut self) {
         let [mut back_off, most] = BACK_OFF;
+        let dial_within = DIAL_WITHIN.max(self.election_timeout);
         loop {
-            match timeout(DIAL_WITHIN, self.dial()).await {
+            match timeout(dial_within, self.dial()).await {
                 Ok(Ok(Dialled::Used(stream, form))) => {
                     [back_off, _] = BACK_OFF;
                     self.queue.lock().up = true;
-                    let every = (form == Form::Second).then_some(self.every);
+                    let every = self.election_timeout / KEEP_ALIVES;
+                    let every = (form == Form::Second).then_some(every);
                     let _ = write(&self.queue, stream, (every, &mut self.live)).await;
                     let mut waiting = self.queue.lock();
                     waiting.up = false;
@@ -218,7 +225,7 @@ where
                 Ok(Ok(Dialled::Later)) => back_off = LATER,
                 Ok(Err(fault)) => self.failed(fault),
                 Err(_) => self.failed(DialError::Other(format!(
-                    "no answer within {DIAL_WITHIN:?}"
+                    "no answer within {dial_within:?}"
                 ))),
             }
             tokio::select! {
@@ -322,7 +329,8 @@ where
         greeting: &Greeting,
         form: Form,
     ) -> Result<(MaybeTlsStream, GreetingReply), DialError> {
-        let connected = connect(self.address(), self.tls.clone()).await;
+        let acknowledged_within = ACKNOWLEDGED_WITHIN.max(self.election_timeout);
+        let connected = connect(self.address(), self.tls.clone(), acknowledged_within).await;
         let mut stream = connected.map_err(|error| self.broken(&error))?;
         if let Some(tls) = &self.tls {
             // Before this side says anything of the cluster.
@@ -368,12 +376,17 @@ enum DialError {
     Other(String),
 }
 
-async fn connect(address: String, tls: Option<Arc<Tls>>) -> std::io::Result<MaybeTlsStream> {
+#[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
+async fn connect(
+    address: String,
+    tls: Option<Arc<Tls>>,
+    acknowledged_within: Duration,
+) -> std::io::Result<MaybeTlsStream> {
     let stream = TcpStream::connect(&address).await?;
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
     {
-        let within = u32::try_from(ACKNOWLEDGED_WITHIN.as_millis()).unwrap_or(u32::MAX);
+        let within = u32::try_from(acknowledged_within.as_millis()).unwrap_or(u32::MAX);
         rustix::net::sockopt::set_tcp_user_timeout(&stream, within)?;
     }
     match tls {
