@@ -436,3 +436,54 @@ async fn write(
         spare.shrink_to(4 * 1024 * 1024);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tenure_alpo::DiskProgress;
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+
+    use super::super::greeting::tests::greeting;
+    use super::*;
+
+    /// How long a server that takes connections and says nothing is waited for, with
+    /// this election timeout.
+    async fn dial_takes(election_timeout: Duration) -> Duration {
+        let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = silent.local_addr().expect("an address").to_string();
+        let (tasks, (tell, mut told)) = (Tasks::default(), mpsc::unbounded_channel());
+        let live = || PeerKeepAlive {
+            reached: DiskProgress::default(),
+        };
+        let _link = Link::start(
+            &tasks,
+            vec![address],
+            ServerId::new(2).expect("a number"),
+            (None, Prover::default()),
+            greeting,
+            (election_timeout, live),
+            move |_, event| {
+                let _ = tell.send(event);
+                false
+            },
+        );
+        // Its connection stands before time passes.
+        let begun = tasks.beside(silent.accept()).await;
+        let (_connection, since) = (begun.expect("a connection"), tokio::time::Instant::now());
+        let event = tasks.beside(told.recv()).await.expect("an event");
+        assert!(matches!(event, LinkEvent::Failed(_)), "{event:?}");
+        since.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn servers_that_are_far_apart_have_an_election_timeout_to_connect() {
+        for (timeout, wanted) in [(250, 3_000), (3_000, 3_000), (8_000, 8_000)] {
+            let took = dial_takes(Duration::from_millis(timeout)).await;
+            let wanted = Duration::from_millis(wanted);
+            assert!(
+                took.abs_diff(wanted) < Duration::from_millis(50),
+                "{took:?}"
+            );
+        }
+    }
+}
