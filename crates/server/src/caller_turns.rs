@@ -1,57 +1,135 @@
 //! The turns that the connections of one caller have.
 //!
-//! A runtime gives each task its turn, and each connection is one. A caller with a
-//! thousand busy connections would have a thousand turns for one of anybody else's,
-//! and of the event loop's: half a second in which a leader gives no heartbeat. So
-//! of one caller ([`CallerId`](super::account::CallerId)) only so many connections
-//! are about to have a turn at the same time. Others wait here, in the order in
-//! which they asked, and cost a look when they are woken.
+//! A runtime gives each task its turn, and each connection is one. Between two looks
+//! at the network, and two turns of the event loop, it runs so many tasks, however
+//! long they take. A caller with hundreds of busy connections would fill all of
+//! these: what others send is seen after ten milliseconds, and a read takes some ten
+//! of such rounds. A leader with a timeout of 250 ms was deposed so.
 //!
-//! A connection that may have a turn has been woken, so it takes it; what it holds
-//! goes to the next one at the end of that turn, or with the connection.
+//! So the connections of one caller ([`CallerId`](super::account::CallerId)) have a
+//! budget of time. When it is used up they wait here, in the order in which they
+//! asked, until the runtime has looked at the network ([`Pauses`]); then the budget
+//! is whole again. Others do not wait for them.
+//!
+//! The budget is one of work and not of a round: a caller that does little pauses
+//! for one look when it has added up.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tenure_core::time::Instant;
+use tenure_runtime::clock;
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The callers with connections that wait for a look at the network.
+#[derive(Debug, Default)]
+pub(super) struct Pauses {
+    callers: Mutex<Vec<Arc<CallerTurns>>>,
+    due: Notify,
+}
+
+impl Pauses {
+    /// Gives turns after each look, until it is dropped.
+    pub(super) async fn give_turns(&self) {
+        loop {
+            self.due.notified().await;
+            // Comes back when the runtime has looked.
+            yield_now().await;
+            let callers = std::mem::take(&mut *lock(&self.callers));
+            for caller in callers {
+                if caller.begin_round() {
+                    self.add(caller);
+                }
+            }
+        }
+    }
+
+    fn add(&self, caller: Arc<CallerTurns>) {
+        lock(&self.callers).push(caller);
+        self.due.notify_one();
+    }
+}
 
 /// The turns of one caller.
 #[derive(Debug)]
 pub(super) struct CallerTurns {
     inner: Mutex<Inner>,
-    /// How many connections are about to have a turn at the same time.
-    at_once: usize,
+    budget: Duration,
+    pauses: Arc<Pauses>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// How many connections may have a turn now.
-    given: usize,
+    /// How much of the budget is used.
+    used: Duration,
+    /// The connections that wait.
     waiting: BTreeMap<u64, Waker>,
     next: u64,
+    /// Whether it is one of those that wait for a look.
+    pauses: bool,
 }
 
 impl CallerTurns {
-    pub(super) fn new(at_once: usize) -> Self {
+    pub(super) fn new(budget: Duration, pauses: Arc<Pauses>) -> Self {
         Self {
             inner: Mutex::default(),
-            at_once,
+            budget,
+            pauses,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The runtime has looked: the first that waits has its turn. Whether others
+    /// wait for the next look.
+    fn begin_round(&self) -> bool {
+        let mut inner = lock(&self.inner);
+        inner.used = Duration::ZERO;
+        let first = inner.waiting.pop_first();
+        inner.pauses = !inner.waiting.is_empty();
+        let pauses = inner.pauses;
+        drop(inner);
+        if let Some((_, first)) = first {
+            first.wake();
+        }
+        pauses
     }
 
-    /// A turn is over; the next connection has one.
-    fn pass_on(&self) {
-        let mut inner = self.lock();
-        match inner.waiting.pop_first() {
-            Some((_, next)) => {
-                drop(inner);
-                next.wake();
-            }
-            None => inner.given -= 1,
+    /// A turn is over, which took so long; the next has its own, if the budget is
+    /// not used up.
+    fn pass_on(&self, taken: Duration) {
+        let mut inner = lock(&self.inner);
+        inner.used += taken;
+        if inner.used >= self.budget {
+            return;
         }
+        let next = inner.waiting.pop_first();
+        drop(inner);
+        if let Some((_, next)) = next {
+            next.wake();
+        }
+    }
+
+    /// Whether there is a turn at once; if not, which place the connection has.
+    fn ask(self: &Arc<Self>, waker: &Waker) -> Result<(), u64> {
+        let mut inner = lock(&self.inner);
+        if inner.waiting.is_empty() && inner.used < self.budget {
+            return Ok(());
+        }
+        let place = inner.next;
+        inner.next += 1;
+        inner.waiting.insert(place, waker.clone());
+        let begins = !std::mem::replace(&mut inner.pauses, true);
+        drop(inner);
+        if begins {
+            self.pauses.add(Arc::clone(self));
+        }
+        Err(place)
     }
 }
 
@@ -65,8 +143,8 @@ enum State {
     None,
     /// It has asked, and has its turn when it does not wait any more.
     Asked(Arc<CallerTurns>, u64),
-    /// It has its turn.
-    Given(Arc<CallerTurns>),
+    /// It has its turn, since then.
+    Given(Arc<CallerTurns>, Instant),
 }
 
 impl Turn {
@@ -78,9 +156,9 @@ impl Turn {
         context: &Context<'_>,
     ) -> Poll<()> {
         let given = match &self.0 {
-            State::Given(_) => return Poll::Ready(()),
-            State::Asked(turns, number) => {
-                if let Some(waker) = turns.lock().waiting.get_mut(number) {
+            State::Given(..) => return Poll::Ready(()),
+            State::Asked(turns, place) => {
+                if let Some(waker) = lock(&turns.inner).waiting.get_mut(place) {
                     waker.clone_from(context.waker());
                     return Poll::Pending;
                 }
@@ -88,21 +166,14 @@ impl Turn {
             }
             State::None => {
                 let turns = turns();
-                let mut inner = turns.lock();
-                if inner.given >= turns.at_once {
-                    let number = inner.next;
-                    inner.next += 1;
-                    inner.waiting.insert(number, context.waker().clone());
-                    drop(inner);
-                    self.0 = State::Asked(turns, number);
+                if let Err(place) = turns.ask(context.waker()) {
+                    self.0 = State::Asked(turns, place);
                     return Poll::Pending;
                 }
-                inner.given += 1;
-                drop(inner);
                 turns
             }
         };
-        self.0 = State::Given(given);
+        self.0 = State::Given(given, clock::boot());
         Poll::Ready(())
     }
 
@@ -110,14 +181,14 @@ impl Turn {
     pub(super) fn end(&mut self) {
         match std::mem::take(&mut self.0) {
             State::None => {}
-            State::Asked(turns, number) => {
+            State::Asked(turns, place) => {
                 // If it does not wait any more, it was given its turn.
-                let waited = turns.lock().waiting.remove(&number).is_some();
+                let waited = lock(&turns.inner).waiting.remove(&place).is_some();
                 if !waited {
-                    turns.pass_on();
+                    turns.pass_on(Duration::ZERO);
                 }
             }
-            State::Given(turns) => turns.pass_on(),
+            State::Given(turns, since) => turns.pass_on(clock::boot().since(since)),
         }
     }
 }
@@ -130,9 +201,15 @@ impl Drop for Turn {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::ready;
+
     use futures_util::task::noop_waker_ref;
 
     use super::*;
+
+    const TURN: Duration = Duration::from_micros(250);
 
     fn asks(turn: &mut Turn, turns: &Arc<CallerTurns>) -> bool {
         let context = Context::from_waker(noop_waker_ref());
@@ -140,37 +217,86 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_a_caller_have_turns_in_the_order_in_which_they_asked() {
-        let turns = Arc::new(CallerTurns::new(2));
-        let mut all: Vec<Turn> = (0..5).map(|_| Turn::default()).collect();
-        let have: Vec<bool> = all.iter_mut().map(|it| asks(it, &turns)).collect();
-        assert_eq!(have, [true, true, false, false, false]);
+    fn a_caller_that_has_used_its_budget_waits_for_a_look_in_order() {
+        let pauses = Arc::<Pauses>::default();
+        // Each turn uses all of it.
+        let turns = Arc::new(CallerTurns::new(Duration::from_nanos(1), pauses));
+        let mut all: Vec<Turn> = (0..4).map(|_| Turn::default()).collect();
+        let has = |it: &mut Vec<Turn>| -> Vec<bool> {
+            it.iter_mut().map(|it| asks(it, &turns)).collect()
+        };
+        assert!(asks(&mut all[0], &turns));
+        std::thread::sleep(Duration::from_micros(10));
         all[0].end();
-        // One that asks again comes after all others.
-        assert!(!asks(&mut all[0], &turns));
-        assert!(!asks(&mut all[3], &turns));
-        assert!(asks(&mut all[2], &turns));
-        all[1].end();
-        all[2].end();
-        let have: Vec<bool> = all[3..].iter_mut().map(|it| asks(it, &turns)).collect();
-        assert_eq!(have, [true, true]);
-        assert!(!asks(&mut all[0], &turns));
-        // A caller of its own does not wait.
-        assert!(asks(&mut all[1], &Arc::new(CallerTurns::new(1))));
+        for wanted in 1..4 {
+            // The one that has had its turn asks again, behind all others.
+            assert_eq!(has(&mut all), [false; 4]);
+            assert!(turns.begin_round());
+            let now: Vec<bool> = has(&mut all);
+            assert_eq!(
+                now.iter().position(|it| *it),
+                Some((wanted - 1) % 4),
+                "{now:?}"
+            );
+            std::thread::sleep(Duration::from_micros(10));
+            all[(wanted - 1) % 4].end();
+        }
     }
 
     #[test]
     fn a_connection_that_ends_takes_no_turn_along() {
-        let turns = Arc::new(CallerTurns::new(1));
-        let [mut has, mut told, mut waits] = <[Turn; 3]>::default();
-        assert!(asks(&mut has, &turns));
-        assert!(!asks(&mut told, &turns) && !asks(&mut waits, &turns));
-        drop(has);
+        let pauses = Arc::<Pauses>::default();
+        let turns = Arc::new(CallerTurns::new(TURN, Arc::clone(&pauses)));
+        lock(&turns.inner).used = TURN;
+        let [mut told, mut gone, mut waits] = <[Turn; 3]>::default();
+        for turn in [&mut told, &mut gone, &mut waits] {
+            assert!(!asks(turn, &turns));
+        }
+        assert_eq!(lock(&pauses.callers).len(), 1, "it waits once");
+        drop(gone);
+        assert!(turns.begin_round());
         // Given to one that ends before it takes it.
         drop(told);
         assert!(asks(&mut waits, &turns));
         drop(waits);
-        let inner = turns.lock();
-        assert_eq!((inner.given, inner.waiting.len()), (0, 0));
+        assert!(lock(&turns.inner).waiting.is_empty());
+        assert!(!turns.begin_round());
+    }
+
+    /// Two connections of a caller always have something to do.
+    #[tokio::test]
+    async fn turns_pause_until_the_runtime_has_looked_at_the_network() {
+        let pauses = Arc::<Pauses>::default();
+        let turns = Arc::new(CallerTurns::new(TURN * 4, Arc::clone(&pauses)));
+        let giver = tokio::spawn(async move { pauses.give_turns().await });
+        let count = Arc::new(AtomicU32::new(0));
+        let busy = [(); 2].map(|()| {
+            let (turns, count) = (Arc::clone(&turns), Arc::clone(&count));
+            let mut turn = Turn::default();
+            tokio::spawn(poll_fn(move |context| {
+                ready!(turn.poll(|| Arc::clone(&turns), context));
+                let since = clock::boot();
+                while clock::boot().since(since) < TURN {
+                    std::hint::spin_loop();
+                }
+                count.fetch_add(1, Ordering::Relaxed);
+                turn.end();
+                context.waker().wake_by_ref();
+                Poll::<()>::Pending
+            }))
+        });
+        let (mut most, mut before) = (0, 0);
+        for _ in 0..50 {
+            // Comes back when the runtime has looked.
+            yield_now().await;
+            let now = count.load(Ordering::Relaxed);
+            most = most.max(now - before);
+            before = now;
+        }
+        busy.iter().for_each(tokio::task::JoinHandle::abort);
+        giver.abort();
+        // Without pauses as many as tasks run in a row, which are 61 here.
+        assert!((2..=8).contains(&most), "{most}");
+        assert!(before >= 50, "{before}");
     }
 }

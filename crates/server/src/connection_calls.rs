@@ -272,13 +272,14 @@ mod tests {
     use super::super::connection_limit::{ConnectionCapacity, ConnectionLimit};
     use super::*;
 
-    fn calls() -> Calls {
+    fn calls() -> (Calls, Arc<ConnectionLimit>) {
         let account = Account::new(Family::default(), false);
         let address = std::net::Ipv4Addr::LOCALHOST.into();
         let connection = account.connection(address);
         let limit = ConnectionLimit::new(ConnectionCapacity::of_clients(1, 1));
         let permit = Arc::new(limit.enter(CallerId::address(address)));
-        Calls::new(Waiting::default(), UnsentAnswers::new(connection), permit)
+        let unsent = UnsentAnswers::new(connection);
+        (Calls::new(Waiting::default(), unsent, permit), limit)
     }
 
     /// A connection that never ends, and calls that each count their polls.
@@ -300,7 +301,8 @@ mod tests {
     fn a_connection_polls_so_many_calls_in_a_row_and_all_of_them_in_turn() {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.expect("a runtime").block_on(async {
-            let mut calls = calls();
+            let (mut calls, limit) = calls();
+            tokio::spawn(async move { limit.pauses().give_turns().await });
             let polls = begun(&calls, 1_000, 1);
             let mut connection = std::pin::pin!(std::future::pending::<()>());
             let mut before = 0;
@@ -324,7 +326,7 @@ mod tests {
 
     #[test]
     fn calls_end_with_their_connection() {
-        let mut calls = calls();
+        let (mut calls, _limit) = calls();
         let held = Arc::new(());
         let inner = Arc::clone(&held);
         calls.executor().execute(async move {

@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::account::CallerId;
-use super::caller_turns::CallerTurns;
+use super::caller_turns::{CallerTurns, Pauses};
 
 /// What a connection has proven.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -94,12 +94,11 @@ impl ConnectionCapacity {
     }
 }
 
-/// How many connections of one caller are about to have a turn at the same time.
-/// With few, requests of many connections reach the event loop one by one; with
-/// many, others wait for all of them. A turn takes up to half a millisecond.
-const AT_ONCE: usize = 8;
-/// The same of one address by which nobody has proven that it belongs here.
-const STRANGERS_AT_ONCE: usize = 2;
+/// How long connections of one caller have turns between two looks at the network.
+const BUDGET: Duration = Duration::from_millis(1);
+/// The same of one address by which nobody has proven that it belongs here. There
+/// may be many.
+const STRANGERS_BUDGET: Duration = Duration::from_micros(250);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -122,6 +121,7 @@ struct Inner {
     groups: HashMap<(ConnectionClass, CallerId), Arc<Group>>,
     /// How many there are of each class.
     counts: [usize; CLASSES.len()],
+    pauses: Arc<Pauses>,
 }
 
 /// What is known of a connection as long as it has its place.
@@ -142,14 +142,14 @@ struct Group {
 }
 
 impl Group {
-    fn new(class: ConnectionClass) -> Self {
-        let at_once = match class {
-            ConnectionClass::Newcomer | ConnectionClass::Stranger => STRANGERS_AT_ONCE,
-            ConnectionClass::Known | ConnectionClass::Admin => AT_ONCE,
+    fn new(class: ConnectionClass, pauses: Arc<Pauses>) -> Self {
+        let budget = match class {
+            ConnectionClass::Newcomer | ConnectionClass::Stranger => STRANGERS_BUDGET,
+            ConnectionClass::Known | ConnectionClass::Admin => BUDGET,
         };
         Self {
             count: AtomicUsize::new(0),
-            turns: Arc::new(CallerTurns::new(at_once)),
+            turns: Arc::new(CallerTurns::new(budget, pauses)),
         }
     }
 }
@@ -188,7 +188,9 @@ impl Inner {
     ) {
         let of = (class, caller_id.clone());
         let group = self.groups.entry(of);
-        let group = Arc::clone(group.or_insert_with(|| Arc::new(Group::new(class))));
+        let group = Arc::clone(
+            group.or_insert_with(|| Arc::new(Group::new(class, Arc::clone(&self.pauses)))),
+        );
         group.count.fetch_add(1, Ordering::Relaxed);
         *lock(&state.turns) = Arc::clone(&group.turns);
         self.counts[class as usize] += 1;
@@ -258,6 +260,11 @@ impl ConnectionLimit {
         lock(&self.inner)
     }
 
+    /// What gives the turns of connections that wait for a look at the network.
+    pub(super) fn pauses(&self) -> Arc<Pauses> {
+        Arc::clone(&self.lock().pauses)
+    }
+
     fn now(&self) -> u64 {
         self.used.fetch_add(1, Ordering::Relaxed)
     }
@@ -266,7 +273,7 @@ impl ConnectionLimit {
     pub(super) fn enter(self: &Arc<Self>, caller_id: CallerId) -> ConnectionPermit {
         let state = Arc::new(State {
             // Until it has its place.
-            turns: Mutex::new(Arc::new(CallerTurns::new(STRANGERS_AT_ONCE))),
+            turns: Mutex::new(Arc::new(CallerTurns::new(BUDGET, Arc::default()))),
             class: AtomicU8::new(0),
             calls: AtomicUsize::new(0),
             used: AtomicU64::new(self.now()),

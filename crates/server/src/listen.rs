@@ -164,6 +164,8 @@ pub(super) async fn serve(
     });
     let capacity = ConnectionCapacity::of_clients(NEWCOMERS_MAX, listener_limits.connections);
     let connection_limit = ConnectionLimit::new(capacity);
+    let pauses = connection_limit.pauses();
+    tokio::spawn(async move { pauses.give_turns().await });
     loop {
         let (stream, address) = match listener.accept().await {
             Ok((stream, from)) => (stream, from.ip()),

@@ -448,6 +448,10 @@ mod tests {
 
     /// How long a server that takes connections and says nothing is waited for, with
     /// this election timeout.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the runtime's clock is stopped here"
+    )]
     async fn dial_takes(election_timeout: Duration) -> Duration {
         let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = silent.local_addr().expect("an address").to_string();
