@@ -42,6 +42,14 @@ pub trait Backend: fmt::Debug + fmt::Display + Send + Sync + 'static {
         expected: &Version,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
+    /// Waits until registers may have changed, where the system tells of changes by
+    /// itself: their keys, and the version that each was told to have. Nothing is
+    /// believed of them; they are read. This is dropped and called again at any
+    /// time, which must lose none. Without it, changes are found by looking.
+    fn hints(&self) -> impl Future<Output = Vec<(Key, Option<Version>)>> + Send {
+        std::future::pending()
+    }
+
     /// A page, as [`Store::list`](super::Store::list) says.
     fn list(
         &self,

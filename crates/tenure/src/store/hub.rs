@@ -186,7 +186,6 @@ impl Hub {
 
     /// Whether a watch selects this register, of which another version than
     /// this is known, or none.
-    #[cfg(feature = "postgres")]
     pub(super) fn concerns(&self, key: &Key, version: &Version) -> bool {
         let inner = self.lock();
         let held = inner.known.get(key).and_then(|it| it.register.as_ref());

@@ -41,7 +41,7 @@ use crate::error::StoreError;
 mod backend;
 pub(crate) mod caller;
 pub mod conformance;
-#[cfg(any(feature = "etcd", feature = "postgres"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 mod dial;
 pub mod envelope;
 #[cfg(feature = "etcd")]
@@ -49,16 +49,20 @@ pub mod etcd;
 mod hub;
 mod memory;
 mod open;
-#[cfg(any(feature = "etcd", feature = "postgres"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 mod password;
 mod polled;
 mod polling;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "cluster")]
 mod tenure;
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
+mod url_options;
 mod watch;
 mod watcher;
 
@@ -72,6 +76,8 @@ pub use polled::Polled;
 pub use polling::PollTimes;
 #[cfg(feature = "postgres")]
 pub use postgres::Postgres;
+#[cfg(feature = "redis")]
+pub use redis::Redis;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{FileMode, Sqlite};
 #[cfg(feature = "cluster")]

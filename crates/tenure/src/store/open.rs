@@ -14,9 +14,7 @@ use crate::error::StoreError;
 use crate::small;
 
 /// Schemes of stores that are planned and not in this version.
-const PLANNED: &[&str] = &[
-    "mysql", "file", "s3", "gs", "az", "nats", "redis", "consul", "k8s",
-];
+const PLANNED: &[&str] = &["mysql", "file", "s3", "gs", "az", "nats", "consul", "k8s"];
 
 /// Opens the store that `url` names:
 ///
@@ -26,6 +24,9 @@ const PLANNED: &[&str] = &[
 ///   the options of `docs/reference/stores.md` in the query string;
 /// * `etcd://host:2379,host:2379` the servers of an etcd cluster, with its
 ///   options there too.
+/// * `redis://user:password@host:6379` a server of Redis or Valkey, or by
+///   `redis+sentinel://host,host/name` the one that sentinels name; `rediss` with
+///   TLS;
 /// * `tenure://h1:7400,h2:7400,h3:7400` a cluster of `tenure serve`.
 ///
 /// It can be awaited on any executor. A file is opened; a server is only
@@ -129,6 +130,12 @@ impl Registry {
         let all = all.with("etcd", "etcd://host:2379", |url, _| {
             ready(super::Etcd::new(url))
         });
+        #[cfg(feature = "redis")]
+        let all = super::redis::SCHEMES.into_iter().fold(all, |all, scheme| {
+            all.with(scheme, "redis://host:6379", |url, _| {
+                ready(super::Redis::store(url))
+            })
+        });
         #[cfg(feature = "cluster")]
         let all = all.with("tenure", "tenure://host:port,host:port", |url, _| {
             ready(super::Tenure::new(url))
@@ -215,7 +222,12 @@ impl fmt::Debug for Registry {
 }
 
 /// What opening gives that waits for nothing.
-#[cfg(any(feature = "postgres", feature = "etcd", feature = "cluster"))]
+#[cfg(any(
+    feature = "postgres",
+    feature = "etcd",
+    feature = "redis",
+    feature = "cluster"
+))]
 fn ready(opened: Result<impl Store, StoreError>) -> BoxFuture<'static, Opened> {
     let opened = opened.map(|store| Arc::new(store) as Arc<dyn Store>);
     Box::pin(std::future::ready(opened))
@@ -228,6 +240,10 @@ const OPTIONAL: &[(&str, &str)] = &[
     ("postgresql", "postgres"),
     ("etcd", "etcd"),
     ("tenure", "tenure"),
+    ("redis", "redis"),
+    ("rediss", "redis"),
+    ("redis+sentinel", "redis"),
+    ("rediss+sentinel", "redis"),
 ];
 
 #[cfg(feature = "sqlite")]

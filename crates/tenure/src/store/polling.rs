@@ -8,6 +8,9 @@
 //!
 //! Registers below a watched prefix are found by listing it, all prefixes at the
 //! pace of the one that changes most.
+//!
+//! A store that tells of some changes ([`Backend::hints`]) is looked at all the same,
+//! as often: a hint may be lost. It makes a register's next look due at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +19,7 @@ use std::time::Duration;
 use tenure_core::fnv::fnv1a;
 use tenure_core::time::Instant;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::backend::Backend;
 use super::hub::{Hub, Interest};
@@ -102,6 +105,7 @@ pub(super) fn start<B: Backend>(backend: Arc<B>, hub: Arc<Hub>, times: PollTimes
             keys: BTreeMap::new(),
             prefixes: Rhythm::new(clock::boot()),
             listed: Vec::new(),
+            hinted: BTreeSet::new(),
         };
         poller.serve()
     })
@@ -116,6 +120,8 @@ struct Poller<B> {
     prefixes: Rhythm,
     /// The prefixes that were listed last.
     listed: Vec<String>,
+    /// What was hinted at, and not read since.
+    hinted: BTreeSet<Key>,
 }
 
 impl<B: Backend> Poller<B> {
@@ -142,7 +148,31 @@ impl<B: Backend> Poller<B> {
                     self.times.floor
                 }
             };
-            let _ = timeout(wait, self.signals.woken()).await;
+            self.wait(wait).await;
+        }
+    }
+
+    /// Waits for so long, for a new watch, or for a hint of what is watched.
+    async fn wait(&mut self, wait: Duration) {
+        let until = sleep(wait);
+        tokio::pin!(until);
+        loop {
+            let hints = tokio::select! {
+                () = &mut until => return,
+                () = self.signals.woken() => return,
+                hints = self.backend.hints() => hints,
+            };
+            // What this process wrote itself is known already.
+            let unknown = |(key, version): &(Key, Option<Version>)| {
+                let none = Version::from_bytes(b"");
+                self.hub.concerns(key, version.as_ref().unwrap_or(&none))
+            };
+            let unknown = hints.into_iter().filter(unknown);
+            let unknown: Vec<_> = unknown.map(|(key, _)| key).collect();
+            if !unknown.is_empty() {
+                self.hinted.extend(unknown);
+                return;
+            }
         }
     }
 
@@ -176,6 +206,15 @@ impl<B: Backend> Poller<B> {
                 due.push(watched.key.clone());
             }
         }
+        let hinted = std::mem::take(&mut self.hinted);
+        let of_prefixes = hinted.into_iter().filter(|key| {
+            if let Some(rhythm) = self.keys.get(key) {
+                return rhythm.due > now && !due.contains(key);
+            }
+            below(key)
+        });
+        let of_prefixes: Vec<_> = of_prefixes.collect();
+        due.extend(of_prefixes);
         for (key, register) in self.read_all(due).await? {
             let version = register.as_ref().map(|held| &held.version);
             if let Some(rhythm) = self.keys.get_mut(&key) {

@@ -9,12 +9,10 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::classify;
 use crate::error::StoreError;
-use crate::store::password;
+use crate::store::{password, url_options};
 
 /// What registers' keys begin with in etcd, if nothing else is asked for.
 const PREFIX: &str = "tenure/";
-/// The longest prefix, in bytes.
-const PREFIX_MAX: usize = 256;
 /// How many servers a URL may name.
 const SERVERS_MAX: usize = 16;
 /// The port of a server that none is named for.
@@ -71,8 +69,8 @@ impl Settings {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = unescape(value)?;
             match name {
-                "prefix" => prefix = checked_prefix(value)?,
-                "tls" => tls.on = on(&value)?,
+                "prefix" => prefix = url_options::prefix(value)?,
+                "tls" => tls.on = url_options::on(name, &value)?,
                 "ca" => tls.authorities = Some(value.into()),
                 "cert" => tls.certificate = Some(value.into()),
                 "key" => tls.key = Some(value.into()),
@@ -120,38 +118,14 @@ fn parse_user(
     Ok(Some((unescape(name)?, password)))
 }
 
-fn checked_prefix(prefix: String) -> Result<String, StoreError> {
-    if prefix.len() <= PREFIX_MAX && !prefix.chars().any(char::is_control) {
-        return Ok(prefix);
-    }
-    Err(StoreError::broken(format!(
-        "prefix=: expected at most {PREFIX_MAX} bytes without control characters, found \
-         {prefix:?}"
-    )))
-}
-
-fn on(value: &str) -> Result<bool, StoreError> {
-    match value {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(StoreError::broken(format!(
-            "tls=: expected on or off, found {value:?}"
-        ))),
-    }
-}
-
-/// A host with its port.
 fn with_port(host: &str) -> Result<String, StoreError> {
-    let bare = host.strip_prefix('[').map_or(host, |inside| {
-        // The colons of an IPv6 address are not those of a port.
-        inside.split_once(']').map_or(inside, |(_, after)| after)
-    });
-    let fits = |host: &str| !host.is_empty() && !host.contains(['/', '@', ' ']);
-    match bare.rsplit_once(':') {
-        Some((_, port)) if port.parse::<u16>().is_ok() && fits(host) => Ok(host.to_owned()),
-        None if fits(host) => Ok(format!("{host}:{PORT}")),
-        _ => Err(wrong(format_args!("the host {host:?}"))),
-    }
+    let whole = url_options::with_port(host, PORT);
+    whole.ok_or_else(|| wrong(format_args!("the host {host:?}")))
+}
+
+/// Text in which `%` and two hexadecimal digits stand for a byte.
+fn unescape(text: &str) -> Result<String, StoreError> {
+    url_options::unescape(text).map_err(wrong)
 }
 
 fn endpoint(host: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, StoreError> {
@@ -206,24 +180,6 @@ fn pem(option: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
     })
 }
 
-/// Text in which `%` and two hexadecimal digits stand for a byte.
-fn unescape(text: &str) -> Result<String, StoreError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let digits = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        let byte = digits.and_then(|two| u8::from_str_radix(two, 16).ok());
-        bytes.push(byte.ok_or_else(|| wrong("a % without two hexadecimal digits after it"))?);
-        rest = after.get(2..).unwrap_or_default();
-    }
-    String::from_utf8(bytes).map_err(|_| wrong("bytes behind % that are not UTF-8"))
-}
-
 /// Without the password.
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -240,6 +196,7 @@ impl fmt::Debug for Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::url_options::PREFIX_MAX;
 
     #[test]
     fn urls_say_servers_prefix_and_user() {

@@ -11,7 +11,7 @@ use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs
 
 use super::passfile::{Login, PassFile};
 use crate::error::StoreError;
-use crate::store::password;
+use crate::store::{password, url_options};
 
 /// How many hosts a URL may name.
 const SERVERS_MAX: usize = 16;
@@ -147,9 +147,9 @@ impl Settings {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             match key {
                 "table" => settings.table = TableName::parse(value)?,
-                "expiry" => settings.judge_by_store_clock = expiry(value)?,
+                "expiry" => settings.judge_by_store_clock = url_options::expiry(value)?,
                 "watch" => settings.watch_mode = watch_mode(value)?,
-                "poll" => settings.poll_every = poll(value)?,
+                "poll" => settings.poll_every = url_options::poll(value)?,
                 "password_file" => file = Some(PathBuf::from(value)),
                 "sslrootcert" => settings.trust = Trust::File(PathBuf::from(value)),
                 "sslmode" if value == "verify-full" => {
@@ -332,16 +332,6 @@ fn without_hosts(config: &Config) -> Config {
     new
 }
 
-fn expiry(value: &str) -> Result<bool, StoreError> {
-    match value {
-        "store-clock" => Ok(true),
-        "silence" => Ok(false),
-        _ => Err(StoreError::broken(format!(
-            "expiry=: expected store-clock or silence, found {value:?}"
-        ))),
-    }
-}
-
 fn watch_mode(value: &str) -> Result<WatchMode, StoreError> {
     match value {
         "auto" => Ok(WatchMode::Auto),
@@ -349,18 +339,6 @@ fn watch_mode(value: &str) -> Result<WatchMode, StoreError> {
         "poll" => Ok(WatchMode::Poll),
         _ => Err(StoreError::broken(format!(
             "watch=: expected auto, listen or poll, found {value:?}"
-        ))),
-    }
-}
-
-fn poll(value: &str) -> Result<Duration, StoreError> {
-    let millis = value
-        .strip_suffix("ms")
-        .and_then(|number| number.parse().ok());
-    match millis {
-        Some(millis @ 10..=60_000) => Ok(Duration::from_millis(millis)),
-        _ => Err(StoreError::broken(format!(
-            "poll=: expected 10ms to 60000ms, found {value:?}"
         ))),
     }
 }

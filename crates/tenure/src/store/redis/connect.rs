@@ -1,0 +1,275 @@
+//! One connection: to the server, or by way of a sentinel to the one that it names.
+//!
+//! The handshake is done when the server has said that it takes writes and is no
+//! part of a cluster of Redis, and how it keeps what it acknowledges.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ::redis::aio::{MultiplexedConnection, PubSub};
+use ::redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, Value};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use super::classify;
+use super::durability::{ASKED, Facts};
+use super::registers::{list, text, unexpected};
+use super::settings::{Route, Settings};
+use super::tls::Tls;
+use crate::drive;
+use crate::error::StoreError;
+use crate::store::dial::{self, Connection};
+
+/// How many addresses of one host are tried.
+const ADDRESSES_MAX: usize = 16;
+/// How many answers may be due on a connection; a call beyond that waits.
+const ANSWERS_MAX: usize = 1_024;
+
+/// An open connection.
+#[derive(Clone)]
+pub(super) struct RedisConnection {
+    calls: MultiplexedConnection,
+    /// Ends the connection with its last clone.
+    task: Arc<ConnectionTask>,
+}
+
+/// Ends a task when it is dropped. A task whose handle is merely forgotten goes on
+/// where the server takes nothing more, and keeps its connection.
+struct ConnectionTask(JoinHandle<()>);
+
+impl Drop for ConnectionTask {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Connection for RedisConnection {
+    fn is_open(&self) -> bool {
+        !self.task.0.is_finished()
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.task, &other.task)
+    }
+}
+
+impl RedisConnection {
+    /// Sends a command; its answer, which may be an error of the server.
+    pub(super) async fn call(&self, command: &Cmd) -> Result<Value, RedisError> {
+        self.calls.clone().send_packed_command(command).await
+    }
+
+    /// Sends some commands; the answer of each, which may be an error of the server.
+    pub(super) async fn calls(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
+        let mut calls = self.calls.clone();
+        calls
+            .send_packed_commands(commands, 0, commands.len())
+            .await
+    }
+}
+
+/// Connects by the host of this number, and looks at the server.
+pub(super) async fn open(
+    settings: &Settings,
+    at: usize,
+) -> Result<(RedisConnection, Facts), StoreError> {
+    let hosts = settings.route.hosts();
+    let Some(host) = hosts.get(at) else {
+        return Err(StoreError::broken("expected a server of this number"));
+    };
+    let (place, by_sentinels) = match &settings.route {
+        Route::Server(host) => (host.clone(), false),
+        Route::Sentinels(_, name) => (primary(settings, host, name).await?, true),
+    };
+    let login = settings.login.clone();
+    let connection = connect(settings, &place, move |line| log_in(line, login.clone())).await?;
+    match look(&connection, by_sentinels).await {
+        Ok(facts) => Ok((connection, facts)),
+        Err(error) => {
+            let is_broken = matches!(error, StoreError::Broken(_));
+            Err(failed(&place, is_broken, &dial::reason(&error)))
+        }
+    }
+}
+
+/// Why a server cannot be used.
+fn failed(place: &str, is_broken: bool, why: &str) -> StoreError {
+    let why = format!("{place}: {why}");
+    if is_broken {
+        StoreError::broken(why)
+    } else {
+        StoreError::unavailable(why)
+    }
+}
+
+/// Asks a sentinel where the server of this name is that takes writes.
+async fn primary(settings: &Settings, host: &str, name: &str) -> Result<String, StoreError> {
+    let login = settings.sentinel_login.clone();
+    let sentinel = connect(settings, host, move |line| log_in(line, login.clone())).await?;
+    let mut ask = ::redis::cmd("SENTINEL");
+    ask.arg("get-master-addr-by-name").arg(name);
+    let answer = sentinel.call(&ask).await;
+    match answer.map_err(|error| classify::connecting(&error))? {
+        Value::Array(parts) => match parts.as_slice() {
+            [host, port] => match (text(host), text(port)) {
+                (Some(host), Some(port)) if host.contains(':') => Ok(format!("[{host}]:{port}")),
+                (Some(host), Some(port)) => Ok(format!("{host}:{port}")),
+                _ => Err(unexpected("an address", host)),
+            },
+            _ => Err(unexpected("an address", &Value::Array(parts))),
+        },
+        Value::Nil => Err(StoreError::broken(format!(
+            "expected a sentinel that watches a server of the name {name:?}, found one that does \
+             not; check the name in the store's URL (`SENTINEL MASTERS` lists them)"
+        ))),
+        Value::ServerError(error) => Err(classify::refused("the sentinel", &error)),
+        other => Err(unexpected("an address", &other)),
+    }
+}
+
+/// A connection on which nothing was said yet.
+pub(super) trait Line: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Line for T {}
+
+/// Connects to a server, over the first of its addresses with which `begin` succeeds.
+async fn connect<T, F>(
+    settings: &Settings,
+    place: &str,
+    begin: impl Fn(Box<dyn Line>) -> F + Clone + Send + Sync + 'static,
+) -> Result<T, StoreError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, StoreError>> + Send + 'static,
+{
+    let found = tokio::net::lookup_host(place).await;
+    let found = found.map_err(|error| StoreError::unavailable(format!("{place}: {error}")))?;
+    let mut addresses: Vec<_> = found.collect();
+    addresses.dedup();
+    addresses.truncate(ADDRESSES_MAX);
+    let (mut is_broken, mut reasons) = (false, Vec::new());
+    let one = |address: SocketAddr| {
+        let (tls, place, begin) = (settings.tls.clone(), place.to_owned(), begin.clone());
+        async move { begin(line(tls, &place, address).await?).await }
+    };
+    let opened = dial::race(addresses.into_iter(), one, |_, error| {
+        if let Some(error) = error {
+            is_broken |= matches!(error, StoreError::Broken(_));
+            reasons.push(dial::reason(error));
+        }
+    });
+    if let Some((_, connected)) = opened.await {
+        return Ok(connected);
+    }
+    reasons.dedup();
+    Err(failed(place, is_broken, &reasons.join("; ")))
+}
+
+async fn line(
+    tls: Option<Tls>,
+    place: &str,
+    address: SocketAddr,
+) -> Result<Box<dyn Line>, StoreError> {
+    let stream = TcpStream::connect(address).await;
+    let stream = stream.map_err(StoreError::unavailable)?;
+    stream.set_nodelay(true).map_err(StoreError::unavailable)?;
+    match tls {
+        None => Ok(Box::new(stream)),
+        Some(tls) => Ok(Box::new(tls.connect(stream, place).await?)),
+    }
+}
+
+/// Says who we are, and which database is meant.
+async fn log_in(
+    line: Box<dyn Line>,
+    login: RedisConnectionInfo,
+) -> Result<RedisConnection, StoreError> {
+    // Each call ends when its caller says so.
+    let config = AsyncConnectionConfig::new()
+        .set_response_timeout(None)
+        .set_connection_timeout(None)
+        .set_concurrency_limit(ANSWERS_MAX);
+    let made = MultiplexedConnection::new_with_config(&login, line, config).await;
+    let (calls, serve) = made.map_err(|error| classify::connecting(&error))?;
+    Ok(RedisConnection {
+        calls,
+        task: Arc::new(ConnectionTask(drive::background().spawn(serve))),
+    })
+}
+
+/// Connects to listen to a channel, by the first host that leads to the server.
+pub(super) async fn subscribe(settings: &Settings, channel: String) -> Result<PubSub, StoreError> {
+    let mut last = StoreError::unavailable("expected a host");
+    for host in settings.route.hosts() {
+        let place = match &settings.route {
+            Route::Server(host) => Ok(host.clone()),
+            Route::Sentinels(_, name) => primary(settings, host, name).await,
+        };
+        let (login, channel) = (settings.login.clone(), channel.clone());
+        let subscribed = match place {
+            Ok(place) => {
+                connect(settings, &place, move |line| {
+                    listen(line, login.clone(), channel.clone())
+                })
+                .await
+            }
+            Err(error) => Err(error),
+        };
+        match subscribed {
+            Ok(listening) => return Ok(listening),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+async fn listen(
+    line: Box<dyn Line>,
+    login: RedisConnectionInfo,
+    channel: String,
+) -> Result<PubSub, StoreError> {
+    let made = PubSub::new(&login, line).await;
+    let mut listening = made.map_err(|error| classify::connecting(&error))?;
+    let subscribed = listening.subscribe(channel).await;
+    subscribed.map_err(|error| classify::connecting(&error))?;
+    Ok(listening)
+}
+
+/// Looks at the server: whether it takes writes, and how it keeps them.
+async fn look(connection: &RedisConnection, by_sentinels: bool) -> Result<Facts, StoreError> {
+    let mut ask = ::redis::pipe();
+    ask.cmd("ROLE").cmd("INFO");
+    for name in ASKED {
+        ask.cmd("CONFIG").arg("GET").arg(name);
+    }
+    let answers = connection.calls(&ask).await;
+    let answers = answers.map_err(|error| classify::connecting(&error))?;
+    let [role, info, settings @ ..] = answers.as_slice() else {
+        return Err(unexpected("five answers", &Value::Array(answers)));
+    };
+    check_role(role)?;
+    let facts = Facts::new(info, settings, by_sentinels);
+    if facts.is_clustered {
+        return Err(StoreError::broken(
+            "expected a server without cluster mode, found one that has it; a store needs one \
+             server, or sentinels",
+        ));
+    }
+    Ok(facts)
+}
+
+/// Whether the answer to `ROLE` is of a server that takes writes. What another
+/// says may be old.
+pub(super) fn check_role(role: &Value) -> Result<(), StoreError> {
+    if let Value::ServerError(error) = role {
+        return Err(classify::refused("ROLE", error));
+    }
+    match list(role).and_then(|parts| parts.first()).and_then(text) {
+        Some("master") => Ok(()),
+        Some("slave") => Err(StoreError::unavailable(
+            "expected a server that takes writes, found a replica",
+        )),
+        _ => Err(unexpected("a role", role)),
+    }
+}

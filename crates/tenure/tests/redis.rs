@@ -1,0 +1,719 @@
+//! The Redis store against private servers: the conformance suite, races between
+//! processes, servers that go away, are emptied or become replicas, users, TLS,
+//! sentinels, and what is said of servers that can lose writes.
+
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
+#[path = "common/certificates.rs"]
+mod certificates;
+#[path = "common/ports.rs"]
+mod ports;
+#[path = "common/redis.rs"]
+mod redis;
+#[path = "common/stopped.rs"]
+mod stopped;
+
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, Once};
+use std::time::Duration;
+
+use redis::Redis;
+use tenure::store::conformance::{self, count_of, count_up};
+use tenure::store::{
+    Clock, Expect, Key, Register, Selector, Sighting, Stamp, Store, Version, Watch, Write, open,
+};
+use tenure::{Election, StoreError, clock};
+
+const WITHIN: Duration = Duration::from_secs(20);
+const COUNTER: &str = "TENURE_TEST_REDIS_COUNTER";
+
+async fn opened(url: &str) -> Arc<dyn Store> {
+    open(url).await.expect("a store")
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).expect("a key")
+}
+
+fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
+    Write {
+        key: key.clone(),
+        expect,
+        value: value.into(),
+        stamp: Stamp::Now,
+    }
+}
+
+async fn put(store: &Arc<dyn Store>, key: &Key, expect: Expect, value: &[u8]) -> Version {
+    let written = store
+        .compare_and_swap(write(key, expect, value), WITHIN)
+        .await;
+    written.expect("a write").version
+}
+
+async fn held(store: &Arc<dyn Store>, key: &Key) -> Option<Register> {
+    store.read(key, WITHIN).await.expect("a read").register
+}
+
+async fn until(watch: &mut Watch, wanted: impl Fn(&Sighting) -> bool) {
+    let seen = async { while !wanted(&watch.next().await) {} };
+    let seen = tokio::time::timeout(WITHIN, seen).await;
+    seen.expect("to hear of it");
+}
+
+fn shows(version: &Version) -> impl Fn(&Sighting) -> bool {
+    move |seen| match seen {
+        Sighting::State(_, Some(held)) => held.version == *version,
+        _ => false,
+    }
+}
+
+/// What a person must do, in the error of a read.
+async fn broken(url: &str) -> String {
+    let read = opened(url).await.read(&key("key"), WITHIN).await;
+    let Err(StoreError::Broken(why)) = &read else {
+        panic!("{url}: {read:?}");
+    };
+    why.to_string()
+}
+
+#[tokio::test]
+async fn redis_conforms() {
+    let server = Redis::start();
+    conformance::all(&opened(&server.url()).await, "try/").await;
+    // Behind another prefix, behind none, and in another database.
+    for rest in ["?prefix=other%2F", "/3?prefix="] {
+        let url = format!("{}{rest}&expiry=store-clock&poll=20ms", server.url());
+        let store = opened(&url).await;
+        assert!(store.features().judge_by_store_clock);
+        assert_eq!(store.features().clock, Clock::MayStep);
+        conformance::all(&store, "try/").await;
+    }
+    let keys = server.cli(&["--scan"]);
+    for first in ["tenure:register:try/", "other/register:try/"] {
+        assert!(keys.lines().any(|key| key.starts_with(first)), "{first}");
+    }
+    let keys = server.cli(&["-n", "3", "--scan"]);
+    for first in ["register:try/", "names", "count"] {
+        assert!(keys.lines().any(|key| key.starts_with(first)), "{first}");
+    }
+}
+
+/// Not a test of its own: what a child process of the race below does.
+#[tokio::test]
+async fn child_counts() {
+    let Ok(url) = std::env::var(COUNTER) else {
+        return;
+    };
+    count_up(&opened(&url).await, &key("processes/counter"), 25).await;
+}
+
+#[tokio::test]
+async fn processes_lose_no_update() {
+    let server = Redis::start();
+    let program = std::env::current_exe().expect("this program");
+    let mut children: Vec<_> = (0..6)
+        .map(|_| {
+            let mut child = Command::new(&program);
+            child
+                .args(["--exact", "child_counts"])
+                .env(COUNTER, server.url())
+                .stdout(Stdio::null());
+            child.spawn().expect("a child")
+        })
+        .collect();
+    for child in &mut children {
+        assert!(child.wait().expect("it ends").success());
+    }
+    let store = opened(&server.url()).await;
+    let found = held(&store, &key("processes/counter")).await;
+    assert_eq!(found.as_ref().map(count_of), Some(150));
+}
+
+#[tokio::test]
+async fn the_writes_of_others_are_noticed_at_once() {
+    let server = Redis::start();
+    let (writer, reader) = (opened(&server.url()).await, opened(&server.url()).await);
+    let key = key("followed/key");
+    let mut by_key = reader.watch(Selector::Key(key.clone()));
+    let below = opened(&server.url()).await;
+    let mut by_prefix = below.watch(Selector::Prefix("followed/".into()));
+    for watch in [&mut by_key, &mut by_prefix] {
+        until(watch, |seen| *seen == Sighting::Live).await;
+    }
+    let (mut figures, mut expect) = (Vec::new(), Expect::Absent);
+    for number in 0..100u8 {
+        let version = put(&writer, &key, expect, &[number]).await;
+        let done = clock::boot();
+        until(&mut by_key, shows(&version)).await;
+        until(&mut by_prefix, shows(&version)).await;
+        figures.push(clock::boot().since(done).as_secs_f64() * 1_000.0);
+        expect = Expect::Version(version);
+    }
+    let Expect::Version(version) = expect else {
+        panic!("it was written");
+    };
+    writer
+        .delete(&key, &version, WITHIN)
+        .await
+        .expect("to delete");
+    for watch in [&mut by_key, &mut by_prefix] {
+        until(watch, |seen| matches!(seen, Sighting::State(_, None))).await;
+    }
+    figures.sort_by(f64::total_cmp);
+    let (median, most) = (figures[50], figures[99]);
+    println!("redis: noticed after a median of {median:.2} ms, at most {most:.2} ms, of 100");
+    assert!(median < 25.0, "{figures:?}");
+}
+
+#[tokio::test]
+async fn a_server_may_come_later_go_and_come_back_with_what_it_had() {
+    let mut server = Redis::prepared(&redis::SAFE);
+    let store = opened(&server.url()).await;
+    let key = key("key");
+    let absent = || write(&key, Expect::Absent, b"before");
+    let refused = store.compare_and_swap(absent(), WITHIN).await;
+    let Err(StoreError::Unavailable(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.to_string().contains("refused"), "{why}");
+    let mut watch = store.watch(Selector::Key(key.clone()));
+    until(&mut watch, |seen| matches!(seen, Sighting::Down(_))).await;
+
+    server.launch();
+    until(&mut watch, |seen| *seen == Sighting::Live).await;
+    let version = put(&store, &key, Expect::Absent, b"before").await;
+    until(&mut watch, shows(&version)).await;
+
+    server.kill();
+    until(&mut watch, |seen| matches!(seen, Sighting::Down(_))).await;
+    let refused = store
+        .compare_and_swap(write(&key, Expect::Version(version.clone()), b"x"), WITHIN)
+        .await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+
+    // It does not know our scripts any more.
+    server.launch();
+    assert_eq!(server.cli(&["DBSIZE"]), "3");
+    let version = put(&store, &key, Expect::Version(version), b"after").await;
+    until(&mut watch, shows(&version)).await;
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_silent_leaves_a_write_unknown_and_is_left() {
+    let server = Redis::start();
+    let store = opened(&server.url()).await;
+    let key = key("key");
+    let version = put(&store, &key, Expect::Absent, b"before").await;
+    server.pause();
+    let short = Duration::from_millis(200);
+    let change = write(&key, Expect::Version(version), b"after");
+    let late = store.compare_and_swap(change, short).await;
+    assert!(matches!(late, Err(StoreError::Unknown(_))), "{late:?}");
+    let read = store.read(&key, short).await;
+    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+    server.resume();
+    // The write that was sent once happened at most once.
+    let mut conflicts = 0;
+    loop {
+        let found = held(&store, &key).await.expect("a register");
+        assert!([&b"before"[..], b"after"].contains(&&*found.value));
+        let last = write(&key, Expect::Version(found.version), b"last");
+        match store.compare_and_swap(last, WITHIN).await {
+            Ok(_) => break,
+            // It was sent on a line that was left, and may come after a read.
+            Err(StoreError::Conflict) => conflicts += 1,
+            Err(other) => panic!("{other}"),
+        }
+        assert!(conflicts < 2, "it happened again");
+    }
+}
+
+/// Whatever becomes of the counter, and of everything.
+#[tokio::test]
+async fn no_version_is_given_twice() {
+    let mut server = Redis::start();
+    let store = opened(&server.url()).await;
+    let (one, other) = (key("one"), key("other"));
+    let (mut seen, mut last) = (BTreeSet::new(), None::<Version>);
+    let counter = "tenure:count";
+    let mut old = String::new();
+    let lost: [&[&str]; 6] = [
+        &["DEL", "tenure:register:one"],
+        &["DEL", counter],
+        &["SET", counter, "0000000000000007"],
+        &["SET", counter, "garbage"],
+        &["FLUSHALL"],
+        &[],
+    ];
+    for loss in lost {
+        for _ in 0..2 {
+            let expect = held(&store, &one).await;
+            let expect = expect.map_or(Expect::Absent, |it| Expect::Version(it.version));
+            let version = put(&store, &one, expect, b"x").await;
+            assert!(last.is_none_or(|last| last < version), "they grow");
+            assert!(seen.insert(version.to_string()), "{version} came again");
+            last = Some(version);
+            let expect = held(&store, &other).await;
+            let expect = expect.map_or(Expect::Absent, |it| Expect::Version(it.version));
+            let version = put(&store, &other, expect, b"y").await;
+            assert!(seen.insert(version.to_string()), "{version} came again");
+        }
+        if old.is_empty() {
+            old = server.cli(&["GET", counter]);
+        }
+        if loss.is_empty() {
+            server.wipe();
+        } else {
+            server.cli(loss);
+        }
+    }
+    assert_eq!(held(&store, &one).await, None, "all is gone");
+    // An older copy of the counter.
+    server.cli(&["SET", counter, &old]);
+    let version = put(&store, &one, Expect::Absent, b"x").await;
+    assert!(seen.insert(version.to_string()), "{version} came again");
+    // And one that is ahead of the clock, so that the same count is given again.
+    for _ in 0..2 {
+        server.cli(&["DEL", "tenure:register:one"]);
+        server.cli(&["SET", counter, "5000000000000000"]);
+        let version = put(&store, &one, Expect::Absent, b"x").await.to_string();
+        assert!(version.starts_with("5000000000000001-"), "{version}");
+        assert!(seen.insert(version.clone()), "{version} came again");
+    }
+    server.cli(&["SET", counter, "9007199254740000"]);
+    let full = store
+        .compare_and_swap(write(&other, Expect::Absent, b"y"), WITHIN)
+        .await;
+    let Err(StoreError::Broken(why)) = full else {
+        panic!("{full:?}");
+    };
+    assert!(why.to_string().contains("counter"), "{why}");
+    // With a version from before, whoever has kept it writes nothing.
+    let stale = write(&one, Expect::Version(last.expect("a version")), b"stale");
+    let refused = store.compare_and_swap(stale, WITHIN).await;
+    assert!(matches!(refused, Err(StoreError::Conflict)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_register_troubles_no_other() {
+    let server = Redis::start();
+    let store = opened(&server.url()).await;
+    let good = put(&store, &key("elections/good"), Expect::Absent, b"x").await;
+    let old = put(&store, &key("elections/hand"), Expect::Absent, b"y").await;
+    for command in [
+        &["SET", "tenure:register:elections/text", "x"][..],
+        &["HSET", "tenure:register:elections/hash", "field", "x"],
+        &[
+            "HSET",
+            "tenure:register:elections/odd",
+            "version",
+            "7",
+            "value",
+            "x",
+        ],
+        &["HSET", "tenure:register:elections/hand", "value", "by hand"],
+        &[
+            "ZADD",
+            "tenure:names",
+            "0",
+            "elections/text",
+            "0",
+            "elections/hash",
+        ],
+        &[
+            "ZADD",
+            "tenure:names",
+            "0",
+            "elections/odd",
+            "0",
+            "elections/none",
+            "0",
+            "\t",
+        ],
+    ] {
+        server.cli(command);
+    }
+    for name in ["elections/text", "elections/hash", "elections/odd"] {
+        let key = key(name);
+        let found = held(&store, &key).await.expect("something");
+        let shown = String::from_utf8_lossy(&found.value);
+        assert!(shown.contains("expected a hash"), "{shown}");
+        // It may be somebody else's: it is not written over.
+        for expect in [Expect::Absent, Expect::Version(found.version.clone())] {
+            let refused = store
+                .compare_and_swap(write(&key, expect, b"z"), WITHIN)
+                .await;
+            assert!(matches!(refused, Err(StoreError::Conflict)), "{refused:?}");
+        }
+        let refused = store.delete(&key, &found.version, WITHIN).await;
+        assert!(matches!(refused, Err(StoreError::Conflict)), "{refused:?}");
+    }
+    let page = store
+        .list("elections/", None, WITHIN)
+        .await
+        .expect("a page");
+    let names: Vec<_> = page.registers.iter().map(|(key, _)| key.as_str()).collect();
+    assert!(names.contains(&"elections/good") && names.contains(&"elections/text"));
+    assert!(!names.contains(&"elections/none"), "{names:?}");
+    // What was edited by hand is read as it is.
+    let hand = held(&store, &key("elections/hand")).await.expect("it");
+    assert_eq!((&*hand.value, &hand.version), (&b"by hand"[..], &old));
+    put(&store, &key("elections/good"), Expect::Version(good), b"y").await;
+}
+
+#[tokio::test]
+async fn the_names_of_registers_may_be_lost_and_may_be_somebody_elses() {
+    let server = Redis::start();
+    let store = opened(&server.url()).await;
+    let version = put(&store, &key("one"), Expect::Absent, b"x").await;
+    put(&store, &key("other"), Expect::Absent, b"y").await;
+    // A name that was lost comes back with the next write.
+    server.cli(&["DEL", "tenure:names"]);
+    put(&store, &key("one"), Expect::Version(version), b"z").await;
+    let page = store.list("", None, WITHIN).await.expect("a page");
+    assert_eq!(page.registers.len(), 1);
+    // Keys of the store's own that are another's.
+    server.cli(&["SET", "tenure:names", "x"]);
+    let refused = store
+        .compare_and_swap(write(&key("new"), Expect::Absent, b"z"), WITHIN)
+        .await;
+    let Err(StoreError::Broken(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.to_string().contains("another type"), "{why}");
+    assert_eq!(held(&store, &key("new")).await, None, "nothing was written");
+    let listed = store.list("", None, WITHIN).await;
+    assert!(matches!(listed, Err(StoreError::Broken(_))), "{listed:?}");
+}
+
+#[tokio::test]
+async fn a_server_without_memory_refuses_and_does_nothing() {
+    let server = Redis::start();
+    let store = opened(&server.url()).await;
+    let key = key("key");
+    let version = put(&store, &key, Expect::Absent, b"before").await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let change = || write(&key, Expect::Version(version.clone()), b"after");
+    let refused = store.compare_and_swap(change(), WITHIN).await;
+    let Err(StoreError::Unavailable(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.to_string().contains("OOM"), "{why}");
+    assert_eq!(&*held(&store, &key).await.expect("it").value, b"before");
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    store
+        .compare_and_swap(change(), WITHIN)
+        .await
+        .expect("a write");
+}
+
+/// The rights that docs/reference/stores.md names, but for a look at the settings.
+fn rights() -> Vec<&'static str> {
+    let text = include_str!("../../../docs/reference/stores.md");
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER tenure"));
+    let words = line.expect("the rights").split_whitespace();
+    let rights = words.filter(|it| it.starts_with(['~', '&', '+']) || *it == "resetchannels");
+    rights.filter(|it| *it != "+config|get").collect()
+}
+
+#[tokio::test]
+async fn a_user_needs_a_password_and_rights() {
+    let server = Redis::start();
+    let mut web = vec!["ACL", "SETUSER", "web", "on", ">open sesame"];
+    web.extend(rights());
+    server.cli(&web);
+    let with = |user: &str| server.url().replacen("//", &format!("//{user}@"), 1);
+    let store = opened(&with("web:open%20sesame")).await;
+    let all = key("key");
+    let version = put(&store, &all, Expect::Absent, b"x").await;
+    store.list("", None, WITHIN).await.expect("a page");
+    store
+        .delete(&all, &version, WITHIN)
+        .await
+        .expect("to delete");
+    assert!(!format!("{store} {store:?}").contains("sesame"), "{store}");
+    // CONFIG is not among its rights.
+    let said = warning_of(&server, &with("web:open%20sesame")).await;
+    assert!(said.contains("appendfsync be looked at"), "{said}");
+
+    server.cli(&[
+        "ACL",
+        "SETUSER",
+        "looks",
+        "on",
+        ">x",
+        "~tenure:*",
+        "+time",
+        "+role",
+    ]);
+    server.cli(&["ACL", "SETUSER", "looks", "+exists", "+hmget"]);
+    let looks = opened(&with("looks:x")).await;
+    assert_eq!(held(&looks, &all).await, None);
+    let refused = looks
+        .compare_and_swap(write(&all, Expect::Absent, b"y"), WITHIN)
+        .await;
+    let Err(StoreError::Broken(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.to_string().contains("NOPERM"), "{why}");
+    let elsewhere = format!("{}?prefix=other:", with("web:open%20sesame"));
+    for (url, words) in [(with("web:wrong"), "password"), (elsewhere, "NOPERM")] {
+        let why = broken(&url).await;
+        assert!(
+            why.contains(words) && !why.contains("sesame"),
+            "{url}: {why}"
+        );
+    }
+    server.cli(&["CONFIG", "SET", "requirepass", "secret"]);
+    let why = broken(&server.url()).await;
+    assert!(why.contains("user and password"), "{why}");
+    put(&opened(&with(":secret")).await, &all, Expect::Absent, b"x").await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_missing_and_a_cluster_are_refused() {
+    let server = Redis::start();
+    let why = broken(&format!("{}/99", server.url())).await;
+    assert!(why.contains("database"), "{why}");
+    // Its other port would be one that the kernel may have given to a connection.
+    let bus = redis::free_port().to_string();
+    let part = Redis::start_with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
+    let why = broken(&part.url()).await;
+    assert!(why.contains("without cluster mode"), "{why}");
+}
+
+#[tokio::test]
+async fn wrong_urls_say_what_was_expected() {
+    for url in [
+        "redis:h",
+        "redis://h,g",
+        "redis://user@h",
+        "redis://h/x",
+        "redis+sentinel://h",
+        "rediss+sentinel://h/m?ca=/does/not/exist",
+    ] {
+        let refused = open(url).await;
+        let Err(StoreError::Broken(why)) = refused else {
+            panic!("{url} was taken");
+        };
+        assert!(why.to_string().contains("expected"), "{url}: {why}");
+    }
+}
+
+#[tokio::test]
+async fn tls_is_spoken_where_it_is_asked_for() {
+    let server = Redis::start_encrypted();
+    let key = key("key");
+    let url = format!("{}?ca={}", server.url(), server.authority().display());
+    let store = opened(&url).await;
+    let version = put(&store, &key, Expect::Absent, b"secret").await;
+    assert_eq!(held(&store, &key).await.map(|it| it.version), Some(version));
+    // A certificate of nobody we know.
+    let why = broken(&server.url()).await;
+    assert!(why.contains("certificate"), "{why}");
+    // A line without TLS to a server that speaks nothing else.
+    let bare = server.url().replacen("rediss:", "redis:", 1);
+    let refused = opened(&bare).await.read(&key, WITHIN).await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_replica_is_not_believed() {
+    let (primary, server) = (Redis::start(), Redis::start());
+    let store = opened(&server.url()).await;
+    let key = key("key");
+    let version = put(&store, &key, Expect::Absent, b"x").await;
+    // What it says from now on may be old.
+    server.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    for store in [&store, &opened(&server.url()).await] {
+        let read = store.read(&key, WITHIN).await;
+        assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+        let listed = store.list("", None, WITHIN).await;
+        assert!(
+            matches!(listed, Err(StoreError::Unavailable(_))),
+            "{listed:?}"
+        );
+        let change = write(&key, Expect::Version(version.clone()), b"y");
+        let refused = store.compare_and_swap(change, WITHIN).await;
+        assert!(
+            matches!(refused, Err(StoreError::Unavailable(_))),
+            "{refused:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn sentinels_lead_to_the_server_that_took_over() {
+    let mut primary = Redis::start();
+    let replica = Redis::start();
+    replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    let sentinel = Redis::sentinel_of(&primary);
+    // The first is nobody's.
+    let nobody = ports::port().local_addr().expect("its address");
+    let url = |name: &str| {
+        format!(
+            "redis+sentinel://{nobody},127.0.0.1:{}/{name}",
+            sentinel.port()
+        )
+    };
+    let store = opened(&url("main")).await;
+    let key = key("key");
+    let version = put(&store, &key, Expect::Absent, b"before").await;
+    let why = broken(&url("other")).await;
+    assert!(why.contains("\"other\""), "{why}");
+    // The replica has what was written, and the sentinel knows of the replica.
+    assert_eq!(primary.cli(&["WAIT", "1", "0"]), "1");
+    let give_up = clock::boot().after(WITHIN);
+    while !sentinel
+        .cli(&["SENTINEL", "replicas", "main"])
+        .contains(&replica.port().to_string())
+    {
+        assert!(clock::boot() < give_up, "the sentinel hears of no replica");
+    }
+    let killed = clock::boot();
+    primary.kill();
+    let give_up = clock::boot().after(Duration::from_secs(30));
+    let mut expected = version;
+    let version = loop {
+        let change = write(&key, Expect::Version(expected.clone()), b"after");
+        match store.compare_and_swap(change, Duration::from_secs(2)).await {
+            Ok(written) => break written.version,
+            Err(StoreError::Broken(why)) => panic!("{why}"),
+            // The first may find the connection broken, which is settled by reading.
+            Err(_) => {}
+        }
+        assert!(clock::boot() < give_up, "no write in time");
+        if let Ok(found) = store.read(&key, Duration::from_secs(2)).await {
+            expected = found.register.expect("a register").version;
+        }
+    };
+    let took = clock::boot().since(killed).as_secs_f64();
+    println!("redis: by sentinels a write succeeds {took:.2} s after the server died");
+    // The old one comes back, and is told to follow: the store stays where it is.
+    primary.launch();
+    assert_eq!(held(&store, &key).await.map(|it| it.version), Some(version));
+    let there = replica.cli(&["HGET", "tenure:register:key", "value"]);
+    assert_eq!(there, "after");
+}
+
+/// The warnings of this process so far.
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Keeps warnings.
+struct Warnings;
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+        *about.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(
+            &mut |_: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+                WARNINGS.lock().expect("a list").push(format!("{value:?}"));
+            },
+        );
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// What is warned of when this store is opened and read.
+async fn warning_of(server: &Redis, url: &str) -> String {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::subscriber::set_global_default(Warnings).expect("the first"));
+    let store = opened(url).await;
+    WARNINGS
+        .lock()
+        .expect("a list")
+        .retain(|it| !it.contains(&server.port().to_string()));
+    store.read(&key("key"), WITHIN).await.expect("a read");
+    let all = WARNINGS.lock().expect("a list");
+    let ours = all
+        .iter()
+        .filter(|it| it.contains(&server.port().to_string()));
+    ours.cloned().collect()
+}
+
+#[tokio::test]
+async fn a_server_that_can_lose_what_it_acknowledged_is_warned_of() {
+    let safe = Redis::start();
+    assert_eq!(warning_of(&safe, &safe.url()).await, "");
+    // As the package sets it up.
+    let usual = Redis::start_with(&[]);
+    let said = warning_of(&usual, &usual.url()).await;
+    assert!(
+        said.contains("can lose writes") && said.contains("no log"),
+        "{said}"
+    );
+    let usual = Redis::start_with(&["--appendonly", "yes", "--maxmemory-policy", "allkeys-lru"]);
+    let said = warning_of(&usual, &usual.url()).await;
+    assert!(
+        said.contains("everysec") && said.contains("allkeys-lru"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_leader_is_elected_and_another_takes_over_when_it_resigns() {
+    let server = Redis::start();
+    let begin = async |name: &str| {
+        let store = opened(&server.url()).await;
+        let candidate = Election::builder(store, "payroll").name(name);
+        candidate.start().expect("a candidate")
+    };
+    let mut first = begin("a").await;
+    let leadership = first.elected().await.expect("a leadership");
+    let mut second = begin("b").await;
+    // It sees who leads, and waits.
+    let give_up = clock::boot().after(WITHIN);
+    while second.leader().is_none_or(|it| it.leader.is_none()) {
+        assert!(clock::boot() < give_up, "it sees no leader");
+        tokio::task::yield_now().await;
+    }
+    let mut took = Vec::new();
+    let store = opened(&server.url()).await;
+    let (key, mut expect) = (key("timed"), Expect::Absent);
+    for _ in 0..100 {
+        let began = clock::boot();
+        let version = put(&store, &key, expect, b"x").await;
+        took.push(clock::boot().since(began).as_secs_f64() * 1_000.0);
+        expect = Expect::Version(version);
+    }
+    took.sort_by(f64::total_cmp);
+    let (view, term) = (leadership.view(), leadership.term());
+    let resigned = clock::boot();
+    drop(leadership);
+    let next = tokio::time::timeout(WITHIN, second.elected()).await;
+    let next = next.expect("in time").expect("a leadership");
+    let passed = clock::boot().since(resigned).as_secs_f64() * 1_000.0;
+    assert!(next.term() > term && !view.is_valid() && next.is_valid());
+    println!(
+        "redis: another leads {passed:.1} ms after a resignation; a write takes {:.2} ms (median \
+         of 100)",
+        took[50]
+    );
+    drop(next);
+    second.stop().await;
+    first.stop().await;
+}
