@@ -15,7 +15,7 @@ use std::ffi::{OsStr, OsString};
 use crate::failure::{Failure, usage};
 
 /// Schemes of stores whose URLs may have a password in them.
-const WITH_PASSWORDS: [&str; 3] = ["postgres", "postgresql", "etcd"];
+const WITH_PASSWORDS: [&str; 4] = ["postgres", "postgresql", "etcd", "mysql"];
 
 /// Refuses a command line that has a password in the URL of a store. What
 /// comes after `--` is somebody else's.
@@ -26,6 +26,7 @@ pub(crate) fn refuse_typed(mut args: impl Iterator<Item = OsString>) -> Result<(
     };
     let also = match scheme {
         "etcd" => "",
+        "mysql" => ", or by $MYSQL_PWD",
         _ => ", or by $PGPASSWORD or a file of passwords ($PGPASSFILE, ~/.pgpass)",
     };
     Err(usage(format!(
@@ -100,16 +101,19 @@ mod tests {
             &["--store=postgresql://u:p@h1,h2/db?table=x", "list"],
             &["list", "--store", "postgres:///db?host=h&password=p"],
             &["bench", "--compare", "etcd://u:p@h", "etcd://h"],
+            &["list", "--store", "mysql://u:p@h/db"],
         ] {
             let refused = typed(args).expect_err("a password").to_string();
             assert!(refused.contains("$TENURE_STORE"), "{refused}");
             assert!(refused.contains("password_file="), "{refused}");
-            assert_eq!(refused.contains("etcd"), !refused.contains("PGPASSFILE"));
+            assert_eq!(refused.contains("postgres"), refused.contains("PGPASSFILE"));
+            assert_eq!(refused.contains("mysql:"), refused.contains("$MYSQL_PWD"));
         }
         for args in [
             &["run", "x", "--store", "postgres://u@h/db?password_file=p"][..],
             &["run", "x", "--store", "postgres://u:@h/db"],
             &["run", "x", "--store", "etcd://[::1]:2379"],
+            &["run", "x", "--store", "mysql://u@h/db?password_file=p"],
             &["run", "x", "--store", "tenure://h:7400"],
             &["run", "x", "--", "psql", "postgres://u:p@h/db"],
         ] {

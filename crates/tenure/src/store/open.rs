@@ -14,9 +14,7 @@ use crate::error::StoreError;
 use crate::small;
 
 /// Schemes of stores that are planned and not in this version.
-const PLANNED: &[&str] = &[
-    "mysql", "file", "s3", "gs", "az", "nats", "redis", "consul", "k8s",
-];
+const PLANNED: &[&str] = &["file", "s3", "gs", "az", "nats", "redis", "consul", "k8s"];
 
 /// Opens the store that `url` names:
 ///
@@ -26,6 +24,8 @@ const PLANNED: &[&str] = &[
 ///   the options of `docs/reference/stores.md` in the query string;
 /// * `etcd://host:2379,host:2379` the servers of an etcd cluster, with its
 ///   options there too.
+/// * `mysql://user@host:3306,host2/database` servers of MySQL or MariaDB, with
+///   theirs.
 /// * `tenure://h1:7400,h2:7400,h3:7400` a cluster of `tenure serve`.
 ///
 /// It can be awaited on any executor. A file is opened; a server is only
@@ -129,6 +129,10 @@ impl Registry {
         let all = all.with("etcd", "etcd://host:2379", |url, _| {
             ready(super::Etcd::new(url))
         });
+        #[cfg(feature = "mysql")]
+        let all = all.with("mysql", "mysql://user@host/database", |url, if_missing| {
+            ready(super::mysql::open(url, if_missing))
+        });
         #[cfg(feature = "cluster")]
         let all = all.with("tenure", "tenure://host:port,host:port", |url, _| {
             ready(super::Tenure::new(url))
@@ -215,7 +219,12 @@ impl fmt::Debug for Registry {
 }
 
 /// What opening gives that waits for nothing.
-#[cfg(any(feature = "postgres", feature = "etcd", feature = "cluster"))]
+#[cfg(any(
+    feature = "postgres",
+    feature = "etcd",
+    feature = "mysql",
+    feature = "cluster"
+))]
 fn ready(opened: Result<impl Store, StoreError>) -> BoxFuture<'static, Opened> {
     let opened = opened.map(|store| Arc::new(store) as Arc<dyn Store>);
     Box::pin(std::future::ready(opened))
@@ -227,6 +236,7 @@ const OPTIONAL: &[(&str, &str)] = &[
     ("postgres", "postgres"),
     ("postgresql", "postgres"),
     ("etcd", "etcd"),
+    ("mysql", "mysql"),
     ("tenure", "tenure"),
 ];
 
