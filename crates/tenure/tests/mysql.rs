@@ -105,11 +105,10 @@ async fn a_server_with_other_defaults_and_a_binary_log_conforms() {
         "--sql-mode=ANSI_QUOTES",
         "--autocommit=0",
         "--transaction-isolation=READ-UNCOMMITTED",
-        "--transaction-read-only=1",
         "--default-time-zone=+05:30",
         "--character-set-server=latin1",
-        "--sql-select-limit=1",
     ]);
+    server.sql("SET GLOBAL sql_select_limit = 1, GLOBAL tx_read_only = 1");
     conformance::all(&opened(&server.url()).await, "try/").await;
 }
 
@@ -288,6 +287,14 @@ async fn a_lock_of_others_is_waited_for_shortly_and_nothing_happens() {
     put(&store, &key, Expect::Version(version), b"2").await;
 }
 
+/// A server that has the table, as a replica does.
+async fn with_table() -> MariaDb {
+    let server = MariaDb::start();
+    let store = opened(&server.url()).await;
+    store.read(&key("key"), WITHIN).await.expect("a table");
+    server
+}
+
 /// Tries until it has happened; calls that meet a server that is left may fail.
 async fn put_at_last(store: &Arc<dyn Store>, key: &Key, bytes: &[u8]) {
     let give_up = clock::boot().after(WITHIN);
@@ -311,7 +318,7 @@ async fn put_at_last(store: &Arc<dyn Store>, key: &Key, bytes: &[u8]) {
 /// Two servers that share nothing stand for a primary and its replica.
 #[tokio::test]
 async fn a_server_that_is_read_only_is_left_for_the_next() {
-    let (first, second) = (MariaDb::start(), MariaDb::start());
+    let (first, second) = (with_table().await, with_table().await);
     first.sql("SET GLOBAL read_only = ON");
     let url = with_hosts(&first, &[&first.host(), &second.host()]);
     let store = opened(&url).await;
@@ -350,7 +357,7 @@ async fn a_server_that_is_read_only_is_left_for_the_next() {
 
 #[tokio::test]
 async fn the_server_after_a_mute_one_is_reached_by_impatient_calls() {
-    let (mute, server) = (MariaDb::start(), MariaDb::start());
+    let (mute, server) = (with_table().await, with_table().await);
     let url = with_hosts(&server, &[&mute.host(), &server.host()]);
     let store = opened(&url).await;
     let key = key("key");
@@ -366,6 +373,13 @@ async fn the_server_after_a_mute_one_is_reached_by_impatient_calls() {
     mute.resume();
 }
 
+/// The file of an authority.
+fn authority(server: &MariaDb) -> String {
+    let file = server.directory().join("authority");
+    std::fs::write(&file, certificates::authority().pem()).expect("written");
+    file.display().to_string()
+}
+
 #[tokio::test]
 async fn credentials_rights_and_a_missing_database_are_told() {
     let server = MariaDb::start();
@@ -376,6 +390,8 @@ async fn credentials_rights_and_a_missing_database_are_told() {
     assert!(!wrong.to_string().contains("wrong"), "{wrong}");
     let why = broken(&wrong).await;
     assert!(why.contains("1045") && why.contains("$MYSQL_PWD"), "{why}");
+    let why = broken(&opened(&format!("{}?ca={}", server.url(), authority(&server))).await).await;
+    assert!(why.contains("SSL") && why.contains("tls="), "{why}");
     let missing = server.url().replacen("/elections", "/nowhere", 1);
     let why = broken(&opened(&missing).await).await;
     assert!(why.contains("nowhere"), "{why}");
@@ -495,18 +511,16 @@ async fn tls_is_spoken_where_it_is_asked_for() {
     let url = |options: &str| format!("{}?{options}", server.url());
     let store = opened(&url(&format!("ca={}", at("ca").display()))).await;
     put(&store, &key("key"), Expect::Absent, b"secret").await;
-    // A certificate of an authority that we do not know, and a line without TLS.
-    for options in [
-        format!("ca={}", at("other").display()),
-        "tls=on".into(),
-        "tls=off".into(),
-    ] {
-        let refused = opened(&url(&options)).await.read(&key("key"), WITHIN).await;
-        assert!(
-            matches!(refused, Err(StoreError::Unavailable(_))),
-            "{options}: {refused:?}"
-        );
-    }
+    // A certificate of an authority that we do not know.
+    let other = opened(&url(&format!("ca={}", at("other").display()))).await;
+    let refused = other.read(&key("key"), WITHIN).await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+    // The server wants TLS, and says no more than that it denies access.
+    let why = broken(&opened(&url("tls=off")).await).await;
+    assert!(why.contains("tls="), "{why}");
     let Err(StoreError::Broken(why)) = open(&url(&format!("ca={}", at("key").display()))).await
     else {
         panic!("a key was taken for an authority");

@@ -9,7 +9,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -163,6 +163,7 @@ impl MariaDb {
             // must not decide how soon it answers.
             .args([
                 "--innodb-flush-log-at-trx-commit=2",
+                "--innodb-log-file-size=8M",
                 "--innodb-flush-method=nosync",
             ])
             .args(["--innodb-buffer-pool-size=16M", "--performance-schema=OFF"])
@@ -255,7 +256,7 @@ impl MariaDb {
                 "it ended"
             );
         }
-        Session(client)
+        Session { client, _to: to }
     }
 
     /// Stops it, with its data kept.
@@ -297,11 +298,14 @@ impl Drop for MariaDb {
 }
 
 /// A session that ends when it is dropped.
-pub(crate) struct Session(Child);
+pub(crate) struct Session {
+    client: Child,
+    _to: ChildStdin,
+}
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.client.kill();
+        let _ = self.client.wait();
     }
 }

@@ -36,7 +36,7 @@ const ADDRESSES_MAX: usize = 16;
 /// register.
 const SETTINGS: &str = "SET SESSION autocommit = 1, \
      sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, \
-     lock_wait_timeout = 2, sql_select_limit = DEFAULT, wait_timeout = ";
+     lock_wait_timeout = 2, sql_select_limit = 18446744073709551615, wait_timeout = ";
 const TRANSACTIONS: &str = "SET SESSION TRANSACTION READ WRITE, ISOLATION LEVEL REPEATABLE READ";
 /// On a cluster of Galera each statement waits until what the cluster has
 /// acknowledged before it is applied on this server: readings (1), updates and

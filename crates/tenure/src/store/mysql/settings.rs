@@ -255,6 +255,11 @@ impl Tls {
             Some(path) => certificates("ca", path)?,
             None => rustls_native_certs::load_native_certs().certs,
         };
+        if authorities.is_empty() {
+            return Err(wrong(
+                "no authority of this system to check certificates by; name a file of some by ca=",
+            ));
+        }
         let authorities = authorities.iter().map(|it| it.to_vec().into());
         // The client brings authorities of its own along; an operator who takes
         // one out of the system's means these connections as well.
