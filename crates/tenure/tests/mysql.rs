@@ -167,12 +167,10 @@ async fn make_and_delete(store: Arc<dyn Store>) -> Vec<Version> {
     made
 }
 
-#[tokio::test]
-async fn no_version_comes_again_however_a_register_is_made_and_deleted() {
-    let server = MariaDb::start();
-    let store = opened(&server.url()).await;
-    let racers: Vec<_> = (0..4)
-        .map(|_| tokio::spawn(make_and_delete(Arc::clone(&store))))
+async fn assert_no_version_comes_again(stores: &[Arc<dyn Store>; 2]) {
+    let racers = stores.iter().cycle().take(4);
+    let racers: Vec<_> = racers
+        .map(|store| tokio::spawn(make_and_delete(Arc::clone(store))))
         .collect();
     let mut versions = Vec::new();
     for racer in racers {
@@ -182,6 +180,14 @@ async fn no_version_comes_again_however_a_register_is_made_and_deleted() {
     versions.sort();
     versions.dedup();
     assert_eq!((all, versions.len()), (80, 80));
+}
+
+#[tokio::test]
+async fn no_version_comes_again_however_a_register_is_made_and_deleted() {
+    let server = MariaDb::start();
+    let store = opened(&server.url()).await;
+    let stores = [Arc::clone(&store), Arc::clone(&store)];
+    assert_no_version_comes_again(&stores).await;
     // A row is left for none of them but the floor.
     let last = store.read(&key("made"), WITHIN).await.expect("a read");
     if let Some(last) = last.register {
@@ -287,6 +293,63 @@ async fn a_lock_of_others_is_waited_for_shortly_and_nothing_happens() {
     put(&store, &key, Expect::Version(version), b"2").await;
 }
 
+/// Counts up while others do so through another server; how many writes were refused,
+/// which has not happened.
+async fn count_beside_others(store: &Arc<dyn Store>, key: &Key, times: u64) -> u64 {
+    let mut refused = 0;
+    for _ in 0..times {
+        loop {
+            let found = store.read(key, WITHIN).await.expect("a read").register;
+            let count = found.as_ref().map_or(0, count_of) + 1;
+            let expect = found.map_or(Expect::Absent, |held| Expect::Version(held.version));
+            let change = write(key, expect, &count.to_be_bytes());
+            match store.compare_and_swap(change, WITHIN).await {
+                Ok(_) => break,
+                Err(StoreError::Conflict | StoreError::Unavailable(_)) => refused += 1,
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+    refused
+}
+
+#[tokio::test]
+async fn a_cluster_of_galera_conforms_on_all_of_its_servers() {
+    let mut servers = MariaDb::start_cluster(2);
+    let (first, second) = (
+        opened(&servers[0].url()).await,
+        opened(&servers[1].url()).await,
+    );
+    conformance::all(&second, "try/").await;
+    // What one has acknowledged the other shows.
+    let (read, mut expect) = (key("read"), Expect::Absent);
+    for number in 0..100_u8 {
+        expect = Expect::Version(put(&first, &read, expect, &[number]).await);
+        assert_eq!(value(&second, &read).await, Some(vec![number]));
+    }
+    // Both write one register.
+    let counter = key("counter");
+    let refused = tokio::join!(
+        count_beside_others(&first, &counter, 50),
+        count_beside_others(&second, &counter, 50)
+    );
+    println!("mysql: of 100 writes through two servers of Galera {refused:?} were refused");
+    let found = first.read(&counter, WITHIN).await.expect("a read").register;
+    assert_eq!(found.as_ref().map(count_of), Some(100));
+    assert_no_version_comes_again(&[Arc::clone(&first), second]).await;
+    // The one that is left goes on alone.
+    let url = with_hosts(&servers[0], &[&servers[0].host(), &servers[1].host()]);
+    let both = opened(&url).await;
+    put_at_last(&both, &key("both"), b"before").await;
+    servers[0].stop();
+    put_at_last(&both, &key("both"), b"after").await;
+    let alone = opened(&servers[1].url()).await;
+    assert_eq!(
+        value(&alone, &key("both")).await.as_deref(),
+        Some(&b"after"[..])
+    );
+}
+
 /// A server that has the table, as a replica does.
 async fn with_table() -> MariaDb {
     let server = MariaDb::start();
@@ -306,9 +369,9 @@ async fn put_at_last(store: &Arc<dyn Store>, key: &Key, bytes: &[u8]) {
                 None => Expect::Absent,
             };
             let change = write(key, expect, bytes);
-            match store.compare_and_swap(change, Duration::from_secs(2)).await {
-                Err(StoreError::Broken(why)) => panic!("{why}"),
-                Ok(_) | Err(_) => {}
+            let tried = store.compare_and_swap(change, Duration::from_secs(2)).await;
+            if let Err(StoreError::Broken(why)) = tried {
+                panic!("{why}");
             }
         }
         assert!(clock::boot() < give_up, "no write in time");

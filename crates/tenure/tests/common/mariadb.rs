@@ -148,6 +148,44 @@ impl MariaDb {
         server
     }
 
+    /// Starts servers that are one cluster of Galera. The first makes the database, and
+    /// the others copy it.
+    pub(crate) fn start_cluster(count: usize) -> Vec<Self> {
+        let mut servers: Vec<Self> = Vec::new();
+        let mut cluster = String::new();
+        for at in 0..count {
+            let held: Vec<_> = (0..3).map(|_| ports::port()).collect();
+            let [group, state, changes] = [0, 1, 2].map(|at| {
+                let address: std::net::SocketAddr = held[at as usize].local_addr().expect("bound");
+                address.to_string()
+            });
+            drop(held);
+            let base = group.rsplit(':').next().unwrap_or_default();
+            let mut options = vec![
+                "--binlog-format=ROW".to_owned(),
+                "--innodb-autoinc-lock-mode=2".into(),
+                "--wsrep-on=ON".into(),
+                "--wsrep-provider=/usr/lib/galera/libgalera_smm.so".into(),
+                "--wsrep-cluster-name=test".into(),
+                format!("--wsrep-cluster-address=gcomm://{cluster}"),
+                format!("--wsrep-node-address={group}"),
+                "--wsrep-sst-method=rsync".into(),
+                format!("--wsrep-sst-receive-address={state}"),
+                format!(
+                    "--wsrep-provider-options=base_port={base};gcache.size=8M;pc.recovery=false;\
+                     ist.recv_addr={changes};gmcast.listen_addr=tcp://{group}"
+                ),
+            ];
+            if at == 0 {
+                options.push("--wsrep-new-cluster".into());
+                cluster = group;
+            }
+            let options: Vec<_> = options.iter().map(String::as_str).collect();
+            servers.push(Self::start_with(&options));
+        }
+        servers
+    }
+
     /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill).
     pub(crate) fn launch(&mut self) {
         let directory = self.directory.path().display();
