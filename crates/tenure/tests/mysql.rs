@@ -350,6 +350,30 @@ async fn a_cluster_of_galera_conforms_on_all_of_its_servers() {
     );
 }
 
+#[tokio::test]
+async fn a_server_that_is_cut_off_from_its_cluster_acknowledges_nothing() {
+    let mut servers = MariaDb::start_cluster(2);
+    let store = opened(&servers[0].url()).await;
+    let key = key("key");
+    let version = put(&store, &key, Expect::Absent, b"before").await;
+    servers[1].kill();
+    // The server waits some seconds for the other, and then gives up. What was to be
+    // committed meanwhile may have reached the other.
+    let change = write(&key, Expect::Version(version), b"after");
+    let cut = store.compare_and_swap(change.clone(), WITHIN).await;
+    assert!(matches!(cut, Err(StoreError::Unknown(_))), "{cut:?}");
+    for _ in 0..3 {
+        let refused = store.compare_and_swap(change.clone(), WITHIN).await;
+        assert!(
+            matches!(refused, Err(StoreError::Unavailable(_))),
+            "{refused:?}"
+        );
+    }
+    let why = store.read(&key, WITHIN).await.expect_err("it is cut off");
+    let why = why.to_string();
+    assert!(why.contains("cut off"), "{why}");
+}
+
 /// A server that has the table, as a replica does.
 async fn with_table() -> MariaDb {
     let server = MariaDb::start();

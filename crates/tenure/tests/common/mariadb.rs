@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use tenure::clock;
+
 use super::ports;
 use super::stopped::await_stopped;
 
@@ -181,9 +183,20 @@ impl MariaDb {
                 cluster = group;
             }
             let options: Vec<_> = options.iter().map(String::as_str).collect();
-            servers.push(Self::start_with(&options));
+            let server = Self::start_with(&options);
+            server.await_cluster();
+            servers.push(server);
         }
         servers
+    }
+
+    /// It takes connections before it is a part of the cluster.
+    fn await_cluster(&self) {
+        let give_up = clock::boot().after(PATIENCE);
+        while !self.sql("SHOW STATUS LIKE 'wsrep_ready'").ends_with("ON") {
+            assert!(clock::boot() < give_up, "it never joined its cluster");
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
     }
 
     /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill).

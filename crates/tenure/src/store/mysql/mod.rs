@@ -105,7 +105,7 @@ impl MySql {
                 let server = settings.servers.get(at).cloned();
                 let server =
                     server.ok_or_else(|| StoreError::broken("expected a server of this number"))?;
-                Pool::open(settings, server, table).await
+                Pool::open(settings, server, &table).await
             })
         });
         let labels = settings.servers.iter().map(ToString::to_string);

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::session::{self, IDLE_SECONDS};
 use super::settings::{Server, Settings};
-use super::table::FoundTable;
+use super::table::{self, FoundTable};
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::dial::{self, Connection};
@@ -54,7 +54,6 @@ pub(super) struct Pool {
 struct Shared {
     settings: Arc<Settings>,
     server: Server,
-    table: Arc<FoundTable>,
     reads: Semaphore,
     writes: Semaphore,
     /// Told of each change of the state.
@@ -96,13 +95,15 @@ impl Connection for Pool {
 }
 
 impl Pool {
-    /// Opens the first connection to this server.
+    /// Opens the first connection to this server, and finds the table there.
     pub(super) async fn open(
         settings: Arc<Settings>,
         server: Server,
-        table: Arc<FoundTable>,
+        found: &FoundTable,
     ) -> Result<Self, StoreError> {
-        let connection = session::open(&settings, &server, &table).await?;
+        let warns = found.get().is_none();
+        let mut connection = session::open(&settings, &server, warns).await?;
+        table::find(&settings, found, &mut connection).await?;
         let now = clock::boot();
         let idle = Idle {
             connection,
@@ -120,7 +121,6 @@ impl Pool {
             shared: Arc::new(Shared {
                 settings,
                 server,
-                table,
                 reads: Semaphore::new(TURNS),
                 writes: Semaphore::new(TURNS),
                 changed: Notify::new(),
@@ -185,12 +185,9 @@ impl Pool {
 
     async fn open_another(&self) {
         let Shared {
-            settings,
-            server,
-            table,
-            ..
+            settings, server, ..
         } = &*self.shared;
-        let handshake = session::open(settings, server, table);
+        let handshake = session::open(settings, server, false);
         let opened = tokio::time::timeout(dial::HANDSHAKE_WITHIN, handshake).await;
         let opened = opened.unwrap_or_else(|_| Err(StoreError::unavailable("no answer in time")));
         {

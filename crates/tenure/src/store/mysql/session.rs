@@ -17,7 +17,6 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
 use super::classify;
 use super::settings::{Server, Settings};
-use super::table::{self, FoundTable};
 use crate::error::StoreError;
 use crate::store::dial;
 
@@ -43,17 +42,21 @@ const TRANSACTIONS: &str = "SET SESSION TRANSACTION READ WRITE, ISOLATION LEVEL 
 /// deletions (2), insertions (4).
 const GALERA: &str = "SET SESSION wsrep_sync_wait = 7";
 
+/// Whether this server is a part of the cluster that takes writes.
+const READY: &str = "SHOW STATUS LIKE 'wsrep_ready'";
+
 /// The settings of a server that are looked at.
 const VARIABLES: &str = "SHOW VARIABLES WHERE Variable_name IN ('read_only', \
      'innodb_read_only', 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', \
      'wsrep_on', 'max_allowed_packet', 'group_replication_single_primary_mode')";
 
 /// Connects to one server, over the first of its addresses that answers, and looks
-/// whether it takes writes and has the table. On the background thread.
+/// whether it takes writes; with `warns` says where an acknowledged write can be lost.
+/// On the background thread.
 pub(super) async fn open(
     settings: &Settings,
     server: &Server,
-    found: &FoundTable,
+    warns: bool,
 ) -> Result<Conn, StoreError> {
     let addresses = addresses(server).await?;
     let (mut is_broken, mut reasons) = (false, Vec::new());
@@ -80,9 +83,7 @@ pub(super) async fn open(
             StoreError::unavailable(why)
         });
     };
-    let label = server.to_string();
-    set_up(&mut connection, &label, found.get().is_none()).await?;
-    table::find(settings, found, &mut connection).await?;
+    set_up(&mut connection, &server.to_string(), warns).await?;
     Ok(connection)
 }
 
@@ -121,8 +122,7 @@ fn options(settings: &Settings, server: &Server, address: IpAddr) -> OptsBuilder
         .stmt_cache_size(0)
 }
 
-/// Sets what the session depends on, and looks at what the server is set to. With
-/// `warns` says where an acknowledged write can be lost.
+/// Sets what the session depends on, and looks at what the server is set to.
 async fn set_up(connection: &mut Conn, server: &str, warns: bool) -> Result<(), StoreError> {
     let failed = |error: Error| classify::connecting(server, &error);
     let settings = format!("{SETTINGS}{IDLE_SECONDS}");
@@ -135,7 +135,15 @@ async fn set_up(connection: &mut Conn, server: &str, warns: bool) -> Result<(), 
             "expected {server} to take writes, found it read-only"
         )));
     }
-    if variables.0.contains_key("wsrep_on") {
+    if variables.is_on("wsrep_on") {
+        // Asked first: a server that is cut off answers nothing that waits for others.
+        let asked: Option<(String, String)> =
+            connection.query_first(READY).await.map_err(failed)?;
+        if asked.is_none_or(|(_, ready)| ready != "ON") {
+            return Err(StoreError::unavailable(format!(
+                "expected {server} to be a part of its cluster, found it cut off from it"
+            )));
+        }
         connection.query_drop(GALERA).await.map_err(failed)?;
     }
     if let Some(why) = variables.refusal() {

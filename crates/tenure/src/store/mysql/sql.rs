@@ -59,17 +59,19 @@ pub(super) const COLUMNS: &str =
 
 /// What is called so in the database: its type, its engine, its columns, and the
 /// triggers that may change a row first. No row if there is nothing.
+///
+/// The schema and the name are constants in each part. Where they are not, the server
+/// opens all tables of all databases to find these, which takes long.
 pub(super) fn describe(table: &str) -> String {
     format!(
-        "SELECT t.TABLE_TYPE, t.ENGINE, (SELECT GROUP_CONCAT(CONCAT(c.COLUMN_NAME, ' ', \
-         c.DATA_TYPE, IF(c.COLUMN_KEY = 'PRI', ' primary', ''), IF(c.EXTRA = '', '', \
-         CONCAT(' ', c.EXTRA))) ORDER BY c.ORDINAL_POSITION SEPARATOR ', ') \
-         FROM information_schema.COLUMNS AS c WHERE c.TABLE_SCHEMA = t.TABLE_SCHEMA \
-         AND c.TABLE_NAME = t.TABLE_NAME), (SELECT GROUP_CONCAT(g.TRIGGER_NAME) \
-         FROM information_schema.TRIGGERS AS g WHERE g.EVENT_OBJECT_SCHEMA = t.TABLE_SCHEMA \
-         AND g.EVENT_OBJECT_TABLE = t.TABLE_NAME AND g.ACTION_TIMING = 'BEFORE') \
-         FROM information_schema.TABLES AS t \
-         WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = '{table}'"
+        "SELECT TABLE_TYPE, ENGINE, (SELECT GROUP_CONCAT(CONCAT(COLUMN_NAME, ' ', DATA_TYPE, \
+         IF(COLUMN_KEY = 'PRI', ' primary', ''), IF(EXTRA = '', '', CONCAT(' ', EXTRA))) \
+         ORDER BY ORDINAL_POSITION SEPARATOR ', ') FROM information_schema.COLUMNS \
+         WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}'), \
+         (SELECT GROUP_CONCAT(TRIGGER_NAME) FROM information_schema.TRIGGERS \
+         WHERE EVENT_OBJECT_SCHEMA = DATABASE() AND EVENT_OBJECT_TABLE = '{table}' \
+         AND ACTION_TIMING = 'BEFORE') FROM information_schema.TABLES \
+         WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}'"
     )
 }
 

@@ -18,8 +18,8 @@ use crate::store::no_store;
 /// is lost, it does not know which terms other processes have used.
 pub(super) type FoundTable = OnceLock<()>;
 
-/// Finds the table, or makes it. On each later connection looks whether it is a table
-/// still that keeps what was acknowledged.
+/// Finds the table, or makes it. Where it was found before, on another server or on this
+/// one, looks whether it is a table still that keeps what was acknowledged.
 pub(super) async fn find(
     settings: &Settings,
     found: &FoundTable,
