@@ -131,7 +131,7 @@ impl Registry {
         });
         #[cfg(feature = "mysql")]
         let all = all.with("mysql", "mysql://user@host/database", |url, if_missing| {
-            ready(super::mysql::open(url, if_missing))
+            ready(super::mysql::open(url, if_missing == IfMissing::Create))
         });
         #[cfg(feature = "cluster")]
         let all = all.with("tenure", "tenure://host:port,host:port", |url, _| {

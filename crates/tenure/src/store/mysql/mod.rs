@@ -38,8 +38,8 @@ use self::settings::Settings;
 use self::table::FoundTable;
 use super::dial::{ConnectFn, Dialer};
 use super::{
-    Backend, Clock, Expect, Features, IfMissing, Key, PAGE_MAX, Page, PollTimes, Polled, Reading,
-    Stamp, Version, Write, Written,
+    Backend, Clock, Expect, Features, Key, PAGE_MAX, Page, PollTimes, Polled, Reading, Stamp,
+    Version, Write, Written,
 };
 use crate::clock;
 use crate::error::StoreError;
@@ -47,10 +47,11 @@ use crate::error::StoreError;
 /// How long a call waits for a connection. Its own time is over before that.
 const CONNECT_WITHIN: Duration = Duration::from_secs(60);
 
-/// Prepares to use the servers that `url` names; connects at the first call.
-pub(super) fn open(url: &str, if_missing: IfMissing) -> Result<Polled<MySql>, StoreError> {
+/// Prepares to use the servers that `url` names; connects at the first call, and then
+/// makes the table if it is missing and `may_create`.
+pub(super) fn open(url: &str, may_create: bool) -> Result<Polled<MySql>, StoreError> {
     let mut settings = Settings::parse(url)?;
-    settings.may_create = if_missing == IfMissing::Create;
+    settings.may_create = may_create;
     let times = PollTimes {
         floor: settings.poll_every,
         ..PollTimes::default()
