@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mariadb::MariaDb;
+use mariadb::{MariaDb, PASSWORD};
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{
     Expect, Key, Selector, Sighting, Stamp, Store, Version, Watch, Write, open, open_existing,
@@ -121,7 +121,8 @@ async fn child_counts() {
     count_up(&opened(&url).await, &key("processes/counter"), 25).await;
 }
 
-/// They meet on a database without a table, too.
+/// They meet on a database without a table, too, and have the password in their
+/// environment.
 #[tokio::test]
 async fn processes_lose_no_update() {
     let server = MariaDb::start();
@@ -130,7 +131,8 @@ async fn processes_lose_no_update() {
         .map(|_| {
             let mut child = Command::new(&program);
             let child = child.args(["--exact", "child_counts"]);
-            let child = child.env(COUNTER, server.url()).stdout(Stdio::null());
+            let child = child.env(COUNTER, server.url_without_password());
+            let child = child.env("MYSQL_PWD", PASSWORD).stdout(Stdio::null());
             child.spawn().expect("a child")
         })
         .collect();
@@ -505,14 +507,11 @@ async fn credentials_rights_and_a_missing_database_are_told() {
     assert!(matches!(refused, Err(StoreError::Broken(_))), "{refused:?}");
     // A password may be in a file.
     let file = server.directory().join("password");
-    std::fs::write(&file, "open sesame\n").expect("written");
+    std::fs::write(&file, PASSWORD).expect("written");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&file, mode).expect("a mode");
-    let host = server.host();
-    let url = format!(
-        "mysql://tenure@{host}/elections?password_file={}",
-        file.display()
-    );
+    let url = server.url_without_password();
+    let url = format!("{url}?password_file={}", file.display());
     assert_eq!(
         value(&opened(&url).await, &key("key")).await.as_deref(),
         Some(&b"x"[..])

@@ -22,7 +22,8 @@ use super::stopped::await_stopped;
 
 /// How long a server may take to come up.
 const PATIENCE: Duration = Duration::from_secs(60);
-const PASSWORD: &str = "open sesame";
+/// The password of the user `tenure`.
+pub(crate) const PASSWORD: &str = "open sesame";
 
 /// A private server.
 pub(crate) struct MariaDb {
@@ -247,6 +248,11 @@ impl MariaDb {
     /// The store's URL.
     pub(crate) fn url(&self) -> String {
         self.url_of("tenure", PASSWORD)
+    }
+
+    /// The same without the password.
+    pub(crate) fn url_without_password(&self) -> String {
+        format!("mysql://tenure@{}/elections", self.host())
     }
 
     /// The same of another user, or with another password.
