@@ -63,7 +63,7 @@ pub(super) fn open(url: &str, may_create: bool) -> Result<Polled<MySql>, StoreEr
 #[derive(Debug)]
 pub(super) struct MySql {
     settings: Arc<Settings>,
-    dialer: Dialer<Pool>,
+    dialer: Arc<Dialer<Pool>>,
 }
 
 /// Leaves a server that has kept silent for too long, also when the caller does not
@@ -89,11 +89,69 @@ impl Drop for Patience<'_> {
     }
 }
 
-/// What a statement has changed.
-struct Changed {
-    rows: u64,
+/// What came of a statement.
+#[derive(Default)]
+struct Outcome {
+    rows: Vec<Row>,
+    /// How many rows it has changed.
+    changed: u64,
     /// What it has told by `LAST_INSERT_ID`.
     told: Option<u64>,
+}
+
+/// A statement on its way. It goes on when its caller has left.
+struct Statement {
+    text: String,
+    /// What an error means.
+    class: fn(&str, &Error) -> StoreError,
+    /// The error for want of an answer.
+    late: fn(String) -> StoreError,
+    server: String,
+    dialer: Arc<Dialer<Pool>>,
+    pool: Pool,
+}
+
+impl Statement {
+    /// Carries it out, and gives the connection back or makes an error of what came.
+    async fn run(self, mut lease: Lease) -> Result<Outcome, StoreError> {
+        let text = self.text.as_str();
+        let answer = lease.ask(async |connection| {
+            let rows = connection.query::<Row, _>(text).await;
+            rows.map(|rows| Outcome {
+                rows,
+                changed: connection.affected_rows(),
+                told: connection.last_insert_id(),
+            })
+        });
+        let Some(answer) = answer.await else {
+            let why = format!(
+                "{}: the connection was closed before the answer",
+                self.server
+            );
+            return Err((self.late)(why));
+        };
+        let error = match answer {
+            Ok(outcome) => {
+                self.pool.has_come();
+                lease.give_back();
+                return Ok(outcome);
+            }
+            Err(error) => error,
+        };
+        if classify::is_of_another_server(&error) {
+            self.dialer.abandon(&self.pool);
+            self.pool.close("the server takes no writes");
+        } else if classify::is_of_the_statement(&error) {
+            self.pool.has_come();
+            lease.give_back();
+        } else {
+            self.pool.close(&classify::text(&self.server, &error));
+        }
+        if classify::is_duplicate(&error) {
+            return Err(StoreError::Conflict);
+        }
+        Err((self.class)(&self.server, &error))
+    }
 }
 
 impl MySql {
@@ -111,7 +169,10 @@ impl MySql {
         });
         let labels = settings.servers.iter().map(ToString::to_string);
         let dialer = Dialer::new(settings.to_string(), labels.collect(), 0, connect_to);
-        Self { settings, dialer }
+        Self {
+            settings,
+            dialer: Arc::new(dialer),
+        }
     }
 
     async fn pool(&self) -> Result<Pool, StoreError> {
@@ -120,44 +181,37 @@ impl MySql {
             .await
     }
 
-    /// Gives a connection back after an answer, or makes an error of what came
-    /// instead.
-    fn settle<T>(
+    /// Carries out a statement in its turn.
+    async fn carry_out(
         &self,
-        pool: &Pool,
-        lease: Lease<'_>,
-        answer: Result<T, Error>,
+        kind: Kind,
+        text: String,
         class: fn(&str, &Error) -> StoreError,
-    ) -> Result<T, StoreError> {
-        match answer {
-            Ok(answer) => {
-                pool.has_come();
-                lease.give_back();
-                Ok(answer)
-            }
-            Err(error) => {
-                let why = class(&self.settings.to_string(), &error);
-                if classify::is_of_another_server(&error) {
-                    self.dialer.abandon(pool);
-                    pool.close("the server takes no writes");
-                } else if classify::is_of_the_statement(&error) {
-                    pool.has_come();
-                    lease.give_back();
-                } else {
-                    pool.close(&classify::text(&self.settings.to_string(), &error));
-                }
-                Err(why)
-            }
-        }
+    ) -> Result<Outcome, StoreError> {
+        let pool = self.pool().await?;
+        let _patience = Patience::begin(&self.dialer, &pool);
+        let _turn = pool.turn(kind).await?;
+        let lease = pool.lease().await?;
+        let late = match kind {
+            Kind::Read => StoreError::unavailable,
+            Kind::Write => StoreError::unknown,
+        };
+        let statement = Statement {
+            text,
+            class,
+            late,
+            server: self.settings.to_string(),
+            dialer: Arc::clone(&self.dialer),
+            pool: pool.clone(),
+        };
+        let answer = tokio::spawn(statement.run(lease)).await;
+        answer.unwrap_or_else(|panicked| Err(late(panicked.to_string())))
     }
 
     /// Carries out a statement that changes nothing.
     async fn query(&self, statement: String) -> Result<Vec<Row>, StoreError> {
-        let pool = self.pool().await?;
-        let _patience = Patience::begin(&self.dialer, &pool);
-        let mut lease = pool.lease(Kind::Read).await?;
-        let rows = lease.connection()?.query::<Row, _>(statement).await;
-        self.settle(&pool, lease, rows, classify::reading)
+        let answer = self.carry_out(Kind::Read, statement, classify::reading);
+        Ok(answer.await?.rows)
     }
 
     /// The same, of a server that takes writes.
@@ -182,36 +236,13 @@ impl MySql {
         )))
     }
 
-    /// Carries out a change.
-    async fn change(
-        &self,
-        statement: String,
-        class: fn(&str, &Error) -> StoreError,
-    ) -> Result<Changed, StoreError> {
-        let pool = self.pool().await?;
-        let _patience = Patience::begin(&self.dialer, &pool);
-        let mut lease = pool.lease(Kind::Write).await?;
-        let connection = lease.connection()?;
-        let answer = connection.query_drop(statement).await;
-        let changed = Changed {
-            rows: connection.affected_rows(),
-            told: connection.last_insert_id(),
-        };
-        if answer.as_ref().is_err_and(classify::is_duplicate) {
-            pool.has_come();
-            lease.give_back();
-            return Err(StoreError::Conflict);
-        }
-        self.settle(&pool, lease, answer.map(|()| changed), class)
-    }
-
     /// Makes a register.
     async fn create(&self, write: &Write) -> Result<Written, StoreError> {
         let table = &self.settings.table;
-        let made = self
-            .change(sql::create(table, write), classify::writing)
-            .await?;
-        let (1, Some(version)) = (made.rows, made.told) else {
+        let statement = sql::create(table, write);
+        let made = self.carry_out(Kind::Write, statement, classify::writing);
+        let made = made.await?;
+        let (1, Some(version)) = (made.changed, made.told) else {
             return Err(StoreError::broken(format!(
                 "expected a row with an empty key in table {table}, above whose version those of \
                  new registers are, found none: somebody has deleted it; start a process anew, \
@@ -237,13 +268,14 @@ impl MySql {
     async fn update(&self, write: &Write, version: u64) -> Result<Written, StoreError> {
         let next = version.checked_add(1).ok_or(StoreError::Conflict)?;
         let statement = sql::update(&self.settings.table, write, version);
-        let changed = self.change(statement, classify::writing).await?;
-        if changed.rows == 0 {
+        let written = self.carry_out(Kind::Write, statement, classify::writing);
+        let written = written.await?;
+        if written.changed == 0 {
             return Err(StoreError::Conflict);
         }
         Ok(Written {
             version: Version::from_u64(next),
-            now: changed.told.map(sql::store_time),
+            now: written.told.map(sql::store_time),
         })
     }
 }
@@ -283,10 +315,11 @@ impl Backend for MySql {
         let table = &self.settings.table;
         // Whatever comes of the first, nothing was deleted by it.
         let raise = sql::raise_floor(table, key, version);
-        self.change(raise, classify::reading).await?;
+        let raised = self.carry_out(Kind::Write, raise, classify::reading);
+        raised.await?;
         let delete = sql::delete(table, key, version);
-        let deleted = self.change(delete, classify::writing).await?;
-        if deleted.rows == 0 {
+        let deleted = self.carry_out(Kind::Write, delete, classify::writing);
+        if deleted.await?.changed == 0 {
             return Err(StoreError::Conflict);
         }
         Ok(())

@@ -1,12 +1,14 @@
 //! The connections to one server, each of which carries one statement at a time.
 //!
-//! There are eight at most, opened as they are needed. Half of the turns are for
-//! writes and half for readings, so that a renewal does not wait behind readings.
+//! Up to eight writes and four readings are on their way at a time: a renewal does not
+//! wait behind readings, and writes that wait for the disk share a sync of it.
 //!
-//! A call whose time is up leaves, and its connection is closed: an answer may be on
-//! its way over it. A new connection is opened by a task of its own, which goes on
-//! when the call that has asked for it leaves; callers who can wait for less than a
-//! handshake takes would otherwise never get one.
+//! A call whose time is up leaves, and gives its turn to the next. Its statement goes on
+//! in a task of its own, which gives the connection back when the answer has come: to
+//! close it would not end the statement, and a server that is slow would be asked for a
+//! handshake as well, with each call that is late. A new connection is opened by such a
+//! task too; callers who can wait for less than a handshake takes would otherwise never
+//! get one.
 //!
 //! When a connection breaks the others are closed too, because the server has
 //! restarted as a rule. When nothing at all comes for some seconds while an answer is
@@ -18,6 +20,7 @@ use std::time::Duration;
 use mysql_async::Conn;
 use tenure_core::time::Instant;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 
 use super::session::{self, IDLE_SECONDS};
 use super::settings::{Server, Settings};
@@ -26,10 +29,15 @@ use crate::clock;
 use crate::error::StoreError;
 use crate::store::dial::{self, Connection};
 
-/// How many calls of a kind are on their way at a time; others wait for their turn.
-const TURNS: usize = 4;
-/// How many connections there are.
-const CONNECTIONS_MAX: usize = 2 * TURNS;
+/// How many writes are on their way at a time; others wait for their turn.
+const WRITES: usize = 8;
+/// How many readings.
+const READS: usize = 4;
+/// How many connections there are: one for each turn, and some for the statements of
+/// calls that have left.
+const CONNECTIONS_MAX: usize = 16;
+/// How long the answer to a statement is waited for, also when its caller has left.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// A connection that was idle for longer is not used again: the server may end it
 /// while a statement is on its way.
 const IDLE_MAX: Duration = Duration::from_secs(IDLE_SECONDS / 2);
@@ -121,21 +129,25 @@ impl Pool {
             shared: Arc::new(Shared {
                 settings,
                 server,
-                reads: Semaphore::new(TURNS),
-                writes: Semaphore::new(TURNS),
+                reads: Semaphore::new(READS),
+                writes: Semaphore::new(WRITES),
                 changed: Notify::new(),
                 state: Mutex::new(state),
             }),
         })
     }
 
-    /// Waits for a connection.
-    pub(super) async fn lease(&self, kind: Kind) -> Result<Lease<'_>, StoreError> {
+    /// Waits for a turn.
+    pub(super) async fn turn(&self, kind: Kind) -> Result<SemaphorePermit<'_>, StoreError> {
         let turns = match kind {
             Kind::Read => &self.shared.reads,
             Kind::Write => &self.shared.writes,
         };
-        let turn = turns.acquire().await.map_err(StoreError::unavailable)?;
+        turns.acquire().await.map_err(StoreError::unavailable)
+    }
+
+    /// Waits for a connection, in one's turn.
+    pub(super) async fn lease(&self) -> Result<Lease, StoreError> {
         let mut changed = std::pin::pin!(self.shared.changed.notified());
         loop {
             // From here on no change is missed.
@@ -143,14 +155,13 @@ impl Pool {
             let pause = match self.take_idle()? {
                 Ok(connection) => {
                     return Ok(Lease {
-                        pool: self,
+                        pool: self.clone(),
                         connection: Some(connection),
-                        _turn: turn,
                     });
                 }
                 Err(pause) => pause,
             };
-            let _ = tokio::time::timeout(pause, changed.as_mut()).await;
+            let _ = timeout(pause, changed.as_mut()).await;
             changed.set(self.shared.changed.notified());
         }
     }
@@ -188,7 +199,7 @@ impl Pool {
             settings, server, ..
         } = &*self.shared;
         let handshake = session::open(settings, server, false);
-        let opened = tokio::time::timeout(dial::HANDSHAKE_WITHIN, handshake).await;
+        let opened = timeout(dial::HANDSHAKE_WITHIN, handshake).await;
         let opened = opened.unwrap_or_else(|_| Err(StoreError::unavailable("no answer in time")));
         {
             let mut state = self.shared.state();
@@ -246,19 +257,35 @@ impl Pool {
     }
 }
 
-/// A connection for one call. It is closed when this is dropped, unless it was given
-/// back.
-pub(super) struct Lease<'a> {
-    pool: &'a Pool,
+/// A connection for one statement. It is closed when this is dropped, unless it was
+/// given back.
+pub(super) struct Lease {
+    pool: Pool,
     connection: Option<Conn>,
-    _turn: SemaphorePermit<'a>,
 }
 
-impl Lease<'_> {
-    /// The connection.
-    pub(super) fn connection(&mut self) -> Result<&mut Conn, StoreError> {
-        let gone = || StoreError::unavailable("the connection was given back");
-        self.connection.as_mut().ok_or_else(gone)
+impl Lease {
+    /// Asks something over the connection; `None` if nothing has come of it, because
+    /// the pool was closed or for want of time.
+    pub(super) async fn ask<T>(&mut self, ask: impl AsyncFnOnce(&mut Conn) -> T) -> Option<T> {
+        let connection = self.connection.as_mut()?;
+        let shared = Arc::clone(&self.pool.shared);
+        let closed = async {
+            let mut changed = std::pin::pin!(shared.changed.notified());
+            loop {
+                changed.as_mut().enable();
+                if shared.state().closed.is_some() {
+                    return;
+                }
+                changed.as_mut().await;
+                changed.set(shared.changed.notified());
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = timeout(ANSWER_WITHIN, ask(connection)) => answer.ok(),
+            () = closed => None,
+        }
     }
 
     /// Gives it back: its last answer has come as a whole.
@@ -279,7 +306,7 @@ impl Lease<'_> {
     }
 }
 
-impl Drop for Lease<'_> {
+impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             self.pool.shared.state().count -= 1;
