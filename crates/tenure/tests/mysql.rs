@@ -364,6 +364,9 @@ async fn a_server_that_is_cut_off_from_its_cluster_acknowledges_nothing() {
     let change = write(&key, Expect::Version(version), b"after");
     let cut = store.compare_and_swap(change.clone(), WITHIN).await;
     assert!(matches!(cut, Err(StoreError::Unknown(_))), "{cut:?}");
+    // Over the same connection, which was told to show what it has.
+    let read = store.read(&key, WITHIN).await;
+    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
     for _ in 0..3 {
         let refused = store.compare_and_swap(change.clone(), WITHIN).await;
         assert!(

@@ -168,6 +168,7 @@ impl MariaDb {
                 "--binlog-format=ROW".to_owned(),
                 "--innodb-autoinc-lock-mode=2".into(),
                 "--wsrep-on=ON".into(),
+                "--wsrep-dirty-reads=ON".into(),
                 "--wsrep-provider=/usr/lib/galera/libgalera_smm.so".into(),
                 "--wsrep-cluster-name=test".into(),
                 format!("--wsrep-cluster-address=gcomm://{cluster}"),

@@ -109,7 +109,8 @@ impl Pool {
         server: Server,
         found: &FoundTable,
     ) -> Result<Self, StoreError> {
-        let warns = found.get().is_none();
+        // Who only looks acknowledges nothing.
+        let warns = settings.may_create && found.get().is_none();
         let mut connection = session::open(&settings, &server, warns).await?;
         table::find(&settings, found, &mut connection).await?;
         let now = clock::boot();

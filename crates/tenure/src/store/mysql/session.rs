@@ -39,8 +39,8 @@ const SETTINGS: &str = "SET SESSION autocommit = 1, \
 const TRANSACTIONS: &str = "SET SESSION TRANSACTION READ WRITE, ISOLATION LEVEL REPEATABLE READ";
 /// On a cluster of Galera each statement waits until what the cluster has
 /// acknowledged before it is applied on this server: readings (1), updates and
-/// deletions (2), insertions (4).
-const GALERA: &str = "SET SESSION wsrep_sync_wait = 7";
+/// deletions (2), insertions (4). One that is cut off answers nothing.
+const GALERA: &str = "SET SESSION wsrep_sync_wait = 7, wsrep_dirty_reads = OFF";
 
 /// Whether this server is a part of the cluster that takes writes.
 const READY: &str = "SHOW STATUS LIKE 'wsrep_ready'";
