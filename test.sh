@@ -15,7 +15,8 @@ as_root() {
 
 step 'a C compiler, servers for the tests, and what cuts their networks and slows their disks'
 if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/sbin/pgbouncer ] ||
-    ! command -v redis-server >/dev/null ||
+    ! command -v redis-server >/dev/null || ! command -v mariadbd >/dev/null ||
+    [ ! -e /usr/lib/galera/libgalera_smm.so ] ||
     ! command -v cc >/dev/null || ! command -v etcd >/dev/null || ! command -v etcdctl >/dev/null ||
     ! command -v nft >/dev/null || ! command -v ip >/dev/null || ! command -v strace >/dev/null; then
     # The tests start private servers; the packages' own need not run.
@@ -27,7 +28,7 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/s
     fi
     as_root apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        gcc libc6-dev postgresql pgbouncer etcd-server etcd-client redis-server nftables iproute2 strace >/dev/null
+        gcc libc6-dev postgresql pgbouncer mariadb-server galera-4 redis-server etcd-server etcd-client nftables iproute2 strace >/dev/null
 fi
 
 step 'format'

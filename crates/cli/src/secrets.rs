@@ -15,10 +15,11 @@ use std::ffi::{OsStr, OsString};
 use crate::failure::{Failure, usage};
 
 /// Schemes of stores whose URLs may have a password in them.
-const WITH_PASSWORDS: [&str; 7] = [
+const WITH_PASSWORDS: [&str; 8] = [
     "postgres",
     "postgresql",
     "etcd",
+    "mysql",
     "redis",
     "rediss",
     "redis+sentinel",
@@ -36,6 +37,7 @@ pub(crate) fn refuse_typed(mut args: impl Iterator<Item = OsString>) -> Result<(
         "postgres" | "postgresql" => {
             ", or by $PGPASSWORD or a file of passwords ($PGPASSFILE, ~/.pgpass)"
         }
+        "mysql" => ", or by $MYSQL_PWD",
         _ => "",
     };
     Err(usage(format!(
@@ -112,17 +114,20 @@ mod tests {
             &["bench", "--compare", "etcd://u:p@h", "etcd://h"],
             &["list", "--store", "redis://:p@h/1"],
             &["list", "--store=rediss+sentinel://u:p@h1,h2/main"],
+            &["list", "--store", "mysql://u:p@h/db"],
         ] {
             let refused = typed(args).expect_err("a password").to_string();
             assert!(refused.contains("$TENURE_STORE"), "{refused}");
             assert!(refused.contains("password_file="), "{refused}");
             assert_eq!(refused.contains("postgres"), refused.contains("PGPASSFILE"));
+            assert_eq!(refused.contains("mysql:"), refused.contains("$MYSQL_PWD"));
         }
         for args in [
             &["run", "x", "--store", "postgres://u@h/db?password_file=p"][..],
             &["run", "x", "--store", "postgres://u:@h/db"],
             &["run", "x", "--store", "etcd://[::1]:2379"],
             &["run", "x", "--store", "redis://u@h?password_file=p"],
+            &["run", "x", "--store", "mysql://u@h/db?password_file=p"],
             &["run", "x", "--store", "tenure://h:7400"],
             &["run", "x", "--", "psql", "postgres://u:p@h/db"],
         ] {

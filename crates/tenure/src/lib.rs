@@ -35,8 +35,8 @@
 //! happens ([`election::Event`], [`ha::Event`]); nothing safe depends on them.
 //! Enums get more variants, unless they say otherwise.
 //!
-//! The features are the stores: `sqlite` (the default), `postgres`, `etcd`,
-//! `redis`, and `cluster` for `tenure://`, whose client is `tenure-client`.
+//! The features are the stores: `sqlite` (the default), `postgres`, `mysql`,
+//! `redis`, `etcd`, and `cluster` for `tenure://`, whose client is `tenure-client`.
 
 pub mod blocking;
 pub mod election;

@@ -41,15 +41,27 @@ use crate::error::StoreError;
 mod backend;
 pub(crate) mod caller;
 pub mod conformance;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis"
+))]
 mod dial;
 pub mod envelope;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod hub;
 mod memory;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod open;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis"
+))]
 mod password;
 mod polled;
 mod polling;
@@ -90,7 +102,7 @@ pub use watch::{Feed, Selector, Sighting, Watch};
 pub const REPAIR: &str = "tenure repair ELECTION --create --term-above N";
 
 /// What is said where a store is only looked at, and there is none.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 fn no_store(found: impl fmt::Display) -> String {
     format!("no store there; `tenure run` makes it ({found})")
 }

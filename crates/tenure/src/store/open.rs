@@ -14,7 +14,7 @@ use crate::error::StoreError;
 use crate::small;
 
 /// Schemes of stores that are planned and not in this version.
-const PLANNED: &[&str] = &["mysql", "file", "s3", "gs", "az", "nats", "consul", "k8s"];
+const PLANNED: &[&str] = &["file", "s3", "gs", "az", "nats", "consul", "k8s"];
 
 /// Opens the store that `url` names:
 ///
@@ -27,6 +27,8 @@ const PLANNED: &[&str] = &["mysql", "file", "s3", "gs", "az", "nats", "consul", 
 /// * `redis://user:password@host:6379` a server of Redis or Valkey, or by
 ///   `redis+sentinel://host,host/name` the one that sentinels name; `rediss` with
 ///   TLS;
+/// * `mysql://user@host:3306,host2/database` servers of MySQL or MariaDB, with
+///   theirs.
 /// * `tenure://h1:7400,h2:7400,h3:7400` a cluster of `tenure serve`.
 ///
 /// It can be awaited on any executor. A file is opened; a server is only
@@ -136,6 +138,10 @@ impl Registry {
                 ready(super::Redis::store(url))
             })
         });
+        #[cfg(feature = "mysql")]
+        let all = all.with("mysql", "mysql://user@host/database", |url, if_missing| {
+            ready(super::mysql::open(url, if_missing == IfMissing::Create))
+        });
         #[cfg(feature = "cluster")]
         let all = all.with("tenure", "tenure://host:port,host:port", |url, _| {
             ready(super::Tenure::new(url))
@@ -226,6 +232,7 @@ impl fmt::Debug for Registry {
     feature = "postgres",
     feature = "etcd",
     feature = "redis",
+    feature = "mysql",
     feature = "cluster"
 ))]
 fn ready(opened: Result<impl Store, StoreError>) -> BoxFuture<'static, Opened> {
@@ -239,6 +246,7 @@ const OPTIONAL: &[(&str, &str)] = &[
     ("postgres", "postgres"),
     ("postgresql", "postgres"),
     ("etcd", "etcd"),
+    ("mysql", "mysql"),
     ("tenure", "tenure"),
     ("redis", "redis"),
     ("rediss", "redis"),
