@@ -48,6 +48,8 @@ pub mod envelope;
 pub mod etcd;
 mod hub;
 mod memory;
+#[cfg(feature = "s3")]
+mod object;
 mod open;
 #[cfg(any(feature = "etcd", feature = "postgres"))]
 mod password;

@@ -15,7 +15,7 @@ use crate::small;
 
 /// Schemes of stores that are planned and not in this version.
 const PLANNED: &[&str] = &[
-    "mysql", "file", "s3", "gs", "az", "nats", "redis", "consul", "k8s",
+    "mysql", "file", "gs", "az", "nats", "redis", "consul", "k8s",
 ];
 
 /// Opens the store that `url` names:
@@ -26,6 +26,8 @@ const PLANNED: &[&str] = &[
 ///   the options of `docs/reference/stores.md` in the query string;
 /// * `etcd://host:2379,host:2379` the servers of an etcd cluster, with its
 ///   options there too.
+/// * `s3://bucket/prefix` objects in a bucket of S3, or of a server that speaks its
+///   protocol (`?endpoint=…`);
 /// * `tenure://h1:7400,h2:7400,h3:7400` a cluster of `tenure serve`.
 ///
 /// It can be awaited on any executor. A file is opened; a server is only
@@ -129,6 +131,10 @@ impl Registry {
         let all = all.with("etcd", "etcd://host:2379", |url, _| {
             ready(super::Etcd::new(url))
         });
+        #[cfg(feature = "s3")]
+        let all = all.with("s3", "s3://bucket/prefix", |url, _| {
+            ready(super::object::open_s3(url))
+        });
         #[cfg(feature = "cluster")]
         let all = all.with("tenure", "tenure://host:port,host:port", |url, _| {
             ready(super::Tenure::new(url))
@@ -215,7 +221,12 @@ impl fmt::Debug for Registry {
 }
 
 /// What opening gives that waits for nothing.
-#[cfg(any(feature = "postgres", feature = "etcd", feature = "cluster"))]
+#[cfg(any(
+    feature = "postgres",
+    feature = "etcd",
+    feature = "cluster",
+    feature = "s3"
+))]
 fn ready(opened: Result<impl Store, StoreError>) -> BoxFuture<'static, Opened> {
     let opened = opened.map(|store| Arc::new(store) as Arc<dyn Store>);
     Box::pin(std::future::ready(opened))
@@ -227,6 +238,7 @@ const OPTIONAL: &[(&str, &str)] = &[
     ("postgres", "postgres"),
     ("postgresql", "postgres"),
     ("etcd", "etcd"),
+    ("s3", "s3"),
     ("tenure", "tenure"),
 ];
 

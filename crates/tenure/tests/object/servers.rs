@@ -1,0 +1,225 @@
+//! Private S3 servers for one test: on free ports, stopped when dropped. They are
+//! installed by `./test.sh`.
+//!
+//! SeaweedFS is a real one, with its data on disk. moto is an emulator of Amazon's,
+//! in memory; it takes one request at a time here, since it looks at a condition and
+//! writes in two steps.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::ports;
+use crate::stopped::await_stopped;
+
+/// How long a server may take to come up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Who may do what.
+const IDENTITIES: &str = r#"{"identities": [{"name": "tenure",
+    "credentials": [{"accessKey": "tenure", "secretKey": "tenure-secret"}],
+    "actions": ["Admin", "Read", "Write", "List"]},
+    {"name": "anonymous", "actions": ["Admin"]}]}"#;
+
+/// Listens on the port that it is given.
+const MOTO: &str = r#"
+import sys, threading
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+moto, turn = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def one_at_a_time(environ, start_response):
+    with turn:
+        return list(moto(environ, start_response))
+server = make_server("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True)
+print("ready", file=sys.stderr, flush=True)
+server.serve_forever()
+"#;
+
+/// A private server.
+pub(crate) struct Server {
+    directory: tempfile::TempDir,
+    port: u16,
+    command: fn(&Self) -> Command,
+    /// What it says when it serves.
+    ready: &'static str,
+    process: Option<Child>,
+    others: Vec<u16>,
+}
+
+fn installed(program: &str) -> PathBuf {
+    let place = std::env::var_os("TENURE_TEST_SERVERS").map(PathBuf::from);
+    let home = || PathBuf::from(std::env::var_os("HOME").expect("a home directory"));
+    let place = place.unwrap_or_else(|| home().join(".cache/tenure-test-servers"));
+    let program = place.join("bin").join(program);
+    assert!(
+        program.exists(),
+        "{program:?} is missing; ./test.sh installs it"
+    );
+    program
+}
+
+fn free_port() -> u16 {
+    ports::port().local_addr().expect("its address").port()
+}
+
+fn pid(child: &Child) -> Pid {
+    let id = i32::try_from(child.id()).ok();
+    id.and_then(Pid::from_raw).expect("a process id")
+}
+
+impl Server {
+    /// A server of SeaweedFS.
+    pub(crate) fn seaweed() -> Self {
+        Self::start(Self::seaweed_command, "Start Seaweed S3 API Server")
+    }
+
+    /// A server of moto.
+    pub(crate) fn moto() -> Self {
+        Self::start(Self::moto_command, "ready")
+    }
+
+    fn start(command: fn(&Self) -> Command, ready: &'static str) -> Self {
+        // Held until all are drawn.
+        let held: Vec<_> = (0..8).map(|_| ports::port()).collect();
+        let ports = held.iter().map(|it| it.local_addr().expect("bound").port());
+        let others = ports.collect();
+        drop(held);
+        let mut server = Self {
+            directory: tempfile::tempdir().expect("a directory"),
+            port: free_port(),
+            command,
+            ready,
+            process: None,
+            others,
+        };
+        server.launch();
+        server
+    }
+
+    /// Where it listens.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Makes a bucket; nobody has to sign for that.
+    pub(crate) fn make_bucket(&self, name: &str) {
+        let request = format!(
+            "PUT /{name} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Length: 0\r\n\
+             Connection: close\r\n\r\n",
+            self.port
+        );
+        let mut server = TcpStream::connect(("127.0.0.1", self.port)).expect("a server");
+        server.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        server.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.contains(" 200 "), "{answer}");
+    }
+
+    /// The port that it listens on.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn moto_command(&self) -> Command {
+        let mut command = Command::new(installed("python3"));
+        command.args(["-c", MOTO, &self.port.to_string()]);
+        command
+    }
+
+    fn seaweed_command(&self) -> Command {
+        let config = self.directory.path().join("s3.json");
+        fs::write(&config, IDENTITIES).expect("written");
+        let mut command = Command::new(installed("weed"));
+        command.args(["-logtostderr=true", "server", "-s3", "-s3.iam=false"]);
+        let dir = self.directory.path().display();
+        command.arg(format!("-dir={dir}"));
+        command.arg(format!("-s3.config={}", config.display()));
+        command.arg(format!("-s3.port={}", self.port));
+        let ports = [
+            "master.port",
+            "master.port.grpc",
+            "volume.port",
+            "volume.port.grpc",
+            "filer.port",
+            "filer.port.grpc",
+            "s3.port.grpc",
+        ];
+        for (flag, port) in ports.iter().zip(&self.others) {
+            command.arg(format!("-{flag}={port}"));
+        }
+        command.args([
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            "-master.volumeSizeLimitMB=64",
+            "-master.electionTimeout=100ms",
+            "-master.telemetry=false",
+            "-volume.max=20",
+            "-volume.minFreeSpace=0",
+        ]);
+        command
+    }
+
+    /// Starts it, with what it has on its disk, and waits until it serves.
+    pub(crate) fn launch(&mut self) {
+        let mut command = (self.command)(self);
+        let started = command
+            .current_dir(self.directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            // What the terminal sends is not for the server.
+            .process_group(0)
+            .spawn();
+        let mut process = started.expect("a server");
+        let log = process.stderr.take().expect("its log");
+        self.process = Some(process);
+        let ready = self.ready;
+        let (send, told) = mpsc::channel();
+        // Read until it ends, so that it never waits for a reader.
+        std::thread::spawn(move || {
+            for line in BufReader::new(log).lines().map_while(Result::ok) {
+                if line.contains(ready) {
+                    let _ = send.send(());
+                }
+            }
+        });
+        let up = told.recv_timeout(PATIENCE);
+        up.unwrap_or_else(|_| panic!("the server never said {ready:?}"));
+    }
+
+    /// Kills it, without a chance to clean up.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Freezes it until [`resume`](Self::resume).
+    pub(crate) fn pause(&self) {
+        let process = pid(self.process.as_ref().expect("it runs"));
+        kill_process(process, Signal::STOP).expect("it runs");
+        await_stopped(process);
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    pub(crate) fn resume(&self) {
+        let process = pid(self.process.as_ref().expect("it runs"));
+        kill_process(process, Signal::CONT).expect("it runs");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
