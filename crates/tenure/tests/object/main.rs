@@ -4,6 +4,8 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+#[path = "../common/certificates.rs"]
+mod certificates;
 #[path = "../common/ports.rs"]
 mod ports;
 mod proxy;
@@ -36,7 +38,6 @@ struct Place {
 
 impl Place {
     fn of(server: Server) -> Self {
-        server.make_bucket("bucket");
         let directory = tempfile::tempdir().expect("a directory");
         for (name, secret) in [("right", "tenure-secret"), ("wrong", "guessed-secret")] {
             let text = format!(
@@ -411,6 +412,28 @@ async fn what_a_person_must_do_is_said() {
     }
 }
 
+#[tokio::test]
+async fn a_server_is_trusted_by_its_certificate_alone() {
+    let authority = certificates::authority();
+    let [certificate, secret] = certificates::certified(&authority, false);
+    let place = Place::of(Server::encrypted_moto(&certificate, &secret));
+    let url = place.url_at(&place.server.endpoint(), "bucket", "right");
+    assert!(url.contains("https://"), "{url}");
+    let doubted = opened(&url).await;
+    let made = doubted.compare_and_swap(write(&key("key"), Expect::Absent, b"x"), WITHIN);
+    match made.await {
+        Err(StoreError::Unavailable(why)) => {
+            assert!(why.to_string().contains("certificate"), "{why}");
+        }
+        other => panic!("expected that nothing was sent, found {other:?}"),
+    }
+    let file = place.directory.path().join("ca.pem");
+    fs::write(&file, authority.pem()).expect("written");
+    let trusted = opened(&format!("{url}&ca={}", file.display())).await;
+    put(&trusted, &key("key"), Expect::Absent, b"x").await;
+    assert!(read(&trusted, &key("key")).await.is_some());
+}
+
 /// Puts an object there by other means.
 fn foreign(place: &Place, name: &str, bytes: &[u8]) {
     use std::io::{Read as _, Write as _};
@@ -513,7 +536,8 @@ async fn leaders_are_elected_and_each_request_of_a_minute_is_counted() {
     let puts = |asked: &[String]| asked.iter().filter(|it| it.starts_with("PUT")).count();
     // Begins with a renewal.
     let mut valid = leadership.extended().await.expect("it leads");
-    (leads.asked(), waits.asked());
+    leads.asked();
+    waits.asked();
     let (begun, mut renewals) = (clock::boot(), 0);
     while renewals < 10 {
         let next = leadership.extended().await.expect("it leads");

@@ -1,4 +1,5 @@
-//! Private S3 servers for one test: on free ports, stopped when dropped. They are
+//! Private S3 servers for one test, with a bucket: on free ports, stopped when
+//! dropped. They are
 //! installed by `./test.sh`.
 //!
 //! SeaweedFS is a real one, with its data on disk. moto is an emulator of Amazon's,
@@ -28,16 +29,21 @@ const IDENTITIES: &str = r#"{"identities": [{"name": "tenure",
     "actions": ["Admin", "Read", "Write", "List"]},
     {"name": "anonymous", "actions": ["Admin"]}]}"#;
 
-/// Listens on the port that it is given.
+/// Listens on the port that it is given, by TLS with the certificate and key that it
+/// may be given. It has the bucket.
 const MOTO: &str = r#"
 import sys, threading
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
+from werkzeug.test import EnvironBuilder
 moto, turn = DomainDispatcherApplication(create_backend_app), threading.Lock()
 def one_at_a_time(environ, start_response):
     with turn:
         return list(moto(environ, start_response))
-server = make_server("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True)
+tls = tuple(sys.argv[2:]) or None
+bucket = EnvironBuilder("/bucket", "http://127.0.0.1", method="PUT").get_environ()
+one_at_a_time(bucket, lambda *answer: None)
+server = make_server("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True, ssl_context=tls)
 print("ready", file=sys.stderr, flush=True)
 server.serve_forever()
 "#;
@@ -45,6 +51,7 @@ server.serve_forever()
 /// A private server.
 pub(crate) struct Server {
     directory: tempfile::TempDir,
+    scheme: &'static str,
     port: u16,
     command: fn(&Self) -> Command,
     /// What it says when it serves.
@@ -77,7 +84,9 @@ fn pid(child: &Child) -> Pid {
 impl Server {
     /// A server of SeaweedFS.
     pub(crate) fn seaweed() -> Self {
-        Self::start(Self::seaweed_command, "Start Seaweed S3 API Server")
+        let server = Self::start(Self::seaweed_command, "Start Seaweed S3 API Server");
+        server.make_bucket();
+        server
     }
 
     /// A server of moto.
@@ -85,33 +94,49 @@ impl Server {
         Self::start(Self::moto_command, "ready")
     }
 
+    /// The same, by TLS alone, with this certificate and key.
+    pub(crate) fn encrypted_moto(certificate: &str, key: &str) -> Self {
+        let mut server = Self::new(Self::encrypted_moto_command, "ready");
+        server.scheme = "https";
+        for (name, pem) in [("cert.pem", certificate), ("key.pem", key)] {
+            fs::write(server.directory.path().join(name), pem).expect("written");
+        }
+        server.launch();
+        server
+    }
+
     fn start(command: fn(&Self) -> Command, ready: &'static str) -> Self {
+        let mut server = Self::new(command, ready);
+        server.launch();
+        server
+    }
+
+    fn new(command: fn(&Self) -> Command, ready: &'static str) -> Self {
         // Held until all are drawn.
         let held: Vec<_> = (0..8).map(|_| ports::port()).collect();
         let ports = held.iter().map(|it| it.local_addr().expect("bound").port());
         let others = ports.collect();
         drop(held);
-        let mut server = Self {
+        Self {
             directory: tempfile::tempdir().expect("a directory"),
+            scheme: "http",
             port: free_port(),
             command,
             ready,
             process: None,
             others,
-        };
-        server.launch();
-        server
+        }
     }
 
     /// Where it listens.
     pub(crate) fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
-    /// Makes a bucket; nobody has to sign for that.
-    pub(crate) fn make_bucket(&self, name: &str) {
+    /// Makes the bucket; nobody has to sign for that.
+    fn make_bucket(&self) {
         let request = format!(
-            "PUT /{name} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Length: 0\r\n\
+            "PUT /bucket HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Length: 0\r\n\
              Connection: close\r\n\r\n",
             self.port
         );
@@ -130,6 +155,12 @@ impl Server {
     fn moto_command(&self) -> Command {
         let mut command = Command::new(installed("python3"));
         command.args(["-c", MOTO, &self.port.to_string()]);
+        command
+    }
+
+    fn encrypted_moto_command(&self) -> Command {
+        let mut command = self.moto_command();
+        command.args(["cert.pem", "key.pem"]);
         command
     }
 
