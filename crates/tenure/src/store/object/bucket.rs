@@ -1,8 +1,8 @@
-//! What differs between providers: where credentials are had, and which tag of an
-//! object a write is conditional on.
+//! What differs between providers: where credentials are had. All of them tell an
+//! object's state by its `ETag`.
 
 use object_store::list::PaginatedListStore;
-use object_store::{ObjectStore, Result, UpdateVersion};
+use object_store::{ObjectStore, Result};
 
 use crate::store::BoxFuture;
 
@@ -11,12 +11,6 @@ pub(super) trait Bucket: ObjectStore + PaginatedListStore {
     /// Has credentials, so that a failure to get some is told from one of the write
     /// that needs them.
     fn credentials(&self) -> BoxFuture<'_, Result<()>>;
-
-    /// The tag that writes are conditional on, of those that an answer has.
-    fn tag(&self, e_tag: Option<String>, version: Option<String>) -> Option<String>;
-
-    /// The condition that an object has this tag.
-    fn condition(&self, tag: String) -> UpdateVersion;
 
     /// A tag that no object has.
     fn stranger(&self) -> &'static str;

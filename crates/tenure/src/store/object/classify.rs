@@ -73,6 +73,11 @@ fn text(error: &(dyn Error + 'static), refusal: Option<&Refusal>) -> String {
     plain(cut(&said))
 }
 
+/// What an error says, where it is not of a call.
+pub(super) fn words(error: &ClientError) -> String {
+    text(error, Refusal::find(error).as_ref())
+}
+
 /// Whether there was no connection, so that nothing was sent.
 fn is_unsent(error: &(dyn Error + 'static)) -> bool {
     let mut http = causes(error).filter_map(|it| it.downcast_ref::<HttpError>());
@@ -91,7 +96,8 @@ fn advice(refusal: &Refusal) -> Option<&'static str> {
         }
         401 | 403 => Some(
             "expected credentials that may read, write and list the bucket; check them, and the \
-             rights (S3: s3:GetObject, s3:PutObject, s3:ListBucket)",
+             rights (S3: s3:GetObject, s3:PutObject, s3:ListBucket; Azure: Storage Blob Data \
+             Contributor)",
         ),
         501 => Some("expected a server that knows conditional writes (If-Match)"),
         408 | 429 => None,
@@ -111,9 +117,11 @@ pub(super) fn classify(store: &str, error: &ClientError, call: Call) -> StoreErr
     let Some(refusal) = refusal else {
         return match error {
             _ if is_unsent(error) => StoreError::unavailable(text),
+            ClientError::InvalidPath { .. } => {
+                StoreError::broken(format!("{text}; delete that object, or use another prefix"))
+            }
             ClientError::NotImplemented { .. }
             | ClientError::NotSupported { .. }
-            | ClientError::InvalidPath { .. }
             | ClientError::UnknownConfigurationKey { .. } => StoreError::broken(text),
             _ if text.contains("redirect without LOCATION") => {
                 StoreError::broken(format!("{text}; check region= in the store's URL"))

@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
-use object_store::{Error as ClientError, GetOptions, ObjectMeta, PutMode, PutOptions, PutPayload};
+use object_store::{
+    Error as ClientError, GetOptions, ObjectMeta, PutMode, PutOptions, PutPayload, UpdateVersion,
+};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use super::body::{self, BYTES_MAX, Draft, Object};
 use super::bucket::Bucket;
-use super::classify::{Call, classify};
+use super::classify::{self, Call, classify};
 use super::names::{Folder, Named};
 use super::settings::Settings;
 use crate::error::StoreError;
@@ -101,14 +103,13 @@ impl Objects {
     async fn sign(&self) -> Result<(), StoreError> {
         let credentials = self.bucket.credentials().await;
         credentials.map_err(|error| {
-            let (why, advice) = (self.class(&error, Call::Read), self.bucket.advice());
-            StoreError::unavailable(format!("no credentials: {why}; {advice}"))
+            let (why, advice) = (classify::words(&error), self.bucket.advice());
+            StoreError::unavailable(format!("{self}: no credentials: {why}; {advice}"))
         })
     }
 
-    /// What an object has, and the tag that it has by itself (not the one that
-    /// writes are conditional on).
-    async fn get(&self, object: &Path) -> Result<Option<(Object, Option<String>)>, StoreError> {
+    /// What an object has, and its tag.
+    async fn get(&self, object: &Path) -> Result<Option<(Object, String)>, StoreError> {
         self.sign().await?;
         let got = match self.bucket.get_opts(object, GetOptions::default()).await {
             Ok(got) => got,
@@ -130,13 +131,12 @@ impl Objects {
         }
         let bytes = got.bytes().await;
         let bytes = bytes.map_err(|error| self.class(&error, Call::Read))?;
-        let e_tag = meta.e_tag.clone();
-        let tag = self.tag(meta.e_tag, meta.version)?;
-        Ok(Some((body::read(&bytes, tag.as_bytes()), e_tag)))
+        let tag = self.tag(meta.e_tag)?;
+        Ok(Some((body::read(&bytes, tag.as_bytes()), tag)))
     }
 
-    fn tag(&self, e_tag: Option<String>, version: Option<String>) -> Result<String, StoreError> {
-        self.bucket.tag(e_tag, version).ok_or_else(|| {
+    fn tag(&self, e_tag: Option<String>) -> Result<String, StoreError> {
+        e_tag.ok_or_else(|| {
             StoreError::broken(format!(
                 "{self}: expected a tag with each object, found none; use a server that gives them"
             ))
@@ -162,7 +162,10 @@ impl Objects {
                 {
                     return Err(StoreError::Conflict);
                 }
-                PutMode::Update(self.bucket.condition(tag.to_owned()))
+                PutMode::Update(UpdateVersion {
+                    e_tag: Some(tag.to_owned()),
+                    version: None,
+                })
             }
         };
         let stored = self
@@ -171,7 +174,7 @@ impl Objects {
         let stored = stored.await;
         let stored = stored.map_err(|error| self.class(&error, Call::Write))?;
         // It is written, and under which tag is not known.
-        let tag = self.tag(stored.e_tag, stored.version);
+        let tag = self.tag(stored.e_tag);
         tag.map_err(StoreError::unknown)
     }
 
@@ -267,9 +270,13 @@ impl Objects {
                 return Ok(found);
             };
             let (slot, meta, got) = read.map_err(StoreError::unavailable)??;
-            let Some((object, e_tag)) = got else { continue };
+            let Some((object, tag)) = got else { continue };
             // One that was written since it was listed is not what was listed.
-            if e_tag.is_some() && e_tag == meta.e_tag {
+            if meta
+                .e_tag
+                .as_deref()
+                .is_some_and(|listed| is_same(&tag, listed))
+            {
                 let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.keep(meta, object.clone());
             }
@@ -306,6 +313,11 @@ impl Objects {
         keys.retain(|key, _| key.as_str().starts_with(prefix) && after.is_none_or(|it| key > it));
         Ok(keys)
     }
+}
+
+/// Whether two tags are one. Azure lists them without their quotes.
+fn is_same(tag: &str, listed: &str) -> bool {
+    tag.trim_matches('"') == listed.trim_matches('"')
 }
 
 /// The register that an object is, if it was not deleted.

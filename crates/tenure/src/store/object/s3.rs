@@ -6,7 +6,7 @@ use std::sync::Arc;
 use object_store::aws::{
     AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, S3ConditionalPut,
 };
-use object_store::{Result, StaticCredentialProvider, UpdateVersion};
+use object_store::{Result, StaticCredentialProvider};
 
 use super::bucket::Bucket;
 use super::objects::Objects;
@@ -22,7 +22,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1_024;
 const FORM: Form = Form {
     scheme: "s3",
     bucket: "bucket",
-    options: &["endpoint", "region", "path_style", "credentials_file"],
+    options: &["region", "path_style"],
     credentials: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), name a \
                   file by credentials_file=, or run where a role is given by the instance, the \
                   container or a web identity",
@@ -38,11 +38,12 @@ pub(in crate::store) fn open(url: &str) -> Opened {
 
 fn client(settings: &Settings) -> Result<AmazonS3, StoreError> {
     let mut builder = AmazonS3Builder::from_env();
-    if let Some(region) = &settings.region {
+    let is_path_style = settings.option("path_style").map_or(Ok(true), path_style)?;
+    if let Some(region) = settings.option("region") {
         builder = builder.with_region(region);
     }
     if let Some(endpoint) = &settings.endpoint {
-        let endpoint = if settings.path_style {
+        let endpoint = if is_path_style {
             endpoint.clone()
         } else {
             // The client expects the bucket in it.
@@ -61,7 +62,7 @@ fn client(settings: &Settings) -> Result<AmazonS3, StoreError> {
     let allow_http = endpoints.next().is_some_and(|it| it.starts_with("http://"));
     let builder = builder
         .with_bucket_name(&settings.bucket)
-        .with_virtual_hosted_style_request(!settings.path_style)
+        .with_virtual_hosted_style_request(!is_path_style)
         .with_client_options(settings.client(allow_http))
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         .with_skip_signature(false)
@@ -69,6 +70,18 @@ fn client(settings: &Settings) -> Result<AmazonS3, StoreError> {
     builder
         .build()
         .map_err(|error| StoreError::broken(format!("{settings}: {error}; {}", FORM.credentials)))
+}
+
+/// Whether the bucket is named in the path.
+fn path_style(value: &str) -> Result<bool, StoreError> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(StoreError::broken(format!(
+            "path_style=: expected on (the bucket is in the path) or off (it is in the host), \
+             found {value:?}"
+        ))),
+    }
 }
 
 /// The credentials in a file as Amazon's own tools have it: of the profile
@@ -116,17 +129,6 @@ impl Bucket for AmazonS3 {
         Box::pin(async { Self::credentials(self).get_credential().await.map(drop) })
     }
 
-    fn tag(&self, e_tag: Option<String>, _version: Option<String>) -> Option<String> {
-        e_tag
-    }
-
-    fn condition(&self, tag: String) -> UpdateVersion {
-        UpdateVersion {
-            e_tag: Some(tag),
-            version: None,
-        }
-    }
-
     fn stranger(&self) -> &'static str {
         "\"00000000000000000000000000000000\""
     }
@@ -166,5 +168,7 @@ mod tests {
             let store = open(url).expect("a store");
             assert!(url.starts_with(&store.to_string()), "{store} of {url}");
         }
+        let refused = open("s3://bucket?path_style=maybe").expect_err("neither on nor off");
+        assert!(refused.to_string().contains("expected on"), "{refused}");
     }
 }

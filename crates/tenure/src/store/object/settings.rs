@@ -2,6 +2,7 @@
 //! and how often to look. It has no secrets: credentials come from the environment
 //! or from the machine, so all of it may be shown.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
@@ -53,11 +54,10 @@ pub(super) struct Settings {
     pub(super) prefix: Path,
     /// `http://…` or `https://…`, without a slash at its end.
     pub(super) endpoint: Option<String>,
-    pub(super) region: Option<String>,
-    /// Whether the bucket is named in the path or in the host.
-    pub(super) path_style: bool,
     /// A file with credentials, instead of those of the environment.
     pub(super) credentials_file: Option<PathBuf>,
+    /// The options that not all kinds have.
+    own: BTreeMap<&'static str, String>,
     pub(super) times: PollTimes,
     /// Besides those of the system.
     authorities: Vec<Certificate>,
@@ -68,7 +68,8 @@ pub(super) struct Settings {
 impl Form {
     fn wrong(&self, found: impl fmt::Display) -> StoreError {
         let Self { scheme, bucket, .. } = self;
-        let all = ["poll", "poll_max", "ca"].iter().chain(self.options);
+        let all = ["endpoint", "credentials_file", "ca", "poll", "poll_max"];
+        let all = self.options.iter().chain(&all);
         let all: Vec<_> = all.map(|option| format!("{option}=")).collect();
         let all = all.join(", ");
         StoreError::broken(format!(
@@ -96,9 +97,8 @@ impl Settings {
             bucket: checked_bucket(bucket, form)?,
             prefix: checked_prefix(prefix, form)?,
             endpoint: None,
-            region: None,
-            path_style: true,
             credentials_file: None,
+            own: BTreeMap::new(),
             times: TIMES,
             authorities: Vec::new(),
             shown: String::new(),
@@ -112,15 +112,17 @@ impl Settings {
                 "poll" => settings.times.floor = duration(name, &value)?,
                 "poll_max" => ceiling = Some(duration(name, &value)?),
                 "ca" => settings.authorities = authorities(FilePath::new(&*value))?,
-                _ if !form.options.contains(&name) => {
-                    return Err(wrong(&format_args!("the unknown option {name:?}")));
-                }
                 "endpoint" => settings.endpoint = Some(endpoint(&value)?),
                 "credentials_file" => {
                     settings.credentials_file = Some(PathBuf::from(value.into_owned()));
                 }
-                "region" => settings.region = Some(value.into_owned()),
-                _ => settings.path_style = path_style(&value)?,
+                _ => {
+                    let mut known = form.options.iter();
+                    let known = known.find(|it| **it == name);
+                    let known =
+                        known.ok_or_else(|| wrong(&format_args!("the unknown option {name:?}")));
+                    settings.own.insert(known?, value.into_owned());
+                }
             }
         }
         let floor = settings.times.floor;
@@ -141,6 +143,11 @@ impl Settings {
         if let Some(endpoint) = &self.endpoint {
             self.shown += &format!("?endpoint={endpoint}");
         }
+    }
+
+    /// An option that not all kinds have.
+    pub(super) fn option(&self, name: &str) -> Option<&str> {
+        self.own.get(name).map(String::as_str)
     }
 
     /// How HTTP is spoken.
@@ -213,17 +220,6 @@ fn endpoint(value: &str) -> Result<String, StoreError> {
     }
 }
 
-fn path_style(value: &str) -> Result<bool, StoreError> {
-    match value {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(StoreError::broken(format!(
-            "path_style=: expected on (the bucket is in the path) or off (it is in the host), \
-             found {value:?}"
-        ))),
-    }
-}
-
 /// The certificates in a file.
 fn authorities(path: &FilePath) -> Result<Vec<Certificate>, StoreError> {
     let shown = path.display();
@@ -251,7 +247,7 @@ mod tests {
     const FORM: Form = Form {
         scheme: "s3",
         bucket: "bucket",
-        options: &["endpoint", "region", "path_style"],
+        options: &["region", "path_style"],
         credentials: "use the environment",
     };
 
@@ -264,14 +260,13 @@ mod tests {
             ("b.1", "a/b c")
         );
         assert_eq!(parsed.endpoint.as_deref(), Some("http://h:1"));
-        assert_eq!(parsed.region.as_deref(), Some("eu-1"));
-        assert!(!parsed.path_style);
+        assert_eq!(parsed.option("region"), Some("eu-1"));
         assert_eq!(parsed.times.floor, Duration::from_millis(50));
         assert_eq!(parsed.times.ceiling, TIMES.ceiling);
         assert_eq!(parsed.to_string(), "s3://b.1/a/b c?endpoint=http://h:1");
         let plain = Settings::parse("s3://bucket", &FORM).expect("a URL");
         assert_eq!(plain.to_string(), "s3://bucket");
-        assert_eq!((plain.times, plain.path_style), (TIMES, true));
+        assert_eq!((plain.times, plain.option("region")), (TIMES, None));
         let slow = Settings::parse("s3://bucket?poll=60s", &FORM).expect("a URL");
         assert_eq!(slow.times.ceiling, Duration::from_secs(60));
     }
@@ -294,7 +289,6 @@ mod tests {
             "s3://b?endpoint=h:9000",
             "s3://b?endpoint=ftp://h",
             "s3://b?endpoint=http://",
-            "s3://b?path_style=maybe",
             "s3://b?poll=0s",
             "s3://b?poll=fast",
             "s3://b?poll=20s&poll_max=10s",
