@@ -48,7 +48,7 @@ pub mod envelope;
 pub mod etcd;
 mod hub;
 mod memory;
-#[cfg(feature = "s3")]
+#[cfg(any(feature = "azure", feature = "s3"))]
 mod object;
 mod open;
 #[cfg(any(feature = "etcd", feature = "postgres"))]

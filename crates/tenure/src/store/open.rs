@@ -14,9 +14,7 @@ use crate::error::StoreError;
 use crate::small;
 
 /// Schemes of stores that are planned and not in this version.
-const PLANNED: &[&str] = &[
-    "mysql", "file", "gs", "az", "nats", "redis", "consul", "k8s",
-];
+const PLANNED: &[&str] = &["mysql", "file", "gs", "nats", "redis", "consul", "k8s"];
 
 /// Opens the store that `url` names:
 ///
@@ -28,6 +26,7 @@ const PLANNED: &[&str] = &[
 ///   options there too.
 /// * `s3://bucket/prefix` objects in a bucket of S3, or of a server that speaks its
 ///   protocol (`?endpoint=…`);
+/// * `az://container/prefix` objects in a container of Azure's Blob service;
 /// * `tenure://h1:7400,h2:7400,h3:7400` a cluster of `tenure serve`.
 ///
 /// It can be awaited on any executor. A file is opened; a server is only
@@ -135,6 +134,10 @@ impl Registry {
         let all = all.with("s3", "s3://bucket/prefix", |url, _| {
             ready(super::object::open_s3(url))
         });
+        #[cfg(feature = "azure")]
+        let all = all.with("az", "az://container/prefix", |url, _| {
+            ready(super::object::open_az(url))
+        });
         #[cfg(feature = "cluster")]
         let all = all.with("tenure", "tenure://host:port,host:port", |url, _| {
             ready(super::Tenure::new(url))
@@ -225,7 +228,8 @@ impl fmt::Debug for Registry {
     feature = "postgres",
     feature = "etcd",
     feature = "cluster",
-    feature = "s3"
+    feature = "s3",
+    feature = "azure"
 ))]
 fn ready(opened: Result<impl Store, StoreError>) -> BoxFuture<'static, Opened> {
     let opened = opened.map(|store| Arc::new(store) as Arc<dyn Store>);
@@ -239,6 +243,7 @@ const OPTIONAL: &[(&str, &str)] = &[
     ("postgresql", "postgres"),
     ("etcd", "etcd"),
     ("s3", "s3"),
+    ("az", "azure"),
     ("tenure", "tenure"),
 ];
 

@@ -43,9 +43,7 @@ impl Place {
             let text = format!(
                 "[default]\naws_access_key_id = tenure\naws_secret_access_key = {secret}\n"
             );
-            let path = directory.path().join(name);
-            fs::write(&path, text).expect("written");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a mode");
+            secret_file(&directory.path().join(name), &text);
         }
         Self { server, directory }
     }
@@ -127,6 +125,57 @@ async fn a_real_server_conforms() {
     let store = opened(&place.url()).await;
     conformance::all(&store, "try/").await;
     any_key_is_listed_in_its_place(&store).await;
+}
+
+/// What says which store is in a container of Azurite.
+fn azure_url(server: &Server, key: &std::path::Path, container: &str) -> String {
+    let (endpoint, key) = (server.endpoint(), key.display());
+    let account = "devstoreaccount1";
+    format!(
+        "az://{container}/a/b?account={account}&endpoint={endpoint}/{account}&\
+         credentials_file={key}&poll=20ms"
+    )
+}
+
+/// A file that nobody else reads.
+fn secret_file(path: &std::path::Path, text: &str) {
+    fs::write(path, text).expect("written");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("a mode");
+}
+
+#[tokio::test]
+async fn an_emulator_of_azure_conforms() {
+    let server = Server::azurite();
+    let directory = tempfile::tempdir().expect("a directory");
+    let (right, wrong) = (
+        directory.path().join("right"),
+        directory.path().join("wrong"),
+    );
+    secret_file(&right, servers::AZURITE_KEY);
+    secret_file(&wrong, "Z3Vlc3NlZA==");
+    let store = opened(&azure_url(&server, &right, "bucket")).await;
+    conformance::all(&store, "try/").await;
+    any_key_is_listed_in_its_place(&store).await;
+    let key = key("key");
+    let doubted = opened(&azure_url(&server, &wrong, "bucket")).await;
+    broken(doubted.read(&key, WITHIN).await, "check them");
+    let nowhere = opened(&azure_url(&server, &right, "missing")).await;
+    broken(nowhere.read(&key, WITHIN).await, "make it");
+    let made = nowhere.compare_and_swap(write(&key, Expect::Absent, b"x"), WITHIN);
+    broken(made.await, "make it");
+    // Listings keep what they have read, whatever their tags look like.
+    let proxy = Proxy::before(server.port());
+    let url = azure_url(&server, &right, "bucket").replace(&server.endpoint(), &proxy.endpoint());
+    let store = opened(&url).await;
+    for expected in [14, 1] {
+        let page = store.list("any/", None, WITHIN).await.expect("a page");
+        assert_eq!(page.registers.len(), 13);
+        let asked = proxy.asked();
+        assert!(
+            asked.len() >= expected && (expected > 1 || asked.len() == 1),
+            "{asked:?}"
+        );
+    }
 }
 
 #[tokio::test]

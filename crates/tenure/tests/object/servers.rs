@@ -1,4 +1,4 @@
-//! Private S3 servers for one test, with a bucket: on free ports, stopped when
+//! Private object stores for one test, with a bucket: on free ports, stopped when
 //! dropped. They are
 //! installed by `./test.sh`.
 //!
@@ -7,7 +7,7 @@
 //! writes in two steps.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -48,6 +48,26 @@ print("ready", file=sys.stderr, flush=True)
 server.serve_forever()
 "#;
 
+/// The account of Azurite, whose key everybody knows.
+pub(crate) const AZURITE_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+
+/// Makes a container of Azurite, on the port that it is given.
+const CONTAINER: &str = r#"
+import base64, email.utils, hashlib, hmac, http.client, sys
+port, key = sys.argv[1:]
+date = email.utils.formatdate(usegmt=True)
+text = "PUT" + "\n" * 12 + f"x-ms-date:{date}\nx-ms-version:2023-11-03\n"
+text += "/devstoreaccount1/devstoreaccount1/bucket\nrestype:container"
+digest = hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()
+signed = "SharedKey devstoreaccount1:" + base64.b64encode(digest).decode()
+headers = {"x-ms-date": date, "x-ms-version": "2023-11-03", "Authorization": signed}
+server = http.client.HTTPConnection("127.0.0.1", int(port))
+server.request("PUT", "/devstoreaccount1/bucket?restype=container", headers=headers)
+answer = server.getresponse()
+sys.exit(0 if answer.status == 201 else str(answer.read()))
+"#;
+
 /// A private server.
 pub(crate) struct Server {
     directory: tempfile::TempDir,
@@ -64,7 +84,7 @@ fn installed(program: &str) -> PathBuf {
     let place = std::env::var_os("TENURE_TEST_SERVERS").map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").expect("a home directory"));
     let place = place.unwrap_or_else(|| home().join(".cache/tenure-test-servers"));
-    let program = place.join("bin").join(program);
+    let program = place.join(program);
     assert!(
         program.exists(),
         "{program:?} is missing; ./test.sh installs it"
@@ -102,6 +122,15 @@ impl Server {
             fs::write(server.directory.path().join(name), pem).expect("written");
         }
         server.launch();
+        server
+    }
+
+    /// A server of Azurite, Azure's own emulator of its Blob service.
+    pub(crate) fn azurite() -> Self {
+        let server = Self::start(Self::azurite_command, "successfully listens");
+        let mut make = Command::new(installed("bin/python3"));
+        make.args(["-c", CONTAINER, &server.port.to_string(), AZURITE_KEY]);
+        assert!(make.status().expect("Python").success());
         server
     }
 
@@ -153,7 +182,7 @@ impl Server {
     }
 
     fn moto_command(&self) -> Command {
-        let mut command = Command::new(installed("python3"));
+        let mut command = Command::new(installed("bin/python3"));
         command.args(["-c", MOTO, &self.port.to_string()]);
         command
     }
@@ -164,10 +193,24 @@ impl Server {
         command
     }
 
+    fn azurite_command(&self) -> Command {
+        let mut command = Command::new(installed("bin/node"));
+        command.arg(installed("npm/node_modules/azurite/dist/src/blob/main.js"));
+        command.args([
+            "--blobHost",
+            "127.0.0.1",
+            "--blobPort",
+            &self.port.to_string(),
+        ]);
+        command.arg("--location").arg(self.directory.path());
+        command.args(["--skipApiVersionCheck", "--disableTelemetry"]);
+        command
+    }
+
     fn seaweed_command(&self) -> Command {
         let config = self.directory.path().join("s3.json");
         fs::write(&config, IDENTITIES).expect("written");
-        let mut command = Command::new(installed("weed"));
+        let mut command = Command::new(installed("bin/weed"));
         command.args(["-logtostderr=true", "server", "-s3", "-s3.iam=false"]);
         let dir = self.directory.path().display();
         command.arg(format!("-dir={dir}"));
@@ -205,24 +248,31 @@ impl Server {
         let started = command
             .current_dir(self.directory.path())
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // What the terminal sends is not for the server.
             .process_group(0)
             .spawn();
         let mut process = started.expect("a server");
-        let log = process.stderr.take().expect("its log");
+        let (out, log) = (process.stdout.take(), process.stderr.take());
+        let said: [Box<dyn Read + Send>; 2] = [
+            Box::new(out.expect("its output")),
+            Box::new(log.expect("its log")),
+        ];
         self.process = Some(process);
         let ready = self.ready;
         let (send, told) = mpsc::channel();
-        // Read until it ends, so that it never waits for a reader.
-        std::thread::spawn(move || {
-            for line in BufReader::new(log).lines().map_while(Result::ok) {
-                if line.contains(ready) {
-                    let _ = send.send(());
+        for said in said {
+            let send = send.clone();
+            // Read until it ends, so that it never waits for a reader.
+            std::thread::spawn(move || {
+                for line in BufReader::new(said).lines().map_while(Result::ok) {
+                    if line.contains(ready) {
+                        let _ = send.send(());
+                    }
                 }
-            }
-        });
+            });
+        }
         let up = told.recv_timeout(PATIENCE);
         up.unwrap_or_else(|_| panic!("the server never said {ready:?}"));
     }

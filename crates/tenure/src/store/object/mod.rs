@@ -18,6 +18,8 @@ use object_store::RetryConfig;
 use super::Polled;
 use crate::error::StoreError;
 
+#[cfg(feature = "azure")]
+mod az;
 mod body;
 mod bucket;
 mod classify;
@@ -29,6 +31,8 @@ mod settings;
 
 use objects::Objects;
 
+#[cfg(feature = "azure")]
+pub(super) use az::open as open_az;
 #[cfg(feature = "s3")]
 pub(super) use s3::open as open_s3;
 
