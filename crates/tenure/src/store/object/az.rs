@@ -52,15 +52,14 @@ fn client(settings: &Settings) -> Result<MicrosoftAzure, StoreError> {
     let builder = builder
         .with_container_name(&settings.bucket)
         .with_use_emulator(false)
-        .with_client_options(settings.client(allow_http))
         .with_skip_signature(false)
         .with_retry(send_once());
-    builder.build().map_err(|error| {
-        StoreError::broken(format!(
-            "{settings}: {error}; the account is that of account=, else that of \
-             AZURE_STORAGE_ACCOUNT_NAME; {}",
-            FORM.credentials
-        ))
+    let advice = format!(
+        "the account is that of account=, else that of AZURE_STORAGE_ACCOUNT_NAME; {}",
+        FORM.credentials
+    );
+    settings.client(allow_http, &advice, |options| {
+        builder.clone().with_client_options(options).build()
     })
 }
 

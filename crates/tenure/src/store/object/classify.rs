@@ -68,7 +68,15 @@ fn text(error: &(dyn Error + 'static), refusal: Option<&Refusal>) -> String {
     let said = match (refusal, http) {
         (Some(refusal), _) => refusal.text.clone(),
         (None, Some(http)) => causes(http).last().unwrap_or(http).to_string(),
-        (None, None) => error.to_string(),
+        (None, None) => {
+            let (said, cause) = (error.to_string(), causes(error).last());
+            let cause = cause.map(ToString::to_string).unwrap_or_default();
+            // Most repeat their cause.
+            match said.contains(&cause) {
+                true => said,
+                false => format!("{said}: {cause}"),
+            }
+        }
     };
     plain(cut(&said))
 }

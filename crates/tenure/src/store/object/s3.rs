@@ -63,13 +63,12 @@ fn client(settings: &Settings) -> Result<AmazonS3, StoreError> {
     let builder = builder
         .with_bucket_name(&settings.bucket)
         .with_virtual_hosted_style_request(!is_path_style)
-        .with_client_options(settings.client(allow_http))
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         .with_skip_signature(false)
         .with_retry(send_once());
-    builder
-        .build()
-        .map_err(|error| StoreError::broken(format!("{settings}: {error}; {}", FORM.credentials)))
+    settings.client(allow_http, FORM.credentials, |options| {
+        builder.clone().with_client_options(options).build()
+    })
 }
 
 /// Whether the bucket is named in the path.

@@ -11,6 +11,7 @@ use object_store::path::Path;
 use object_store::{Certificate, ClientOptions};
 use percent_encoding::percent_decode_str;
 
+use super::classify;
 use crate::error::StoreError;
 use crate::store::PollTimes;
 
@@ -150,8 +151,31 @@ impl Settings {
         self.own.get(name).map(String::as_str)
     }
 
-    /// How HTTP is spoken.
-    pub(super) fn client(&self, allow_http: bool) -> ClientOptions {
+    /// The client that `build` makes, of how HTTP is spoken. Where the machine has
+    /// no authorities, TLS cannot be spoken; without it they are not needed.
+    pub(super) fn client<C>(
+        &self,
+        allow_http: bool,
+        advice: &str,
+        build: impl Fn(ClientOptions) -> object_store::Result<C>,
+    ) -> Result<C, StoreError> {
+        let options = self.http(allow_http);
+        let built = match build(options.clone()) {
+            Err(_) if allow_http => build(options.with_no_system_certificates(true)),
+            built => built,
+        };
+        built.map_err(|error| {
+            let why = classify::words(&error);
+            let advice = if why.contains("No CA certificates") {
+                "install the system's authorities (ca-certificates), or name some by ca="
+            } else {
+                advice
+            };
+            StoreError::broken(format!("{self}: {why}; {advice}"))
+        })
+    }
+
+    fn http(&self, allow_http: bool) -> ClientOptions {
         let options = ClientOptions::new()
             .with_connect_timeout(CONNECT_WITHIN)
             .with_timeout(ANSWER_WITHIN)
