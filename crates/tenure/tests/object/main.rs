@@ -309,11 +309,17 @@ async fn a_write_whose_answer_is_lost_is_unknown_and_sent_once() {
     for (rule, value) in [
         (Rule::LoseAnswers("PUT"), &b"after"[..]),
         (
-            Rule::Answer("PUT", "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"),
+            Rule::Answer(
+                "PUT",
+                "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            ),
             b"before",
         ),
         (
-            Rule::Answer("PUT", "HTTP/1.1 500 Internal\r\nContent-Length: 0\r\n\r\n"),
+            Rule::Answer(
+                "PUT",
+                "HTTP/1.1 500 Internal\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            ),
             b"before",
         ),
     ] {
@@ -336,7 +342,7 @@ async fn a_write_whose_answer_is_lost_is_unknown_and_sent_once() {
     // A read is refused for the moment.
     proxy.set(Rule::Answer(
         "GET",
-        "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
     ));
     proxy.asked();
     let late = store.read(&key, WITHIN).await;

@@ -23,9 +23,9 @@ const BUCKET_MAX: usize = 222;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long any request may take; callers wait for less.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// How long a connection is kept that nothing uses. Servers close them after 20 s
-/// or more, and a write that meets this is of unknown outcome.
-const KEPT_IDLE: Duration = Duration::from_secs(15);
+/// How long a connection is kept that nothing uses. Some servers close them after
+/// 5 s, and a write that meets this is of unknown outcome.
+const KEPT_IDLE: Duration = Duration::from_secs(4);
 
 /// Requests cost money: no more than one a second for what is watched, and one in
 /// ten seconds where nothing happens.
