@@ -339,6 +339,13 @@ async fn a_write_whose_answer_is_lost_is_unknown_and_sent_once() {
         proxy.set(Rule::Pass);
         assert_eq!(*read(&store, &key).await.expect("a register").value, *value);
     }
+    // A proxy that compresses answers weakens their tags.
+    proxy.set(Rule::Answer(
+        "GET",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\nETag: W/\"a\"\r\n\
+         Last-Modified: Fri, 27 Nov 2026 12:00:00 GMT\r\n\r\nx",
+    ));
+    broken(store.read(&key, WITHIN).await, "strong ETag");
     // A read is refused for the moment.
     proxy.set(Rule::Answer(
         "GET",

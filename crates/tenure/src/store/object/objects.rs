@@ -115,14 +115,14 @@ impl Objects {
             Ok(got) => got,
             Err(error @ ClientError::NotFound { .. }) => {
                 return match classify(&self.shown, &error, Call::Write) {
-                    StoreError::Conflict => Ok(None),
-                    no_bucket => Err(no_bucket),
+                    no_bucket @ StoreError::Broken(_) => Err(no_bucket),
+                    _ => Ok(None),
                 };
             }
             Err(error) => return Err(self.class(&error, Call::Read)),
         };
         let meta = got.meta.clone();
-        if usize::try_from(meta.size).is_ok_and(|size| size > BYTES_MAX) {
+        if !usize::try_from(meta.size).is_ok_and(|size| size <= BYTES_MAX) {
             return Err(StoreError::broken(format!(
                 "{self}: expected a register of at most {BYTES_MAX} bytes in {object}, found an \
                  object of {}; delete it",
@@ -136,9 +136,11 @@ impl Objects {
     }
 
     fn tag(&self, e_tag: Option<String>) -> Result<String, StoreError> {
-        e_tag.ok_or_else(|| {
+        // A weak one says that the bytes mean the same, and no condition holds for it.
+        e_tag.filter(|tag| !tag.starts_with("W/")).ok_or_else(|| {
             StoreError::broken(format!(
-                "{self}: expected a tag with each object, found none; use a server that gives them"
+                "{self}: expected a strong ETag with each object, found none; use a server that \
+                 gives them, without a proxy that changes answers"
             ))
         })
     }
