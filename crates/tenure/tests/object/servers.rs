@@ -194,7 +194,7 @@ impl Server {
     }
 
     fn azurite_command(&self) -> Command {
-        let mut command = Command::new(installed("bin/node"));
+        let mut command = Command::new(installed("node"));
         command.arg(installed("npm/node_modules/azurite/dist/src/blob/main.js"));
         command.args([
             "--blobHost",
