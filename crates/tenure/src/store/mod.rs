@@ -55,6 +55,8 @@ mod hub;
 mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(any(feature = "azure", feature = "s3"))]
+mod object;
 mod open;
 #[cfg(any(
     feature = "etcd",

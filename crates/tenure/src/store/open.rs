@@ -14,7 +14,7 @@ use crate::error::StoreError;
 use crate::small;
 
 /// Schemes of stores that are planned and not in this version.
-const PLANNED: &[&str] = &["file", "s3", "gs", "az", "nats", "consul", "k8s"];
+const PLANNED: &[&str] = &["file", "gs", "nats", "consul", "k8s"];
 
 /// Opens the store that `url` names:
 ///
@@ -29,6 +29,9 @@ const PLANNED: &[&str] = &["file", "s3", "gs", "az", "nats", "consul", "k8s"];
 ///   TLS;
 /// * `mysql://user@host:3306,host2/database` servers of MySQL or MariaDB, with
 ///   theirs.
+/// * `s3://bucket/prefix` objects in a bucket of S3, or of a server that speaks its
+///   protocol (`?endpoint=…`);
+/// * `az://container/prefix` objects in a container of Azure's Blob service;
 /// * `tenure://h1:7400,h2:7400,h3:7400` a cluster of `tenure serve`.
 ///
 /// It can be awaited on any executor. A file is opened; a server is only
@@ -142,6 +145,14 @@ impl Registry {
         let all = all.with("mysql", "mysql://user@host/database", |url, if_missing| {
             ready(super::mysql::open(url, if_missing == IfMissing::Create))
         });
+        #[cfg(feature = "s3")]
+        let all = all.with("s3", "s3://bucket/prefix", |url, _| {
+            ready(super::object::open_s3(url))
+        });
+        #[cfg(feature = "azure")]
+        let all = all.with("az", "az://container/prefix", |url, _| {
+            ready(super::object::open_az(url))
+        });
         #[cfg(feature = "cluster")]
         let all = all.with("tenure", "tenure://host:port,host:port", |url, _| {
             ready(super::Tenure::new(url))
@@ -233,7 +244,9 @@ impl fmt::Debug for Registry {
     feature = "etcd",
     feature = "redis",
     feature = "mysql",
-    feature = "cluster"
+    feature = "cluster",
+    feature = "s3",
+    feature = "azure"
 ))]
 fn ready(opened: Result<impl Store, StoreError>) -> BoxFuture<'static, Opened> {
     let opened = opened.map(|store| Arc::new(store) as Arc<dyn Store>);
@@ -247,6 +260,8 @@ const OPTIONAL: &[(&str, &str)] = &[
     ("postgresql", "postgres"),
     ("etcd", "etcd"),
     ("mysql", "mysql"),
+    ("s3", "s3"),
+    ("az", "azure"),
     ("tenure", "tenure"),
     ("redis", "redis"),
     ("rediss", "redis"),

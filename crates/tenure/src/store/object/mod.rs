@@ -1,0 +1,49 @@
+//! Object stores: an object for each register, written on the condition that it
+//! still has the tag that was read.
+//!
+//! A register's version is the tag of its object and a counter in it
+//! ([`envelope`](super::envelope)), since tags are made of the bytes and repeat. A
+//! register that is deleted leaves an object that says so ([`body`]). Changes of
+//! others are looked for: nothing tells of them, and each look is a request that
+//! costs money ([`settings`]). There is no clock that can be trusted.
+//!
+//! A server that ignores conditions would let two lead. So each process tries them
+//! on an object of its own before its first write ([`objects`]).
+//!
+//! The client library sends each request once: one that repeats a write which was
+//! done takes its own write for another's.
+
+use object_store::RetryConfig;
+
+use super::Polled;
+use crate::error::StoreError;
+
+#[cfg(feature = "azure")]
+mod az;
+mod body;
+mod bucket;
+mod classify;
+mod names;
+mod objects;
+#[cfg(feature = "s3")]
+mod s3;
+mod settings;
+
+use objects::Objects;
+
+#[cfg(feature = "azure")]
+pub(super) use az::open as open_az;
+#[cfg(feature = "s3")]
+pub(super) use s3::open as open_s3;
+
+/// What opening gives.
+pub(super) type Opened = Result<Polled<Objects>, StoreError>;
+
+/// No retries, of nothing.
+fn send_once() -> RetryConfig {
+    RetryConfig {
+        max_retries: 0,
+        retry_timeout: std::time::Duration::ZERO,
+        ..RetryConfig::default()
+    }
+}

@@ -1,0 +1,332 @@
+//! The URL: which bucket, what objects' names begin with, where the server is,
+//! and how often to look. It has no secrets: credentials come from the environment
+//! or from the machine, so all of it may be shown.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path as FilePath, PathBuf};
+use std::time::Duration;
+
+use object_store::path::Path;
+use object_store::{Certificate, ClientOptions};
+use percent_encoding::percent_decode_str;
+
+use super::classify;
+use crate::error::StoreError;
+use crate::store::PollTimes;
+
+/// The longest prefix, in bytes.
+const PREFIX_MAX: usize = 256;
+/// The longest name of a bucket that any provider gives.
+const BUCKET_MAX: usize = 222;
+/// How long a connection may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long any request may take; callers wait for less.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// How long a connection is kept that nothing uses. Some servers close them after
+/// 5 s, and a write that meets this is of unknown outcome.
+const KEPT_IDLE: Duration = Duration::from_secs(4);
+
+/// Requests cost money: no more than one a second for what is watched, and one in
+/// ten seconds where nothing happens.
+const TIMES: PollTimes = PollTimes {
+    floor: Duration::from_secs(1),
+    ceiling: Duration::from_secs(10),
+};
+
+/// What the URLs of one kind of store look like.
+#[derive(Debug)]
+pub(super) struct Form {
+    /// Before `://`.
+    pub(super) scheme: &'static str,
+    /// What a bucket is called there.
+    pub(super) bucket: &'static str,
+    /// The options that not all kinds have.
+    pub(super) options: &'static [&'static str],
+    /// Where credentials are found.
+    pub(super) credentials: &'static str,
+}
+
+/// What a URL says.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) bucket: String,
+    /// May be empty.
+    pub(super) prefix: Path,
+    /// `http://…` or `https://…`, without a slash at its end.
+    pub(super) endpoint: Option<String>,
+    /// A file with credentials, instead of those of the environment.
+    pub(super) credentials_file: Option<PathBuf>,
+    /// The options that not all kinds have.
+    own: BTreeMap<&'static str, String>,
+    pub(super) times: PollTimes,
+    /// Besides those of the system.
+    authorities: Vec<Certificate>,
+    /// What may be shown.
+    shown: String,
+}
+
+impl Form {
+    fn wrong(&self, found: impl fmt::Display) -> StoreError {
+        let Self { scheme, bucket, .. } = self;
+        let all = ["endpoint", "credentials_file", "ca", "poll", "poll_max"];
+        let all = self.options.iter().chain(&all);
+        let all: Vec<_> = all.map(|option| format!("{option}=")).collect();
+        let all = all.join(", ");
+        StoreError::broken(format!(
+            "expected {scheme}://{bucket}[/prefix], perhaps with {all}, found {found}"
+        ))
+    }
+}
+
+impl Settings {
+    pub(super) fn parse(url: &str, form: &Form) -> Result<Self, StoreError> {
+        let wrong = |found: &dyn fmt::Display| form.wrong(found);
+        let rest = url.strip_prefix(form.scheme);
+        let rest = rest.and_then(|rest| rest.strip_prefix("://"));
+        let rest = rest.ok_or_else(|| wrong(&"no // after the scheme"))?;
+        let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+        // Not repeated: it may be a secret.
+        if address.contains('@') {
+            let credentials = form.credentials;
+            return Err(wrong(&format_args!(
+                "a URL with an @; credentials are not for URLs: {credentials}"
+            )));
+        }
+        let (bucket, prefix) = address.split_once('/').unwrap_or((address, ""));
+        let mut settings = Self {
+            bucket: checked_bucket(bucket, form)?,
+            prefix: checked_prefix(prefix, form)?,
+            endpoint: None,
+            credentials_file: None,
+            own: BTreeMap::new(),
+            times: TIMES,
+            authorities: Vec::new(),
+            shown: String::new(),
+        };
+        let mut ceiling = None;
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = percent_decode_str(value).decode_utf8();
+            let value = value.map_err(|_| wrong(&"bytes behind % that are not UTF-8"))?;
+            match name {
+                "poll" => settings.times.floor = duration(name, &value)?,
+                "poll_max" => ceiling = Some(duration(name, &value)?),
+                "ca" => settings.authorities = authorities(FilePath::new(&*value))?,
+                "endpoint" => settings.endpoint = Some(endpoint(&value)?),
+                "credentials_file" => {
+                    settings.credentials_file = Some(PathBuf::from(value.into_owned()));
+                }
+                _ => {
+                    let mut known = form.options.iter();
+                    let known = known.find(|it| **it == name);
+                    let known =
+                        known.ok_or_else(|| wrong(&format_args!("the unknown option {name:?}")));
+                    settings.own.insert(known?, value.into_owned());
+                }
+            }
+        }
+        let floor = settings.times.floor;
+        settings.times.ceiling = ceiling.unwrap_or_else(|| TIMES.ceiling.max(floor));
+        if settings.times.ceiling < floor {
+            return Err(wrong(&"a poll_max= below poll="));
+        }
+        settings.show(form);
+        Ok(settings)
+    }
+
+    /// Writes down what may be shown: all that says which registers these are.
+    fn show(&mut self, form: &Form) {
+        self.shown = format!("{}://{}", form.scheme, self.bucket);
+        if !self.prefix.is_root() {
+            self.shown += &format!("/{}", self.prefix);
+        }
+        if let Some(endpoint) = &self.endpoint {
+            self.shown += &format!("?endpoint={endpoint}");
+        }
+    }
+
+    /// An option that not all kinds have.
+    pub(super) fn option(&self, name: &str) -> Option<&str> {
+        self.own.get(name).map(String::as_str)
+    }
+
+    /// The client that `build` makes, of how HTTP is spoken. Where the machine has
+    /// no authorities, TLS cannot be spoken; without it they are not needed.
+    pub(super) fn client<C>(
+        &self,
+        allow_http: bool,
+        advice: &str,
+        build: impl Fn(ClientOptions) -> object_store::Result<C>,
+    ) -> Result<C, StoreError> {
+        let options = self.http(allow_http);
+        let built = match build(options.clone()) {
+            Err(_) if allow_http => build(options.with_no_system_certificates(true)),
+            built => built,
+        };
+        built.map_err(|error| {
+            let why = classify::words(&error);
+            let advice = if why.contains("No CA certificates") {
+                "install the system's authorities (ca-certificates), or name some by ca="
+            } else {
+                advice
+            };
+            StoreError::broken(format!("{self}: {why}; {advice}"))
+        })
+    }
+
+    fn http(&self, allow_http: bool) -> ClientOptions {
+        let options = ClientOptions::new()
+            .with_connect_timeout(CONNECT_WITHIN)
+            .with_timeout(ANSWER_WITHIN)
+            .with_pool_idle_timeout(KEPT_IDLE)
+            .with_allow_http(allow_http);
+        let authorities = self.authorities.iter().cloned();
+        authorities.fold(options, ClientOptions::with_root_certificate)
+    }
+}
+
+fn checked_bucket(bucket: &str, form: &Form) -> Result<String, StoreError> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if (1..=BUCKET_MAX).contains(&bucket.len()) && bucket.bytes().all(fits) {
+        return Ok(bucket.to_owned());
+    }
+    Err(form.wrong(format_args!("the {} {bucket:?}", form.bucket)))
+}
+
+/// Segments that are neither empty nor dots, without characters of control.
+fn checked_prefix(prefix: &str, form: &Form) -> Result<Path, StoreError> {
+    let path = Path::from_url_path(prefix);
+    let path = path.map_err(|error| form.wrong(format_args!("the prefix {prefix:?}: {error}")))?;
+    let text = path.as_ref();
+    if text.len() > PREFIX_MAX || text.chars().any(char::is_control) || text.contains('%') {
+        return Err(form.wrong(format_args!(
+            "the prefix {text:?}; expected at most {PREFIX_MAX} bytes without % and characters \
+             of control"
+        )));
+    }
+    Ok(path)
+}
+
+/// A time from 10 ms to an hour.
+fn duration(name: &str, value: &str) -> Result<Duration, StoreError> {
+    let millis = match (value.strip_suffix("ms"), value.strip_suffix('s')) {
+        (Some(millis), _) => millis.parse().ok(),
+        (None, Some(seconds)) => seconds
+            .parse()
+            .ok()
+            .and_then(|it: u64| it.checked_mul(1_000)),
+        (None, None) => None,
+    };
+    match millis {
+        Some(millis @ 10..=3_600_000) => Ok(Duration::from_millis(millis)),
+        _ => Err(StoreError::broken(format!(
+            "{name}=: expected 10ms to 3600s, found {value:?}"
+        ))),
+    }
+}
+
+fn endpoint(value: &str) -> Result<String, StoreError> {
+    let rest = value
+        .strip_prefix("https://")
+        .or_else(|| value.strip_prefix("http://"));
+    let fits = |rest: &str| !rest.is_empty() && !rest.contains(['@', '?', '#', ' ', ',']);
+    match rest {
+        Some(rest) if fits(rest) => Ok(value.trim_end_matches('/').to_owned()),
+        // Not repeated: it may be a secret.
+        Some(rest) if rest.contains('@') => Err(StoreError::broken(
+            "endpoint=: expected http://host:port or https://host:port, found one with an @; \
+             credentials are not for URLs",
+        )),
+        _ => Err(StoreError::broken(format!(
+            "endpoint=: expected http://host:port or https://host:port, found {value:?}"
+        ))),
+    }
+}
+
+/// The certificates in a file.
+fn authorities(path: &FilePath) -> Result<Vec<Certificate>, StoreError> {
+    let shown = path.display();
+    let expected = format!("ca={shown}: expected a file of certificates in PEM");
+    let pem = crate::small::read(path);
+    let pem = pem.map_err(|error| StoreError::broken(format!("{expected}: {error}")))?;
+    let found = Certificate::from_pem_bundle(&pem)
+        .map_err(|error| StoreError::broken(format!("{expected}: {error}")))?;
+    if found.is_empty() {
+        return Err(StoreError::broken(format!("{expected}, found none")));
+    }
+    Ok(found)
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORM: Form = Form {
+        scheme: "s3",
+        bucket: "bucket",
+        options: &["region", "path_style"],
+        credentials: "use the environment",
+    };
+
+    #[test]
+    fn urls_say_bucket_prefix_and_server() {
+        let url = "s3://b.1/a/b%20c/?endpoint=http://h:1/&region=eu-1&path_style=off&poll=50ms";
+        let parsed = Settings::parse(url, &FORM).expect("a URL");
+        assert_eq!(
+            (parsed.bucket.as_str(), parsed.prefix.as_ref()),
+            ("b.1", "a/b c")
+        );
+        assert_eq!(parsed.endpoint.as_deref(), Some("http://h:1"));
+        assert_eq!(parsed.option("region"), Some("eu-1"));
+        assert_eq!(parsed.times.floor, Duration::from_millis(50));
+        assert_eq!(parsed.times.ceiling, TIMES.ceiling);
+        assert_eq!(parsed.to_string(), "s3://b.1/a/b c?endpoint=http://h:1");
+        let plain = Settings::parse("s3://bucket", &FORM).expect("a URL");
+        assert_eq!(plain.to_string(), "s3://bucket");
+        assert_eq!((plain.times, plain.option("region")), (TIMES, None));
+        let slow = Settings::parse("s3://bucket?poll=60s", &FORM).expect("a URL");
+        assert_eq!(slow.times.ceiling, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn wrong_urls_say_what_was_expected() {
+        let long = format!("s3://b/{}", "x".repeat(PREFIX_MAX + 1));
+        for url in [
+            "s3:b",
+            "s3://",
+            "s3:///prefix",
+            "s3://b ucket",
+            "s3://b/a//b",
+            "s3://b/../x",
+            "s3://b/a%00",
+            "s3://b/a%25",
+            "s3://b/%ff",
+            "s3://KEY:hunter2@b",
+            "s3://b?endpoint=https://KEY:hunter2@h",
+            "s3://b?endpoint=h:9000",
+            "s3://b?endpoint=ftp://h",
+            "s3://b?endpoint=http://",
+            "s3://b?poll=0s",
+            "s3://b?poll=fast",
+            "s3://b?poll=20s&poll_max=10s",
+            "s3://b?ca=/does/not/exist",
+            "s3://b?ca=/dev/null",
+            "s3://b?secret_access_key=x",
+            &long,
+        ] {
+            let Err(StoreError::Broken(why)) = Settings::parse(url, &FORM) else {
+                panic!("{url} was taken");
+            };
+            let why = why.to_string();
+            assert!(why.contains("expected"), "{url}: {why}");
+            assert!(!why.contains("hunter2"), "{why}");
+        }
+    }
+}

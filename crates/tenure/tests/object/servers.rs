@@ -1,0 +1,306 @@
+//! Private object stores for one test, with a bucket: on free ports, stopped when
+//! dropped. They are
+//! installed by `./test.sh`.
+//!
+//! SeaweedFS is a real one, with its data on disk. moto is an emulator of Amazon's,
+//! in memory; it takes one request at a time here, since it looks at a condition and
+//! writes in two steps.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::ports;
+use crate::stopped::await_stopped;
+
+/// How long a server may take to come up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Who may do what.
+const IDENTITIES: &str = r#"{"identities": [{"name": "tenure",
+    "credentials": [{"accessKey": "tenure", "secretKey": "tenure-secret"}],
+    "actions": ["Admin", "Read", "Write", "List"]},
+    {"name": "anonymous", "actions": ["Admin"]}]}"#;
+
+/// Listens on the port that it is given, by TLS with the certificate and key that it
+/// may be given. It has the bucket.
+const MOTO: &str = r#"
+import sys, threading
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+from werkzeug.test import EnvironBuilder
+moto, turn = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def one_at_a_time(environ, start_response):
+    with turn:
+        return list(moto(environ, start_response))
+tls = tuple(sys.argv[2:]) or None
+bucket = EnvironBuilder("/bucket", "http://127.0.0.1", method="PUT").get_environ()
+one_at_a_time(bucket, lambda *answer: None)
+server = make_server("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True, ssl_context=tls)
+print("ready", file=sys.stderr, flush=True)
+server.serve_forever()
+"#;
+
+/// The account of Azurite, whose key everybody knows.
+pub(crate) const AZURITE_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+
+/// Makes a container of Azurite, on the port that it is given.
+const CONTAINER: &str = r#"
+import base64, email.utils, hashlib, hmac, http.client, sys
+port, key = sys.argv[1:]
+date = email.utils.formatdate(usegmt=True)
+text = "PUT" + "\n" * 12 + f"x-ms-date:{date}\nx-ms-version:2023-11-03\n"
+text += "/devstoreaccount1/devstoreaccount1/bucket\nrestype:container"
+digest = hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()
+signed = "SharedKey devstoreaccount1:" + base64.b64encode(digest).decode()
+headers = {"x-ms-date": date, "x-ms-version": "2023-11-03", "Authorization": signed}
+server = http.client.HTTPConnection("127.0.0.1", int(port))
+server.request("PUT", "/devstoreaccount1/bucket?restype=container", headers=headers)
+answer = server.getresponse()
+sys.exit(0 if answer.status == 201 else str(answer.read()))
+"#;
+
+/// A private server.
+pub(crate) struct Server {
+    directory: tempfile::TempDir,
+    scheme: &'static str,
+    port: u16,
+    command: fn(&Self) -> Command,
+    /// What it says when it serves.
+    ready: &'static str,
+    process: Option<Child>,
+    others: Vec<u16>,
+}
+
+fn installed(program: &str) -> PathBuf {
+    let place = std::env::var_os("TENURE_TEST_SERVERS").map(PathBuf::from);
+    let home = || PathBuf::from(std::env::var_os("HOME").expect("a home directory"));
+    let place = place.unwrap_or_else(|| home().join(".cache/tenure-test-servers"));
+    let program = place.join(program);
+    assert!(
+        program.exists(),
+        "{program:?} is missing; ./test.sh installs it"
+    );
+    program
+}
+
+fn free_port() -> u16 {
+    ports::port().local_addr().expect("its address").port()
+}
+
+fn pid(child: &Child) -> Pid {
+    let id = i32::try_from(child.id()).ok();
+    id.and_then(Pid::from_raw).expect("a process id")
+}
+
+impl Server {
+    /// A server of SeaweedFS.
+    pub(crate) fn seaweed() -> Self {
+        let server = Self::start(Self::seaweed_command, "Start Seaweed S3 API Server");
+        server.make_bucket();
+        server
+    }
+
+    /// A server of moto.
+    pub(crate) fn moto() -> Self {
+        Self::start(Self::moto_command, "ready")
+    }
+
+    /// The same, by TLS alone, with this certificate and key.
+    pub(crate) fn encrypted_moto(certificate: &str, key: &str) -> Self {
+        let mut server = Self::new(Self::encrypted_moto_command, "ready");
+        server.scheme = "https";
+        for (name, pem) in [("cert.pem", certificate), ("key.pem", key)] {
+            fs::write(server.directory.path().join(name), pem).expect("written");
+        }
+        server.launch();
+        server
+    }
+
+    /// A server of Azurite, Azure's own emulator of its Blob service.
+    pub(crate) fn azurite() -> Self {
+        let server = Self::start(Self::azurite_command, "successfully listens");
+        let mut make = Command::new(installed("bin/python3"));
+        make.args(["-c", CONTAINER, &server.port.to_string(), AZURITE_KEY]);
+        assert!(make.status().expect("Python").success());
+        server
+    }
+
+    fn start(command: fn(&Self) -> Command, ready: &'static str) -> Self {
+        let mut server = Self::new(command, ready);
+        server.launch();
+        server
+    }
+
+    fn new(command: fn(&Self) -> Command, ready: &'static str) -> Self {
+        // Held until all are drawn.
+        let held: Vec<_> = (0..8).map(|_| ports::port()).collect();
+        let ports = held.iter().map(|it| it.local_addr().expect("bound").port());
+        let others = ports.collect();
+        drop(held);
+        Self {
+            directory: tempfile::tempdir().expect("a directory"),
+            scheme: "http",
+            port: free_port(),
+            command,
+            ready,
+            process: None,
+            others,
+        }
+    }
+
+    /// Where it listens.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("{}://127.0.0.1:{}", self.scheme, self.port)
+    }
+
+    /// Makes the bucket; nobody has to sign for that.
+    fn make_bucket(&self) {
+        let request = format!(
+            "PUT /bucket HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Length: 0\r\n\
+             Connection: close\r\n\r\n",
+            self.port
+        );
+        let mut server = TcpStream::connect(("127.0.0.1", self.port)).expect("a server");
+        server.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        server.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.contains(" 200 "), "{answer}");
+    }
+
+    /// The port that it listens on.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn moto_command(&self) -> Command {
+        let mut command = Command::new(installed("bin/python3"));
+        command.args(["-c", MOTO, &self.port.to_string()]);
+        command
+    }
+
+    fn encrypted_moto_command(&self) -> Command {
+        let mut command = self.moto_command();
+        command.args(["cert.pem", "key.pem"]);
+        command
+    }
+
+    fn azurite_command(&self) -> Command {
+        let mut command = Command::new(installed("node"));
+        command.arg(installed("npm/node_modules/azurite/dist/src/blob/main.js"));
+        command.args([
+            "--blobHost",
+            "127.0.0.1",
+            "--blobPort",
+            &self.port.to_string(),
+        ]);
+        command.arg("--location").arg(self.directory.path());
+        command.args(["--skipApiVersionCheck", "--disableTelemetry"]);
+        command
+    }
+
+    fn seaweed_command(&self) -> Command {
+        let config = self.directory.path().join("s3.json");
+        fs::write(&config, IDENTITIES).expect("written");
+        let mut command = Command::new(installed("bin/weed"));
+        command.args(["-logtostderr=true", "server", "-s3", "-s3.iam=false"]);
+        let dir = self.directory.path().display();
+        command.arg(format!("-dir={dir}"));
+        command.arg(format!("-s3.config={}", config.display()));
+        command.arg(format!("-s3.port={}", self.port));
+        let ports = [
+            "master.port",
+            "master.port.grpc",
+            "volume.port",
+            "volume.port.grpc",
+            "filer.port",
+            "filer.port.grpc",
+            "s3.port.grpc",
+        ];
+        for (flag, port) in ports.iter().zip(&self.others) {
+            command.arg(format!("-{flag}={port}"));
+        }
+        command.args([
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            "-master.volumeSizeLimitMB=64",
+            "-master.electionTimeout=100ms",
+            "-master.telemetry=false",
+            "-volume.max=20",
+            "-volume.minFreeSpace=0",
+        ]);
+        command
+    }
+
+    /// Starts it, with what it has on its disk, and waits until it serves.
+    pub(crate) fn launch(&mut self) {
+        let mut command = (self.command)(self);
+        let started = command
+            .current_dir(self.directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // What the terminal sends is not for the server.
+            .process_group(0)
+            .spawn();
+        let mut process = started.expect("a server");
+        let (out, log) = (process.stdout.take(), process.stderr.take());
+        let said: [Box<dyn Read + Send>; 2] = [
+            Box::new(out.expect("its output")),
+            Box::new(log.expect("its log")),
+        ];
+        self.process = Some(process);
+        let ready = self.ready;
+        let (send, told) = mpsc::channel();
+        for said in said {
+            let send = send.clone();
+            // Read until it ends, so that it never waits for a reader.
+            std::thread::spawn(move || {
+                for line in BufReader::new(said).lines().map_while(Result::ok) {
+                    if line.contains(ready) {
+                        let _ = send.send(());
+                    }
+                }
+            });
+        }
+        let up = told.recv_timeout(PATIENCE);
+        up.unwrap_or_else(|_| panic!("the server never said {ready:?}"));
+    }
+
+    /// Kills it, without a chance to clean up.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Freezes it until [`resume`](Self::resume).
+    pub(crate) fn pause(&self) {
+        let process = pid(self.process.as_ref().expect("it runs"));
+        kill_process(process, Signal::STOP).expect("it runs");
+        await_stopped(process);
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    pub(crate) fn resume(&self) {
+        let process = pid(self.process.as_ref().expect("it runs"));
+        kill_process(process, Signal::CONT).expect("it runs");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
