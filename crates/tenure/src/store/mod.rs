@@ -75,7 +75,12 @@ pub mod redis;
 mod sqlite;
 #[cfg(feature = "cluster")]
 mod tenure;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis"
+))]
 mod url_options;
 mod watch;
 mod watcher;

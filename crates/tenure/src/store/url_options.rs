@@ -1,7 +1,7 @@
 //! What URLs of several stores have in common: hosts with ports, text with escapes,
 //! and the options that mean the same in each.
 
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 use std::time::Duration;
 
 use crate::error::StoreError;
@@ -26,7 +26,7 @@ pub(super) fn with_port(host: &str, otherwise: u16) -> Option<String> {
 ///
 /// # Errors
 /// What was found that is no such text.
-#[cfg(any(feature = "etcd", feature = "redis"))]
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "redis"))]
 pub(super) fn unescape(text: &str) -> Result<String, &'static str> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -36,7 +36,11 @@ pub(super) fn unescape(text: &str) -> Result<String, &'static str> {
             bytes.push(*first);
             continue;
         }
-        let digits = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        // A sign would be taken for one, too.
+        let digits = after
+            .get(..2)
+            .filter(|two| two.iter().all(u8::is_ascii_hexdigit));
+        let digits = digits.and_then(|two| std::str::from_utf8(two).ok());
         let byte = digits.and_then(|two| u8::from_str_radix(two, 16).ok());
         bytes.push(byte.ok_or("a % without two hexadecimal digits after it")?);
         rest = after.get(2..).unwrap_or_default();
@@ -61,7 +65,7 @@ pub(super) fn prefix(prefix: String) -> Result<String, StoreError> {
 }
 
 /// Whether an option (`tls=`) is on.
-#[cfg(feature = "etcd")]
+#[cfg(any(feature = "etcd", feature = "mysql"))]
 pub(super) fn on(option: &str, value: &str) -> Result<bool, StoreError> {
     match value {
         "on" => Ok(true),
@@ -73,7 +77,7 @@ pub(super) fn on(option: &str, value: &str) -> Result<bool, StoreError> {
 }
 
 /// Whether grants are judged by the store's clock although it may step.
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(super) fn expiry(value: &str) -> Result<bool, StoreError> {
     match value {
         "store-clock" => Ok(true),
@@ -85,7 +89,7 @@ pub(super) fn expiry(value: &str) -> Result<bool, StoreError> {
 }
 
 /// How often to look for changes.
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(super) fn poll(value: &str) -> Result<Duration, StoreError> {
     let millis = value
         .strip_suffix("ms")

@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::error::StoreError;
 use crate::small;
-use crate::store::password;
+use crate::store::{password, url_options};
 
 /// The table, if nothing else is asked for.
 const TABLE: &str = "tenure_register";
@@ -124,10 +124,10 @@ impl Settings {
             let value = decoded(value)?;
             match name {
                 "table" => self.table = table(value)?,
-                "expiry" => self.judge_by_store_clock = expiry(&value)?,
-                "poll" => self.poll_every = poll(&value)?,
+                "expiry" => self.judge_by_store_clock = url_options::expiry(&value)?,
+                "poll" => self.poll_every = url_options::poll(&value)?,
                 "password_file" => file = Some(PathBuf::from(value)),
-                "tls" => tls.on = Some(on(&value)?),
+                "tls" => tls.on = Some(url_options::on("tls", &value)?),
                 "ca" => tls.authorities = Some(value.into()),
                 "cert" => tls.certificate = Some(value.into()),
                 "key" => tls.key = Some(value.into()),
@@ -210,36 +210,6 @@ fn table(name: String) -> Result<String, StoreError> {
     )))
 }
 
-fn expiry(value: &str) -> Result<bool, StoreError> {
-    match value {
-        "store-clock" => Ok(true),
-        "silence" => Ok(false),
-        _ => Err(StoreError::broken(format!(
-            "expiry=: expected store-clock or silence, found {value:?}"
-        ))),
-    }
-}
-
-fn poll(value: &str) -> Result<Duration, StoreError> {
-    let millis = value.strip_suffix("ms").and_then(|it| it.parse().ok());
-    match millis {
-        Some(millis @ 10..=60_000) => Ok(Duration::from_millis(millis)),
-        _ => Err(StoreError::broken(format!(
-            "poll=: expected 10ms to 60000ms, found {value:?}"
-        ))),
-    }
-}
-
-fn on(value: &str) -> Result<bool, StoreError> {
-    match value {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(StoreError::broken(format!(
-            "tls=: expected on or off, found {value:?}"
-        ))),
-    }
-}
-
 impl Tls {
     /// What the client is told, if TLS is asked for; naming a file asks for it.
     fn options(&self) -> Result<Option<SslOpts>, StoreError> {
@@ -302,19 +272,8 @@ fn not_pem(option: &str, path: &Path, found: &dyn fmt::Display) -> StoreError {
     ))
 }
 
-/// Text in which `%` and two hexadecimal digits stand for a byte.
 fn decoded(text: &str) -> Result<String, StoreError> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        let digits = part
-            .get(..2)
-            .filter(|two| two.bytes().all(|it| it.is_ascii_hexdigit()));
-        let byte = digits.and_then(|two| u8::from_str_radix(two, 16).ok());
-        bytes.push(byte.ok_or_else(|| wrong("a % without two hexadecimal digits after it"))?);
-        bytes.extend(part.bytes().skip(2));
-    }
-    String::from_utf8(bytes).map_err(|_| wrong("bytes behind % that are not UTF-8"))
+    url_options::unescape(text).map_err(wrong)
 }
 
 /// Without the password.
