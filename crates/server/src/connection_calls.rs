@@ -43,9 +43,7 @@ type Future = Pin<Box<dyn std::future::Future<Output = ()> + Send>>;
 /// client gives up hundreds at once, and what is not read cannot be seen to be
 /// given up.
 const WAITING_MAX: u32 = 1_024;
-/// With so many the connection is read a little at a time.
-const WAITING_BUSY: u32 = 64;
-/// The same as the most of one, of all connections together. Each call takes 20 KiB or so before its
+/// The same of all connections together. Each call takes 20 KiB or so before its
 /// first turn. A connection of which no call waits is read all the same, a
 /// little at a time.
 const WAITING_MAX_OF_ALL: u32 = 4_096;
@@ -70,11 +68,6 @@ impl Waiting {
     pub(super) fn is_full(&self) -> bool {
         let own = self.own.load(Ordering::Relaxed);
         own >= WAITING_MAX || own > 0 && self.is_full_of_all()
-    }
-
-    /// Whether so many of this connection wait that it is read a little at a time.
-    pub(super) fn is_busy(&self) -> bool {
-        self.own.load(Ordering::Relaxed) >= WAITING_BUSY
     }
 
     /// Whether so many wait that each connection is read a little at a time.

@@ -67,9 +67,6 @@ pub(super) async fn begin(
 /// How much of one connection is read in a row. The calls in it are let in or
 /// refused before more is read, and those of other connections as well.
 const TURN_BYTES: usize = 32 * 1024;
-/// The same while many calls of this connection wait for their first turn. To begin
-/// a call takes longer than to poll it: a whole turn of small ones took 10 ms.
-const TURN_BYTES_BUSY: usize = 4 * 1024;
 /// The same while very many calls of all connections wait for their first
 /// turn. A call that is begun and reset takes 25 bytes of a connection, and the
 /// memory of a whole call.
@@ -89,8 +86,6 @@ impl PeekedConnection {
         }
         if self.waiting.is_full_of_all() {
             self.left = self.left.min(TURN_BYTES_LEAST);
-        } else if self.waiting.is_busy() {
-            self.left = self.left.min(TURN_BYTES_BUSY);
         }
         let before = into.filled().len();
         self.line.set_limit(self.left as u64);
