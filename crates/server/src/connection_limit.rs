@@ -95,7 +95,9 @@ impl ConnectionCapacity {
 }
 
 /// How long connections of one caller have turns between two looks at the network.
-const BUDGET: Duration = Duration::from_millis(1);
+/// With less, the first of a thousand watches that are begun at once take the room
+/// that the last need.
+const BUDGET: Duration = Duration::from_millis(4);
 /// The same of one address by which nobody has proven that it belongs here. There
 /// may be many.
 const STRANGERS_BUDGET: Duration = Duration::from_micros(250);
