@@ -98,8 +98,8 @@ impl ConnectionCapacity {
 /// With less, the first of a thousand watches that are begun at once take the room
 /// that the last need.
 const BUDGET: Duration = Duration::from_millis(4);
-/// The same of one address by which nobody has proven that it belongs here. There
-/// may be many.
+/// The same for each address of callers without a token that is known: there may be
+/// many such addresses.
 const STRANGERS_BUDGET: Duration = Duration::from_micros(250);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -376,7 +376,10 @@ enum DialError {
     Other(String),
 }
 
-#[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(unused_variables, reason = "a limit that only Linux has")
+)]
 async fn connect(
     address: String,
     tls: Option<Arc<Tls>>,

@@ -8,8 +8,9 @@
 //! tell old news from new by it. A register that is created begins with the wall
 //! clock, so that it is newer than one of the same key that was deleted.
 //!
-//! What has no such header was written by something else: it is a register with
-//! this value, which nobody understands, and its counter is 0.
+//! Another program wrote what has no such header. It is read as a register whose
+//! value is the whole object and whose counter is 0, so that a person can see it and
+//! write over it.
 
 use tenure_core::ids::Version;
 

@@ -2,8 +2,7 @@
 //!
 //! A write is **one statement in one round trip**, which is a transaction of its own: a
 //! conditional `UPDATE` or an `INSERT`. No lock is held while the client is waited
-//! for. How versions are given out without one ever being used twice is told in
-//! `sql.rs`.
+//! for. `sql.rs` assigns versions so that none is used twice.
 //!
 //! Statements go as text and not as prepared ones, which would take a round trip more;
 //! values travel as hexadecimal literals, so there is nothing to escape.
@@ -249,7 +248,7 @@ impl MySql {
                  which makes it"
             )));
         };
-        // The write has happened, whatever comes of this.
+        // The row is written. If this read fails, only the stamp is unknown.
         let stamp = match write.stamp {
             Stamp::Now => {
                 let rows = self.query(sql::created(table, &write.key, version)).await;
@@ -313,7 +312,7 @@ impl Backend for MySql {
     async fn delete(&self, key: &Key, expected: &Version) -> Result<(), StoreError> {
         let version = expected.to_u64().ok_or(StoreError::Conflict)?;
         let table = &self.settings.table;
-        // Whatever comes of the first, nothing was deleted by it.
+        // The first statement deletes nothing, so its failure is that of a read.
         let raise = sql::raise_floor(table, key, version);
         let raised = self.carry_out(Kind::Write, raise, classify::reading);
         raised.await?;
@@ -336,7 +335,7 @@ impl Backend for MySql {
             for row in &rows {
                 page.now = Some(sql::time(row)?.0);
                 after = sql::key(row)?;
-                // A key that is not one was written by hand; it is nobody's register.
+                // Rows with invalid keys were written by hand, and are skipped.
                 let Some(key) = std::str::from_utf8(&after)
                     .ok()
                     .and_then(|it| Key::new(it).ok())

@@ -1,4 +1,4 @@
-//! The connections to one server, each of which carries one statement at a time.
+//! The connections to one server. A connection carries one statement at a time.
 //!
 //! Up to eight writes and four readings are on their way at a time: a renewal does not
 //! wait behind readings, and writes that wait for the disk share a sync of it.

@@ -211,7 +211,7 @@ fn table(name: String) -> Result<String, StoreError> {
 }
 
 impl Tls {
-    /// What the client is told, if TLS is asked for; naming a file asks for it.
+    /// The TLS options of the client, `None` without TLS. Naming a file turns TLS on.
     fn options(&self) -> Result<Option<SslOpts>, StoreError> {
         let files = [&self.authorities, &self.certificate, &self.key];
         let is_named = files.iter().any(|file| file.is_some());

@@ -83,7 +83,10 @@ pub(super) async fn open(
         Route::Sentinels(_, name) => (primary(settings, host, name).await?, true),
     };
     let login = settings.login.clone();
-    let connection = connect(settings, &place, move |line| log_in(line, login.clone())).await?;
+    let connection = connect(settings, &place, move |stream| {
+        log_in(stream, login.clone())
+    })
+    .await?;
     match look(&connection, by_sentinels).await {
         Ok(facts) => Ok((connection, facts)),
         Err(error) => {
@@ -106,7 +109,7 @@ fn failed(place: &str, is_broken: bool, why: &str) -> StoreError {
 /// Asks a sentinel where the server of this name is that takes writes.
 async fn primary(settings: &Settings, host: &str, name: &str) -> Result<String, StoreError> {
     let login = settings.sentinel_login.clone();
-    let sentinel = connect(settings, host, move |line| log_in(line, login.clone())).await?;
+    let sentinel = connect(settings, host, move |stream| log_in(stream, login.clone())).await?;
     let mut ask = ::redis::cmd("SENTINEL");
     ask.arg("get-master-addr-by-name").arg(name);
     let answer = sentinel.call(&ask).await;
@@ -128,16 +131,16 @@ async fn primary(settings: &Settings, host: &str, name: &str) -> Result<String, 
     }
 }
 
-/// A connection on which nothing was said yet.
-pub(super) trait Line: AsyncRead + AsyncWrite + Unpin + Send {}
+/// A connection before the login, with TLS or without.
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Line for T {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 
 /// Connects to a server, over the first of its addresses with which `begin` succeeds.
 async fn connect<T, F>(
     settings: &Settings,
     place: &str,
-    begin: impl Fn(Box<dyn Line>) -> F + Clone + Send + Sync + 'static,
+    begin: impl Fn(Box<dyn ByteStream>) -> F + Clone + Send + Sync + 'static,
 ) -> Result<T, StoreError>
 where
     T: Send + 'static,
@@ -151,7 +154,7 @@ where
     let (mut is_broken, mut reasons) = (false, Vec::new());
     let one = |address: SocketAddr| {
         let (tls, place, begin) = (settings.tls.clone(), place.to_owned(), begin.clone());
-        async move { begin(line(tls, &place, address).await?).await }
+        async move { begin(byte_stream(tls, &place, address).await?).await }
     };
     let opened = dial::race(addresses.into_iter(), one, |_, error| {
         if let Some(error) = error {
@@ -166,11 +169,11 @@ where
     Err(failed(place, is_broken, &reasons.join("; ")))
 }
 
-async fn line(
+async fn byte_stream(
     tls: Option<Tls>,
     place: &str,
     address: SocketAddr,
-) -> Result<Box<dyn Line>, StoreError> {
+) -> Result<Box<dyn ByteStream>, StoreError> {
     let stream = TcpStream::connect(address).await;
     let stream = stream.map_err(StoreError::unavailable)?;
     stream.set_nodelay(true).map_err(StoreError::unavailable)?;
@@ -182,7 +185,7 @@ async fn line(
 
 /// Says who we are, and which database is meant.
 async fn log_in(
-    line: Box<dyn Line>,
+    stream: Box<dyn ByteStream>,
     login: RedisConnectionInfo,
 ) -> Result<RedisConnection, StoreError> {
     // Each call ends when its caller says so.
@@ -190,7 +193,7 @@ async fn log_in(
         .set_response_timeout(None)
         .set_connection_timeout(None)
         .set_concurrency_limit(ANSWERS_MAX);
-    let made = MultiplexedConnection::new_with_config(&login, line, config).await;
+    let made = MultiplexedConnection::new_with_config(&login, stream, config).await;
     let (calls, serve) = made.map_err(|error| classify::connecting(&error))?;
     Ok(RedisConnection {
         calls,
@@ -209,8 +212,8 @@ pub(super) async fn subscribe(settings: &Settings, channel: String) -> Result<Pu
         let (login, channel) = (settings.login.clone(), channel.clone());
         let subscribed = match place {
             Ok(place) => {
-                connect(settings, &place, move |line| {
-                    listen(line, login.clone(), channel.clone())
+                connect(settings, &place, move |stream| {
+                    listen(stream, login.clone(), channel.clone())
                 })
                 .await
             }
@@ -225,11 +228,11 @@ pub(super) async fn subscribe(settings: &Settings, channel: String) -> Result<Pu
 }
 
 async fn listen(
-    line: Box<dyn Line>,
+    stream: Box<dyn ByteStream>,
     login: RedisConnectionInfo,
     channel: String,
 ) -> Result<PubSub, StoreError> {
-    let made = PubSub::new(&login, line).await;
+    let made = PubSub::new(&login, stream).await;
     let mut listening = made.map_err(|error| classify::connecting(&error))?;
     let subscribed = listening.subscribe(channel).await;
     subscribed.map_err(|error| classify::connecting(&error))?;
