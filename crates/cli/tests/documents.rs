@@ -135,3 +135,27 @@ fn every_command_is_in_the_reference() {
     let untold: Vec<_> = names.iter().filter(|name| !told(name)).collect();
     assert!(untold.is_empty(), "{untold:?}");
 }
+
+/// The README's first command, `cargo run -- run …`, names no binary.
+#[test]
+fn cargo_run_in_the_root_finds_one_binary() {
+    let told = Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--no-deps",
+            "--offline",
+            "--format-version",
+            "1",
+        ])
+        .output()
+        .expect("cargo runs");
+    let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("JSON");
+    let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
+    let default = list(&told["workspace_default_members"]);
+    let packages = list(&told["packages"]).into_iter();
+    let packages = packages.filter(|package| default.contains(&package["id"]));
+    let targets = packages.flat_map(|package| list(&package["targets"]));
+    let binaries = targets.filter(|target| list(&target["kind"]).contains(&"bin".into()));
+    let names: Vec<_> = binaries.map(|target| target["name"].clone()).collect();
+    assert_eq!(names, ["tenure"]);
+}
