@@ -147,6 +147,7 @@ fn cargo_run_in_the_root_finds_one_binary() {
             "--format-version",
             "1",
         ])
+        .current_dir(root())
         .output()
         .expect("cargo runs");
     let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("JSON");
