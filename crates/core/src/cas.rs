@@ -262,27 +262,38 @@ impl Registers {
         now: Option<StoreTime>,
         version: Version,
     ) -> Result<Version, Conflict> {
-        let Write {
-            key,
-            expect,
-            value,
-            stamp,
-        } = write;
-        let held = self.registers.get(&key);
-        if !expect.is_met_by(held) {
+        self.swap_with(&write, now, version, |_, _| ())
+    }
+
+    /// The same; `changed` sees what the register was and what it is now.
+    ///
+    /// # Errors
+    /// [`Conflict`] as there; then `changed` is not called.
+    pub fn swap_with(
+        &mut self,
+        write: &Write,
+        now: Option<StoreTime>,
+        version: Version,
+        changed: impl FnOnce(Option<&Register>, &Register),
+    ) -> Result<Version, Conflict> {
+        let key = &write.key;
+        let entry = self.registers.entry(key);
+        let held = entry.value();
+        if !write.expect.is_met_by(held) {
             return Err(Conflict);
         }
-        let stamp = match stamp {
+        let stamp = match write.stamp {
             Stamp::Now => now,
             Stamp::Keep => held.and_then(|held| held.stamp),
         };
         let register = Register {
-            value,
+            value: write.value.clone(),
             version: version.clone(),
             stamp,
         };
-        let before = self.registers.insert(key.clone(), register.clone());
-        self.log(key, before, Some(register));
+        changed(held, &register);
+        let before = entry.put(key, register.clone());
+        self.log(key.clone(), before, Some(register));
         Ok(version)
     }
 
@@ -291,14 +302,25 @@ impl Registers {
     /// # Errors
     /// [`Conflict`] if it has not or there is none; then nothing has changed.
     pub fn delete(&mut self, key: &Key, expected: &Version) -> Result<(), Conflict> {
-        if self
-            .registers
-            .get(key)
-            .is_none_or(|held| held.version != *expected)
-        {
-            return Err(Conflict);
+        self.delete_with(key, expected, |_| ())
+    }
+
+    /// The same; `gone` sees what the register was.
+    ///
+    /// # Errors
+    /// [`Conflict`] as there; then `gone` is not called.
+    pub fn delete_with(
+        &mut self,
+        key: &Key,
+        expected: &Version,
+        gone: impl FnOnce(&Register),
+    ) -> Result<(), Conflict> {
+        let entry = self.registers.entry(key);
+        match entry.value() {
+            Some(held) if held.version == *expected => gone(held),
+            Some(_) | None => return Err(Conflict),
         }
-        let before = self.registers.remove(key);
+        let before = entry.remove();
         self.log(key.clone(), before, None);
         Ok(())
     }

@@ -24,10 +24,37 @@ pub struct SharedMap<K, V> {
 }
 
 /// Where a key is, or would be.
+#[derive(Clone, Copy, Debug)]
 enum Place {
     Found(usize, usize),
     /// In that chunk, before that entry; past the last chunk if there is none.
     Missing(usize, usize),
+}
+
+/// The place of one key, looked for once: to see what is there, and then to
+/// change it.
+#[derive(Debug)]
+pub struct Entry<'map, K, V> {
+    map: &'map mut SharedMap<K, V>,
+    place: Place,
+}
+
+impl<K: Ord + Clone, V: Clone> Entry<'_, K, V> {
+    /// What is there.
+    pub fn value(&self) -> Option<&V> {
+        self.map.at(self.place)
+    }
+
+    /// Puts a value there, and gives the one that was. The key is that of
+    /// [`SharedMap::entry`].
+    pub fn put(self, key: &K, value: V) -> Option<V> {
+        self.map.put(self.place, || key.clone(), value)
+    }
+
+    /// Takes out what is there.
+    pub fn remove(self) -> Option<V> {
+        self.map.remove_at(self.place)
+    }
 }
 
 impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
@@ -54,10 +81,16 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        match self.place(key) {
-            Place::Found(chunk, at) => Some(&self.chunks[chunk][at].1),
-            Place::Missing(..) => None,
-        }
+        self.at(self.place(key))
+    }
+
+    /// The place of a key, for what is done with what is there.
+    pub fn entry<Q: Ord + ?Sized>(&mut self, key: &Q) -> Entry<'_, K, V>
+    where
+        K: Borrow<Q>,
+    {
+        let place = self.place(key);
+        Entry { map: self, place }
     }
 
     /// The value of a key, to change it. A chunk that a copy holds as well is
@@ -80,13 +113,27 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
 
     /// Puts a value, and gives the one that was there.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        match self.place(&key) {
+        let place = self.place(&key);
+        self.put(place, || key, value)
+    }
+
+    fn at(&self, place: Place) -> Option<&V> {
+        match place {
+            Place::Found(chunk, at) => Some(&self.chunks[chunk][at].1),
+            Place::Missing(..) => None,
+        }
+    }
+
+    /// A `key` that is there is not asked for.
+    fn put(&mut self, place: Place, key: impl FnOnce() -> K, value: V) -> Option<V> {
+        match place {
             Place::Found(chunk, at) => {
                 let entry = &mut Arc::make_mut(&mut self.chunks[chunk])[at];
                 Some(core::mem::replace(&mut entry.1, value))
             }
             Place::Missing(chunk, at) => {
                 self.len += 1;
+                let key = key();
                 let Some(entries) = self.chunks.get_mut(chunk) else {
                     self.chunks.push(Arc::new(alloc::vec![(key, value)]));
                     return None;
@@ -116,7 +163,11 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
     where
         K: Borrow<Q>,
     {
-        let Place::Found(chunk, at) = self.place(key) else {
+        self.remove_at(self.place(key))
+    }
+
+    fn remove_at(&mut self, place: Place) -> Option<V> {
+        let Place::Found(chunk, at) = place else {
             return None;
         };
         self.len -= 1;
@@ -245,7 +296,15 @@ mod tests {
             let grows = step % 20_000 < 12_000;
             let key = rng.below(6_000);
             if grows && rng.below(4) != 0 {
-                assert_eq!(map.insert(key, step), model.insert(key, step));
+                let entry = map.entry(&key);
+                assert_eq!(entry.value(), model.get(&key));
+                let before = match step % 2 {
+                    0 => entry.put(&key, step),
+                    _ => map.insert(key, step),
+                };
+                assert_eq!(before, model.insert(key, step));
+            } else if step % 2 == 0 {
+                assert_eq!(map.entry(&key).remove(), model.remove(&key));
             } else {
                 assert_eq!(map.remove(&key), model.remove(&key));
             }

@@ -514,17 +514,15 @@ impl State {
         // Versions are log ids, so none is ever used twice for a register.
         let version = Version::from_u64(self.applied.id);
         let now = Some(self.store_time());
-        let before = self.registers.read(&write.key).cloned();
-        match self.registers.swap_as(write.clone(), now, version) {
-            Ok(version) => {
-                if let Some(before) = before {
-                    self.state_checksums.take(&write.key, &before);
-                }
-                if let Some(after) = self.registers.read(&write.key) {
-                    self.state_checksums.put(&write.key, after);
-                }
-                Outcome::Swapped(version)
+        let (key, state_checksums) = (&write.key, &mut self.state_checksums);
+        let changed = |before: Option<&Register>, after: &Register| {
+            if let Some(before) = before {
+                state_checksums.take(key, before);
             }
+            state_checksums.put(key, after);
+        };
+        match self.registers.swap_with(write, now, version, changed) {
+            Ok(version) => Outcome::Swapped(version),
             Err(_) => Outcome::Conflict,
         }
     }
@@ -533,12 +531,10 @@ impl State {
         if self.is_anothers(session, key) {
             return Outcome::Conflict;
         }
-        let before = self.registers.read(key).cloned();
-        match self.registers.delete(key, expect) {
+        let state_checksums = &mut self.state_checksums;
+        let gone = |before: &Register| state_checksums.take(key, before);
+        match self.registers.delete_with(key, expect, gone) {
             Ok(()) => {
-                if let Some(before) = before {
-                    self.state_checksums.take(key, &before);
-                }
                 self.release(key);
                 Outcome::Deleted
             }
