@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use tenure::ha::{AskError, Manager, Refusal};
+use tenure::ha::{GroupRequestError, Manager, Refusal};
 
 use super::shim_discovery::CompletedWorkload;
 
@@ -37,7 +37,7 @@ pub(super) async fn undeploy_completed(
             }
             match manager.undeploy(name.as_str()).await {
                 Ok(()) => return,
-                Err(AskError::Refused(Refusal::Leaving)) => {}
+                Err(GroupRequestError::Refused(Refusal::Leaving)) => {}
                 Err(error) => return tracing::warn!("{name}: {error}"),
             }
             // A node that really leaves keeps its id until it has stopped.

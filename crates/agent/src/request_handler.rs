@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::{Value, json};
 use tenure::Name;
 use tenure::StoreError;
-use tenure::ha::{AskError, Heartbeat, Keys, Manager, NodeId, Place, Refusal, Target, View};
+use tenure::ha::{
+    GroupRequestError, Heartbeat, Keys, Manager, NodeId, Place, Refusal, Target, View,
+};
 use tenure::store::Store;
 use tokio::sync::{Semaphore, watch};
 
@@ -60,11 +62,13 @@ pub(super) fn failure(text: impl Into<String>) -> RequestFailure {
     RequestFailure { text, usage: false }
 }
 
-impl From<AskError> for RequestFailure {
-    fn from(error: AskError) -> Self {
+impl From<GroupRequestError> for RequestFailure {
+    fn from(error: GroupRequestError) -> Self {
         let usage = matches!(
             error,
-            AskError::Name { .. } | AskError::ConfigTooLong { .. } | AskError::Kind { .. }
+            GroupRequestError::Name { .. }
+                | GroupRequestError::ConfigTooLong { .. }
+                | GroupRequestError::Kind { .. }
         );
         let text = error.to_string();
         Self { text, usage }
@@ -97,7 +101,7 @@ impl RequestHandler {
     pub(super) async fn wait_until_joined(
         &self,
         pending: &PendingRequest,
-    ) -> Result<NodeId, AskError> {
+    ) -> Result<NodeId, GroupRequestError> {
         if !self.manager.group_state().borrow().member {
             pending.send_note_once("waiting: the agent has not joined its group yet");
         }
@@ -161,10 +165,10 @@ impl RequestHandler {
             match self.manager.place(deployment, on).await {
                 Ok(()) => return Ok(()),
                 // The node was fenced meanwhile, and joins again under another id.
-                Err(AskError::Refused(Refusal::NoNode(id)))
+                Err(GroupRequestError::Refused(Refusal::NoNode(id)))
                     if id == me && self.manager.id() != me => {}
                 // The request did not reach the store.
-                Err(AskError::Store(error)) if !matches!(error, StoreError::Broken(_)) => {
+                Err(GroupRequestError::Store(error)) if !matches!(error, StoreError::Broken(_)) => {
                     pending.send_note_once(&format!("waiting: {error}"));
                     tokio::time::sleep(self.manager.config().interval).await;
                 }
@@ -202,7 +206,7 @@ impl RequestHandler {
             }
             tokio::select! {
                 _ = group_state.changed() => {}
-                () = self.manager.stopped() => return Err(AskError::Stopped.into()),
+                () = self.manager.stopped() => return Err(GroupRequestError::Stopped.into()),
             }
         }
         let object = json!({ "workload": name, "undeployed": true });
@@ -257,7 +261,7 @@ impl RequestHandler {
             tokio::select! {
                 _ = group_state.changed() => {}
                 () = tokio::time::sleep(pause) => {}
-                () = self.manager.stopped() => return Err(AskError::Stopped.into()),
+                () = self.manager.stopped() => return Err(GroupRequestError::Stopped.into()),
             }
         }
     }
@@ -302,7 +306,7 @@ impl RequestHandler {
 
     /// The node that a name or an id stands for.
     pub(super) fn resolve(&self, node: &str) -> Result<(NodeId, String), RequestFailure> {
-        let view = self.view().ok_or(AskError::Stopped)?;
+        let view = self.view().ok_or(GroupRequestError::Stopped)?;
         let former = *self.former.lock().unwrap_or_else(PoisonError::into_inner);
         let it = resolve_node(&view, former, node).map_err(failure)?;
         Ok((it.id, it.name.to_string()))

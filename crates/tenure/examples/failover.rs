@@ -12,7 +12,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use tenure::error::Cause;
-use tenure::ha::{AskError, Deployment, Manager, Placement, Refusal, Workload};
+use tenure::ha::{Deployment, GroupRequestError, Manager, Placement, Refusal, Workload};
 use tokio::task::JoinSet;
 
 /// Ticks. Its tasks end when it is dropped.
@@ -50,7 +50,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let ticker = Deployment::new("clock", "ticker").config(r#"{"of": "the demo"}"#);
     match node.deploy(ticker).await {
         Ok(_) => println!("it runs here"),
-        Err(AskError::Refused(Refusal::Exists(_))) => println!("it runs elsewhere; standing by"),
+        Err(GroupRequestError::Refused(Refusal::Exists(_))) => {
+            println!("it runs elsewhere; standing by")
+        }
         Err(error) => return Err(error.into()),
     }
     let mut events = node.events();

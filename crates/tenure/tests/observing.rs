@@ -208,7 +208,7 @@ async fn a_request_gives_each_call_its_own_time() {
     // The leadership is never dropped, so nobody goes.
     let waited = resigned.expect_err("it cannot go");
     assert!(
-        matches!(&waited, election::AskError::Unheard { waited } if *waited == patience),
+        matches!(&waited, election::LeaderRequestError::Unheard { waited } if *waited == patience),
         "{waited:?}"
     );
     assert_eq!(*given.lock().expect("no panic"), [within]);

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use tenure::election::{self, AskError};
+use tenure::election::{self, LeaderRequestError};
 use tenure::{LeaderId, Name};
 
 use super::observe::name;
@@ -23,7 +23,7 @@ pub(crate) async fn resign(context: &Context, args: &args::Resign) -> Result<Exi
     let (within, max_wait) = (context.timeout, context.max_wait());
     let gone = election::ask_to_resign(store, &election, Some(leader_id), within, max_wait)
         .await
-        .map_err(ask_failure)?;
+        .map_err(request_failure)?;
     let text = format!("{election}: {} has resigned term {}", gone.name, gone.term);
     let object = json!({
         "election": election.as_str(),
@@ -45,7 +45,7 @@ pub(crate) async fn transfer(
     let (within, max_wait) = (context.timeout, context.max_wait());
     let (before, seen) = election::ask_to_transfer(store, &election, to.clone(), within, max_wait)
         .await
-        .map_err(ask_failure)?;
+        .map_err(request_failure)?;
     context.output.observation(election.as_str(), &seen, None)?;
     match &seen.leader {
         Some(leader) if leader.name == to => Ok(ExitCode::SUCCESS),
@@ -66,9 +66,9 @@ pub(crate) async fn transfer(
     }
 }
 
-fn ask_failure(error: AskError) -> Failure {
+fn request_failure(error: LeaderRequestError) -> Failure {
     match error {
-        AskError::Store(error) => store_failure(error),
+        LeaderRequestError::Store(error) => store_failure(error),
         other => Failure::Other(other.into()),
     }
 }

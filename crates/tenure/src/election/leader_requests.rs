@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure_core::ids::{LeaderId, Name};
 use tenure_election::{Event, Leader, Observation, Request};
 
-use super::ask_error::AskError;
+use super::leader_request_error::LeaderRequestError;
 use super::observe::{Observer, on_background, watch};
 use super::request_writer::RequestWriter;
 use crate::store::Store;
@@ -21,14 +21,14 @@ use crate::store::Store;
 /// only if it is that very incarnation. Returns who went.
 ///
 /// # Errors
-/// See [`AskError`].
+/// See [`LeaderRequestError`].
 pub async fn ask_to_resign(
     store: Arc<dyn Store>,
     election: &Name,
     only: Option<LeaderId>,
     within: Duration,
     max_wait: Duration,
-) -> Result<Leader, AskError> {
+) -> Result<Leader, LeaderRequestError> {
     let election = election.clone();
     on_background(async move {
         let mut watcher = watch(Arc::clone(&store), election.clone(), false);
@@ -36,7 +36,7 @@ pub async fn ask_to_resign(
             RequestWriter::new(store.as_ref(), &election, &Request::Resign, within);
         let (asked, _) = request_writer
             .write(|leader| match only {
-                Some(expected) if expected != leader.id => Err(AskError::AnotherLeader {
+                Some(expected) if expected != leader.id => Err(LeaderRequestError::AnotherLeader {
                     expected,
                     found: leader.id,
                     term: leader.term.get(),
@@ -68,14 +68,14 @@ pub async fn ask_to_resign(
 /// the sake of one who does not.
 ///
 /// # Errors
-/// See [`AskError`].
+/// See [`LeaderRequestError`].
 pub async fn ask_to_transfer(
     store: Arc<dyn Store>,
     election: &Name,
     to: Name,
     within: Duration,
     max_wait: Duration,
-) -> Result<(Leader, Observation), AskError> {
+) -> Result<(Leader, Observation), LeaderRequestError> {
     let election = election.clone();
     on_background(async move {
         let mut watcher = watch(Arc::clone(&store), election.clone(), false);
@@ -84,7 +84,7 @@ pub async fn ask_to_transfer(
         if let Some(standing) = store.candidates(&election)
             && !standing.contains(&to)
         {
-            return Err(AskError::NotStanding { to, standing });
+            return Err(LeaderRequestError::NotStanding { to, standing });
         }
         let request_writer = RequestWriter::new(store, &election, &request, within);
         let (asked, seen) = request_writer.write(|_| Ok(())).await?;
@@ -103,7 +103,7 @@ async fn until(
     watcher: &mut Observer,
     max_wait: Duration,
     fits: impl Fn(&Observation) -> bool,
-) -> Result<Observation, AskError> {
+) -> Result<Observation, LeaderRequestError> {
     let found = async {
         while let Some(event) = watcher.next().await {
             if let Event::LeaderChanged(seen) = event
@@ -115,6 +115,6 @@ async fn until(
         None
     };
     let found = tokio::time::timeout(max_wait, found).await;
-    let unheard = AskError::Unheard { waited: max_wait };
+    let unheard = LeaderRequestError::Unheard { waited: max_wait };
     found.ok().flatten().ok_or(unheard)
 }

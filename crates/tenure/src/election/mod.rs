@@ -18,11 +18,11 @@
 //! Left out on purpose: callbacks (an event stream and a value that drops say
 //! the same without deadlocks), and a way to extend a lease by hand.
 
-mod ask_error;
 mod builder;
 mod environment;
 mod events;
 mod fake;
+mod leader_request_error;
 mod leader_requests;
 mod leadership;
 mod lease_clock;
@@ -32,12 +32,12 @@ mod request_writer;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use ask_error::AskError;
 pub(crate) use builder::entropy;
 pub use builder::{Builder, StartError};
 pub use events::{EVENTS_MAX, Events};
 #[doc(hidden)]
 pub use fake::FakeElection;
+pub use leader_request_error::LeaderRequestError;
 pub use leader_requests::{ask_to_resign, ask_to_transfer};
 pub use leadership::{Deposed, Leadership, LeadershipView};
 pub use observe::{Look, Observer, leader, leader_confirmed, list, natural_expiry, watch};

@@ -21,7 +21,7 @@ use tenure_core::cas::Expect;
 use tenure_core::ids::{Key, LeaderId, Name, Term};
 use tenure_election::{Certainty, Event, Failure, FailureClass, Record, Request, TermRegression};
 
-use super::ask_error::AskError;
+use super::leader_request_error::LeaderRequestError;
 use super::observe::{confirm, decoded, look, on_background};
 use super::request_writer::RequestWriter;
 use super::{Election, StartError};
@@ -76,7 +76,7 @@ pub enum RepairError {
     },
     /// Somebody leads below the term, and could not even be asked to go.
     #[error(transparent)]
-    Unasked(AskError),
+    Unasked(LeaderRequestError),
     /// The election is held.
     #[error(
         "expected an election without a leader, found {leader} in term {term}: have it resign, and \
@@ -240,12 +240,12 @@ async fn unasked(store: &dyn Store, election: &Name, above: Term, within: Durati
     let request_writer = RequestWriter::new(store, election, &request, within);
     let asked = request_writer.write(|leader| {
         if leader.term > above {
-            return Err(AskError::Vacant);
+            return Err(LeaderRequestError::Vacant);
         }
         Ok(())
     });
     match asked.await {
-        Err(outrun @ AskError::Outrun { .. }) => RepairError::Unasked(outrun),
+        Err(outrun @ LeaderRequestError::Outrun { .. }) => RepairError::Unasked(outrun),
         // Asked, or no leader to ask; and the candidate waits out a store that
         // fails.
         _ => std::future::pending().await,

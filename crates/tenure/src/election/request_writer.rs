@@ -24,8 +24,8 @@ use tenure_core::rng::Rng;
 use tenure_core::time::Instant;
 use tenure_election::{Leader, Observation, Occupancy, Record, Request};
 
-use super::ask_error::AskError;
 use super::builder::entropy;
+use super::leader_request_error::LeaderRequestError;
 use super::observe::look_closely;
 use crate::clock;
 use crate::error::{StoreError, about};
@@ -96,8 +96,8 @@ impl<'a> RequestWriter<'a> {
     /// concerns, and what was seen of them.
     pub(super) async fn write(
         mut self,
-        is_meant: impl Fn(&Leader) -> Result<(), AskError>,
-    ) -> Result<(Leader, Observation), AskError> {
+        is_meant: impl Fn(&Leader) -> Result<(), LeaderRequestError>,
+    ) -> Result<(Leader, Observation), LeaderRequestError> {
         let mut failed = StoreError::Conflict;
         loop {
             let asked = clock::boot();
@@ -107,7 +107,7 @@ impl<'a> RequestWriter<'a> {
             let (Some(leader), Some(record), Some(version)) =
                 (seen.leader.clone(), record, version)
             else {
-                return Err(AskError::Vacant);
+                return Err(LeaderRequestError::Vacant);
             };
             is_meant(&leader)?;
             self.saw(&record);
@@ -147,7 +147,7 @@ impl<'a> RequestWriter<'a> {
 
     /// Nobody has written since the register was compared, and still the write
     /// met a conflict: to try again would be to be refused again.
-    async fn refused(&self) -> AskError {
+    async fn refused(&self) -> LeaderRequestError {
         match self.store.read(&self.key, self.within).await {
             Ok(reading) => StoreError::broken(reading.refusal(&self.key)).into(),
             Err(error) => error.into(),
@@ -234,9 +234,9 @@ impl<'a> RequestWriter<'a> {
             .unwrap_or(last.lease / 5)
     }
 
-    fn given_up(&self, failed: StoreError) -> AskError {
+    fn given_up(&self, failed: StoreError) -> LeaderRequestError {
         match failed {
-            StoreError::Conflict => AskError::Outrun {
+            StoreError::Conflict => LeaderRequestError::Outrun {
                 tries: self.tries,
                 trip: about(self.trip.unwrap_or_default()),
                 interval: about(self.interval()),
@@ -248,7 +248,7 @@ impl<'a> RequestWriter<'a> {
 }
 
 /// A request that nobody could read would hold the election for ever.
-fn no_room(record: &Record) -> AskError {
+fn no_room(record: &Record) -> LeaderRequestError {
     let error = StoreError::broken(format!(
         "expected a sequence below 2^62 in the record of {}, found {}: it was written by hand; \
          stop the leader, and delete the record (`tenure forget {}`)",

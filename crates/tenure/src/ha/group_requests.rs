@@ -11,8 +11,8 @@ use std::time::Duration;
 use tenure_core::ids::Name;
 use tenure_group::{Place, Refusal, Request, Spec};
 
-use super::ask_error::AskError;
 use super::content::{CONFIG_BYTES_MAX, Content};
+use super::group_request_error::GroupRequestError;
 use super::{Manager, NodeId};
 use crate::drive;
 use crate::error::StoreError;
@@ -76,17 +76,17 @@ impl Deployment {
         self
     }
 
-    fn content(&self) -> Result<Content, AskError> {
+    fn content(&self) -> Result<Content, GroupRequestError> {
         let bytes = self.config.len();
         if bytes > CONFIG_BYTES_MAX {
-            return Err(AskError::ConfigTooLong { bytes });
+            return Err(GroupRequestError::ConfigTooLong { bytes });
         }
         let kind = named("kind of workload", &self.kind)?;
         let config = self.config.as_slice().into();
         Ok(Content { kind, config })
     }
 
-    fn spec(&self, content: &Content) -> Result<Spec, AskError> {
+    fn spec(&self, content: &Content) -> Result<Spec, GroupRequestError> {
         let mut spec = Spec::new(named("workload", &self.name)?, content.digest());
         (spec.instances, spec.ha, spec.order) = (self.instances, self.ha, self.order);
         for label in &self.needs {
@@ -97,8 +97,8 @@ impl Deployment {
     }
 }
 
-fn named(what: &'static str, text: &str) -> Result<Name, AskError> {
-    Name::new(text).map_err(|source| AskError::Name { what, source })
+fn named(what: &'static str, text: &str) -> Result<Name, GroupRequestError> {
+    Name::new(text).map_err(|source| GroupRequestError::Name { what, source })
 }
 
 impl Manager {
@@ -109,14 +109,14 @@ impl Manager {
     /// Dropping this does not cancel the request.
     ///
     /// # Errors
-    /// See [`AskError`].
-    pub async fn deploy(&self, deployment: Deployment) -> Result<u64, AskError> {
+    /// See [`GroupRequestError`].
+    pub async fn deploy(&self, deployment: Deployment) -> Result<u64, GroupRequestError> {
         let spec = self.prepare(deployment).await?;
         loop {
             let id = self.joined().await?;
             match self.request(Request::Deploy(spec.clone(), Some(id))).await {
                 // It was fenced meanwhile, and comes back under another id.
-                Err(AskError::Refused(Refusal::NoNode(_))) if self.id() != id => {}
+                Err(GroupRequestError::Refused(Refusal::NoNode(_))) if self.id() != id => {}
                 Err(error) => return Err(error),
                 Ok(()) => break,
             }
@@ -129,8 +129,12 @@ impl Manager {
     /// must be given a node.
     ///
     /// # Errors
-    /// See [`AskError`].
-    pub async fn place(&self, deployment: Deployment, on: Option<NodeId>) -> Result<(), AskError> {
+    /// See [`GroupRequestError`].
+    pub async fn place(
+        &self,
+        deployment: Deployment,
+        on: Option<NodeId>,
+    ) -> Result<(), GroupRequestError> {
         let spec = self.prepare(deployment).await?;
         self.request(Request::Deploy(spec, on)).await
     }
@@ -139,20 +143,20 @@ impl Manager {
     /// when a view says so; the node leaves later.
     ///
     /// # Errors
-    /// See [`AskError`].
-    pub async fn drain_node(&self, id: NodeId) -> Result<(), AskError> {
+    /// See [`GroupRequestError`].
+    pub async fn drain_node(&self, id: NodeId) -> Result<(), GroupRequestError> {
         self.request(Request::Drain(id)).await
     }
 
     /// Sees to it that the store has the content, and says what to ask. The
     /// node writes it once more before the view names it (`docs/design/groups.md` §1.11);
     /// this first time tells trouble before anything is asked.
-    async fn prepare(&self, deployment: Deployment) -> Result<Spec, AskError> {
+    async fn prepare(&self, deployment: Deployment) -> Result<Spec, GroupRequestError> {
         let content = deployment.content()?;
         let spec = deployment.spec(&content)?;
         if !self.registry.knows(&deployment.kind) {
             let (kind, known) = (deployment.kind, self.registry.described());
-            return Err(AskError::Kind { kind, known });
+            return Err(GroupRequestError::Kind { kind, known });
         }
         self.publish(content).await?;
         Ok(spec)
@@ -162,8 +166,8 @@ impl Manager {
     /// has ended and its name is free.
     ///
     /// # Errors
-    /// See [`AskError`].
-    pub async fn undeploy(&self, name: &str) -> Result<(), AskError> {
+    /// See [`GroupRequestError`].
+    pub async fn undeploy(&self, name: &str) -> Result<(), GroupRequestError> {
         self.release(name).await?;
         let name = named("workload", name)?;
         let mut group_state = self.shared.group_state.subscribe();
@@ -173,7 +177,7 @@ impl Manager {
         });
         tokio::select! {
             _ = gone => Ok(()),
-            () = self.stopped() => Err(AskError::Stopped),
+            () = self.stopped() => Err(GroupRequestError::Stopped),
         }
     }
 
@@ -181,8 +185,8 @@ impl Manager {
     /// a view says so; it ends later.
     ///
     /// # Errors
-    /// See [`AskError`].
-    pub async fn release(&self, name: &str) -> Result<(), AskError> {
+    /// See [`GroupRequestError`].
+    pub async fn release(&self, name: &str) -> Result<(), GroupRequestError> {
         let name = named("workload", name)?;
         self.request(Request::Undeploy(name)).await
     }
@@ -190,20 +194,20 @@ impl Manager {
     /// Waits until the node is in the view of its group; returns its id.
     ///
     /// # Errors
-    /// [`AskError::Stopped`] if it never will be.
-    pub async fn joined(&self) -> Result<NodeId, AskError> {
+    /// [`GroupRequestError::Stopped`] if it never will be.
+    pub async fn joined(&self) -> Result<NodeId, GroupRequestError> {
         let mut group_state = self.shared.group_state.subscribe();
         tokio::select! {
             biased;
-            () = self.stopped() => Err(AskError::Stopped),
+            () = self.stopped() => Err(GroupRequestError::Stopped),
             group_state = group_state.wait_for(|group_state| group_state.member) => {
-                group_state.map(|group_state| group_state.id).map_err(|_| AskError::Stopped)
+                group_state.map(|group_state| group_state.id).map_err(|_| GroupRequestError::Stopped)
             }
         }
     }
 
     /// On the background thread, where calls of a store belong.
-    async fn publish(&self, content: Content) -> Result<(), AskError> {
+    async fn publish(&self, content: Content) -> Result<(), GroupRequestError> {
         let store = Arc::clone(&self.store);
         let (keys, within) = (self.keys.clone(), self.max_wait());
         let publishing = drive::background()
@@ -218,14 +222,14 @@ impl Manager {
         self.config().lease
     }
 
-    async fn request(&self, request: Request) -> Result<(), AskError> {
+    async fn request(&self, request: Request) -> Result<(), GroupRequestError> {
         let answer = self.shared.send_request(request)?;
-        let answer = answer.await.map_err(|_| AskError::Stopped)?;
+        let answer = answer.await.map_err(|_| GroupRequestError::Stopped)?;
         Ok(answer?)
     }
 
     /// Waits until a workload that is in the view runs here.
-    async fn runs_here(&self, name: &Name) -> Result<u64, AskError> {
+    async fn runs_here(&self, name: &Name) -> Result<u64, GroupRequestError> {
         let mut group_state = self.shared.group_state.subscribe();
         let mut running = self.shared.running.subscribe();
         loop {
@@ -237,9 +241,9 @@ impl Manager {
                 if let Some(view) = &group_state.view {
                     let place = view.workloads.get(name).map(|it| it.place);
                     match place {
-                        None => return Err(AskError::Undeployed),
+                        None => return Err(GroupRequestError::Undeployed),
                         Some(Place::Assigned(on)) if on != group_state.id => {
-                            return Err(AskError::Elsewhere(on));
+                            return Err(GroupRequestError::Elsewhere(on));
                         }
                         Some(_) => {}
                     }
@@ -249,7 +253,7 @@ impl Manager {
             tokio::select! {
                 _ = running.changed() => {}
                 _ = group_state.changed() => {}
-                () = self.stopped() => return Err(AskError::Stopped),
+                () = self.stopped() => return Err(GroupRequestError::Stopped),
             }
         }
     }

@@ -47,10 +47,10 @@
 //! Workloads that are processes are run by a [`Host`] (the `tenure` binary has
 //! one, with guardians).
 
-mod ask_error;
 mod builder;
 mod content;
 mod environment;
+mod group_request_error;
 mod group_requests;
 mod host;
 mod mailbox;
@@ -62,9 +62,9 @@ mod workload;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use ask_error::AskError;
 pub use builder::{Builder, StartError};
 pub use content::CONFIG_BYTES_MAX;
+pub use group_request_error::GroupRequestError;
 pub use group_requests::Deployment;
 pub use host::{Host, Report, Start};
 pub use shared::GroupState;

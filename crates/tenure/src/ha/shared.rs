@@ -7,7 +7,7 @@ use tenure_core::ids::Name;
 use tenure_group::{Event, NodeId, Refusal, Request, View};
 use tokio::sync::{oneshot, watch as state};
 
-use super::ask_error::AskError;
+use super::group_request_error::GroupRequestError;
 use super::mailbox::Mailbox;
 use super::run_deadline::RunDeadline;
 use crate::drive::{EventBroadcaster, Flow};
@@ -92,15 +92,15 @@ impl Shared {
     pub(super) fn send_request(
         &self,
         request: Request,
-    ) -> Result<oneshot::Receiver<Answer>, AskError> {
+    ) -> Result<oneshot::Receiver<Answer>, GroupRequestError> {
         let mut pending_requests = self.pending_requests();
         if pending_requests.closed {
-            return Err(AskError::Stopped);
+            return Err(GroupRequestError::Stopped);
         }
         pending_requests.last += 1;
         let ticket = pending_requests.last;
         if !self.mailbox.push_request(ticket, request) {
-            return Err(AskError::TooMany);
+            return Err(GroupRequestError::TooMany);
         }
         let (answer, answered) = oneshot::channel();
         pending_requests.waiting.insert(ticket, answer);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::ha::{
-    AskError, CONFIG_BYTES_MAX, Deployment, Event, Manager, Refusal, StartError, Workload,
+    CONFIG_BYTES_MAX, Deployment, Event, GroupRequestError, Manager, Refusal, StartError, Workload,
 };
 use tenure::store::{Memory, Store};
 
@@ -44,7 +44,7 @@ async fn a_quorum_that_differs_is_refused() {
     heard(&mut events, |event| *event == excluded).await;
     soon("ending", stranger.stopped()).await;
     let late = stranger.deploy(work("one")).await;
-    assert!(matches!(late, Err(AskError::Stopped)), "{late:?}");
+    assert!(matches!(late, Err(GroupRequestError::Stopped)), "{late:?}");
     town.close([a]).await;
 }
 
@@ -58,13 +58,13 @@ async fn what_cannot_be_deployed_is_refused_with_a_reason() {
     let long = work("one").config(vec![b' '; CONFIG_BYTES_MAX + 1]);
     let long = a.deploy(long).await;
     assert!(
-        matches!(long, Err(AskError::ConfigTooLong { .. })),
+        matches!(long, Err(GroupRequestError::ConfigTooLong { .. })),
         "{long:?}"
     );
     let unnamed = a.deploy(work("")).await;
     assert!(matches!(
         unnamed,
-        Err(AskError::Name {
+        Err(GroupRequestError::Name {
             what: "workload",
             ..
         })
@@ -72,11 +72,11 @@ async fn what_cannot_be_deployed_is_refused_with_a_reason() {
     let none = a.deploy(work("one").instances(0)).await;
     assert!(matches!(
         none,
-        Err(AskError::Refused(Refusal::OutOfRange(_)))
+        Err(GroupRequestError::Refused(Refusal::OutOfRange(_)))
     ));
     let unfit = a.deploy(work("one").needs("zone=moon")).await;
     assert!(
-        matches!(unfit, Err(AskError::Refused(Refusal::Unfit(..)))),
+        matches!(unfit, Err(GroupRequestError::Refused(Refusal::Unfit(..)))),
         "{unfit:?}"
     );
     a.deploy(work("one").config(vec![b' '; CONFIG_BYTES_MAX]))
@@ -84,13 +84,13 @@ async fn what_cannot_be_deployed_is_refused_with_a_reason() {
         .expect("it fits");
     let twice = a.deploy(work("one")).await;
     assert!(
-        matches!(twice, Err(AskError::Refused(Refusal::Exists(_)))),
+        matches!(twice, Err(GroupRequestError::Refused(Refusal::Exists(_)))),
         "{twice:?}"
     );
     let absent = a.undeploy("two").await;
     assert!(matches!(
         absent,
-        Err(AskError::Refused(Refusal::NoWorkload(_)))
+        Err(GroupRequestError::Refused(Refusal::NoWorkload(_)))
     ));
     town.close([a]).await;
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tenure::clock;
 use tenure::core::rng::Rng;
-use tenure::ha::{AskError, Manager, Refusal};
+use tenure::ha::{GroupRequestError, Manager, Refusal};
 
 use crate::town::{Town, joined, soon, work};
 
@@ -48,10 +48,10 @@ impl Storm {
         let it = work(&name).config(name.as_str()).instances(instances);
         match soon("deploying", node.deploy(it)).await {
             // A busy machine may have been fenced before it came up there.
-            Ok(_) | Err(AskError::Elsewhere(_)) => {
+            Ok(_) | Err(GroupRequestError::Elsewhere(_)) => {
                 self.there.insert(name, instances);
             }
-            Err(AskError::Refused(Refusal::Leaving)) => {
+            Err(GroupRequestError::Refused(Refusal::Leaving)) => {
                 self.unsure.insert(name);
             }
             Err(error) => panic!("{name}: {error}"),
@@ -74,7 +74,7 @@ impl Storm {
                 assert_eq!(self.town.ledger.place(&name), None, "{name}");
                 self.gone.push(name);
             }
-            Err(AskError::Refused(Refusal::Leaving)) => {
+            Err(GroupRequestError::Refused(Refusal::Leaving)) => {
                 self.unsure.insert(name);
             }
             Err(error) => panic!("{name}: {error}"),

@@ -13,7 +13,7 @@ const LISTED_MAX: usize = 16;
 /// Why a leader could not be asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum AskError {
+pub enum LeaderRequestError {
     /// Nobody leads.
     #[error("expected a leader to ask, found the election vacant")]
     Vacant,

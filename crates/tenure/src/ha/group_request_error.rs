@@ -9,7 +9,7 @@ use crate::error::StoreError;
 /// Why something asked of a group was not done.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum AskError {
+pub enum GroupRequestError {
     /// A name is not one.
     #[error("{what}: {source}")]
     Name {
