@@ -54,6 +54,12 @@ pub fn now() -> Now {
     }
 }
 
+/// How long this thread has had a processor. A system call, of some 200 ns.
+pub fn thread_cpu() -> Duration {
+    let id = rustix::time::ClockId::ThreadCPUTime;
+    Duration::from_nanos(nanos(rustix::time::clock_gettime(id)))
+}
+
 /// How long this machine has been suspended since it booted. Grows while it
 /// sleeps, and so tells a process that it has slept.
 pub fn suspended() -> Duration {

@@ -1,20 +1,30 @@
-//! The turns that the connections of one caller have.
+//! The turns that the connections of callers have.
 //!
 //! A runtime gives each task its turn, and each connection is one. Between two looks
 //! at the network, and two turns of the event loop, it runs so many tasks, however
 //! long they take. A caller with hundreds of busy connections would fill all of
 //! these: what others send is seen after ten milliseconds, and a read takes some ten
-//! of such rounds. A leader with a timeout of 250 ms was deposed so.
+//! of such rounds. A leader with a timeout of 250 ms was deposed so. Hundreds of
+//! callers with one connection each do the same.
 //!
 //! So the connections of one caller ([`CallerId`](super::account::CallerId)) have a
-//! budget of time. When it is used up they wait here, in the order in which they
-//! asked, until the runtime has looked at the network ([`Pauses`]); then the budget
-//! is whole again. Others do not wait for them.
+//! budget of time between two looks, and all callers of a class have one together
+//! ([`TurnBudget`]). Who finds one used up waits here for the next look.
 //!
-//! The budget is one of work and not of a round: a caller that does little pauses
-//! for one look when it has added up.
+//! Callers that wait have their turns in the order of the time that they have had
+//! (start-time fair queueing: Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996).
+//! One that has asked for less than the others has had at most the budget of a caller
+//! less than they, or it could keep them waiting for as long as it likes; so it is
+//! before them. The connections of one caller have their turns in the order in which
+//! they asked. Where callers wait, what one has had is processor time: on a busy host
+//! all turns take long, and who needs a little would seem to take as much as any.
+//!
+//! *No connection is forgotten.* A caller of which connections wait is in the queue,
+//! or one of its connections has a turn, whose end goes on to the next
+//! ([`Schedule::end`]). A caller in the queue is reached: each look begins with the
+//! first of the queue ([`TurnScheduler::give_turns`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -24,112 +34,287 @@ use tenure_runtime::clock;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// The least that a caller has between two looks, if anything: about one turn.
+const CALLER_MIN: Duration = Duration::from_micros(250);
+
+/// How long turns may take between two looks at the network; the last one may take
+/// longer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TurnBudget {
+    /// Those of one caller; less where many wait.
+    pub(super) caller: Duration,
+    /// Those of all callers of the class.
+    pub(super) all: Duration,
 }
 
-/// The callers with connections that wait for a look at the network.
-#[derive(Debug, Default)]
-pub(super) struct Pauses {
-    callers: Mutex<Vec<Arc<CallerTurns>>>,
+/// Gives the callers of one class their turns.
+#[derive(Debug)]
+pub(super) struct TurnScheduler {
+    schedule: Mutex<Schedule>,
     due: Notify,
 }
 
-impl Pauses {
-    /// Gives turns after each look, until it is dropped.
+#[derive(Debug)]
+struct Schedule {
+    budget: TurnBudget,
+    /// How many looks there were, and how long turns took since the last.
+    look: u64,
+    used: Duration,
+    callers: HashMap<u64, Caller>,
+    /// Callers with connections that wait: those that have had least first, of these
+    /// who came first.
+    queue: BTreeMap<(Duration, u64), u64>,
+    /// Those that have used up their part of this look.
+    exhausted: Vec<u64>,
+    /// What the caller had had that came last from the queue.
+    virtual_time: Duration,
+    next: u64,
+}
+
+#[derive(Debug, Default)]
+struct Caller {
+    /// How long its turns took since this look.
+    used: Duration,
+    look: u64,
+    /// How long all of its turns took, as it counts.
+    had: Duration,
+    waiting: BTreeMap<u64, Waker>,
+    /// Turns that were given and are not over.
+    given: usize,
+    is_queued: bool,
+}
+
+impl Schedule {
+    /// What one caller may use of this look.
+    fn share(&self) -> Duration {
+        let waiting = self.queue.len() + self.exhausted.len();
+        let equal = self.budget.all / u32::try_from(waiting).unwrap_or(u32::MAX).max(1);
+        equal.max(CALLER_MIN).min(self.budget.caller)
+    }
+
+    /// What a caller has had at least, as it counts when it begins to ask.
+    fn had_min(&self) -> Duration {
+        self.virtual_time.saturating_sub(self.budget.caller)
+    }
+
+    fn waits(&self) -> bool {
+        !self.queue.is_empty() || !self.exhausted.is_empty()
+    }
+
+    /// A turn at once, and whether others wait; otherwise the place among the
+    /// connections of the caller, and whether the caller waits for a look since then.
+    fn ask(&mut self, number: u64, waker: &Waker) -> Result<bool, (u64, bool)> {
+        let (place, has_room) = (self.next, self.used < self.budget.all);
+        self.next += 1;
+        let (share, had_min) = (self.share(), self.had_min());
+        let others_wait = self.waits();
+        let Some(caller) = self.callers.get_mut(&number) else {
+            return Ok(others_wait);
+        };
+        caller.enters(self.look, had_min);
+        let is_next = caller.waiting.is_empty() && !caller.is_queued;
+        if is_next && has_room && caller.used < share {
+            caller.given += 1;
+            return Ok(others_wait);
+        }
+        caller.waiting.insert(place, waker.clone());
+        let is_alone = caller.given == 0;
+        if is_alone {
+            self.enqueue(number);
+        }
+        Err((place, is_alone))
+    }
+
+    /// The caller waits, for this look if it has not used up its part, or the next.
+    fn enqueue(&mut self, number: u64) {
+        let share = self.share();
+        let Some(caller) = self.callers.get_mut(&number) else {
+            return;
+        };
+        if std::mem::replace(&mut caller.is_queued, true) {
+            return;
+        }
+        if caller.used < share {
+            self.queue.insert((caller.had, self.next), number);
+            self.next += 1;
+        } else {
+            self.exhausted.push(number);
+        }
+    }
+
+    /// A turn is over, which took so long, and so long of it for the caller. Who has
+    /// the next.
+    fn end(&mut self, number: u64, [taken, cost]: [Duration; 2]) -> Option<Waker> {
+        self.used += taken;
+        let has_room = self.used < self.budget.all;
+        let (share, had_min) = (self.share(), self.had_min());
+        if let Some(caller) = self.callers.get_mut(&number) {
+            caller.enters(self.look, had_min);
+            caller.given = caller.given.saturating_sub(1);
+            caller.used += cost;
+            caller.had += cost;
+            if has_room && caller.used < share && !caller.is_queued {
+                if let Some((_, waker)) = caller.waiting.pop_first() {
+                    caller.given += 1;
+                    return Some(waker);
+                }
+            } else if !caller.waiting.is_empty() {
+                self.enqueue(number);
+            }
+        }
+        has_room.then(|| self.first()).flatten()
+    }
+
+    /// The turn of the first that waits.
+    fn first(&mut self) -> Option<Waker> {
+        loop {
+            let ((had, _), number) = self.queue.pop_first()?;
+            let Some(caller) = self.callers.get_mut(&number) else {
+                continue;
+            };
+            caller.is_queued = false;
+            caller.enters(self.look, had);
+            if let Some((_, waker)) = caller.waiting.pop_first() {
+                caller.given += 1;
+                self.virtual_time = self.virtual_time.max(had);
+                return Some(waker);
+            }
+        }
+    }
+
+    /// The runtime has looked at the network. Who has the first turn, and whether
+    /// others wait.
+    fn begin_look(&mut self) -> (Option<Waker>, bool) {
+        self.look += 1;
+        self.used = Duration::ZERO;
+        for number in std::mem::take(&mut self.exhausted) {
+            if let Some(caller) = self.callers.get(&number) {
+                self.queue.insert((caller.had, self.next), number);
+                self.next += 1;
+            }
+        }
+        let first = self.first();
+        (first, !self.queue.is_empty())
+    }
+}
+
+impl Caller {
+    /// What it has used is of this look. It does not have all the turns that it did
+    /// not ask for while others had them.
+    fn enters(&mut self, look: u64, had_min: Duration) {
+        if std::mem::replace(&mut self.look, look) != look {
+            self.used = Duration::ZERO;
+        }
+        if self.waiting.is_empty() {
+            self.had = self.had.max(had_min);
+        }
+    }
+}
+
+impl TurnScheduler {
+    pub(super) fn new(budget: TurnBudget) -> Arc<Self> {
+        let schedule = Schedule {
+            budget,
+            look: 0,
+            used: Duration::ZERO,
+            callers: HashMap::new(),
+            queue: BTreeMap::new(),
+            exhausted: Vec::new(),
+            virtual_time: Duration::ZERO,
+            next: 0,
+        };
+        Arc::new(Self {
+            schedule: Mutex::new(schedule),
+            due: Notify::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more caller.
+    pub(super) fn caller(self: &Arc<Self>) -> Arc<CallerTurns> {
+        let mut schedule = self.lock();
+        let number = schedule.next;
+        schedule.next += 1;
+        schedule.callers.insert(number, Caller::default());
+        drop(schedule);
+        let scheduler = Arc::clone(self);
+        Arc::new(CallerTurns { number, scheduler })
+    }
+
+    /// Begins each look with who waits, until it is dropped.
     pub(super) async fn give_turns(&self) {
         loop {
             self.due.notified().await;
-            // Comes back when the runtime has looked.
-            yield_now().await;
-            let callers = std::mem::take(&mut *lock(&self.callers));
-            for caller in callers {
-                if caller.begin_round() {
-                    self.add(caller);
+            loop {
+                // Comes back when the runtime has looked.
+                yield_now().await;
+                let (first, others_wait) = self.lock().begin_look();
+                if let Some(first) = first {
+                    first.wake();
+                }
+                if !others_wait {
+                    break;
                 }
             }
         }
     }
 
-    fn add(&self, caller: Arc<CallerTurns>) {
-        lock(&self.callers).push(caller);
-        self.due.notify_one();
+    fn end(&self, number: u64, times: [Duration; 2]) {
+        let mut schedule = self.lock();
+        let next = schedule.end(number, times);
+        let waits = schedule.waits();
+        drop(schedule);
+        if let Some(next) = next {
+            next.wake();
+        }
+        if waits {
+            self.due.notify_one();
+        }
     }
 }
 
 /// The turns of one caller.
 #[derive(Debug)]
 pub(super) struct CallerTurns {
-    inner: Mutex<Inner>,
-    budget: Duration,
-    pauses: Arc<Pauses>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    /// How much of the budget is used.
-    used: Duration,
-    /// The connections that wait.
-    waiting: BTreeMap<u64, Waker>,
-    next: u64,
-    /// Whether it is one of those that wait for a look.
-    pauses: bool,
+    number: u64,
+    scheduler: Arc<TurnScheduler>,
 }
 
 impl CallerTurns {
-    pub(super) fn new(budget: Duration, pauses: Arc<Pauses>) -> Self {
-        Self {
-            inner: Mutex::default(),
-            budget,
-            pauses,
-        }
+    /// Whether others wait, if there is a turn at once; if not, which place the
+    /// connection has.
+    fn ask(&self, waker: &Waker) -> Result<bool, u64> {
+        let asked = self.scheduler.lock().ask(self.number, waker);
+        asked.map_err(|(place, waits)| {
+            if waits {
+                self.scheduler.due.notify_one();
+            }
+            place
+        })
     }
 
-    /// The runtime has looked: the first that waits has its turn. Whether others
-    /// wait for the next look.
-    fn begin_round(&self) -> bool {
-        let mut inner = lock(&self.inner);
-        inner.used = Duration::ZERO;
-        let first = inner.waiting.pop_first();
-        inner.pauses = !inner.waiting.is_empty();
-        let pauses = inner.pauses;
-        drop(inner);
-        if let Some((_, first)) = first {
-            first.wake();
-        }
-        pauses
+    /// Keeps the place of one that waits; whether it does.
+    fn waits(&self, place: u64, waker: &Waker) -> bool {
+        let mut schedule = self.scheduler.lock();
+        let caller = schedule.callers.get_mut(&self.number);
+        let kept = caller.and_then(|caller| caller.waiting.get_mut(&place));
+        kept.map(|kept| kept.clone_from(waker)).is_some()
     }
 
-    /// A turn is over, which took so long; the next has its own, if the budget is
-    /// not used up.
-    fn pass_on(&self, taken: Duration) {
-        let mut inner = lock(&self.inner);
-        inner.used += taken;
-        if inner.used >= self.budget {
-            return;
-        }
-        let next = inner.waiting.pop_first();
-        drop(inner);
-        if let Some((_, next)) = next {
-            next.wake();
-        }
+    /// Gives a place up; whether it was waited at.
+    fn gives_up(&self, place: u64) -> bool {
+        let mut schedule = self.scheduler.lock();
+        let caller = schedule.callers.get_mut(&self.number);
+        caller.is_some_and(|caller| caller.waiting.remove(&place).is_some())
     }
+}
 
-    /// Whether there is a turn at once; if not, which place the connection has.
-    fn ask(self: &Arc<Self>, waker: &Waker) -> Result<(), u64> {
-        let mut inner = lock(&self.inner);
-        if inner.waiting.is_empty() && inner.used < self.budget {
-            return Ok(());
-        }
-        let place = inner.next;
-        inner.next += 1;
-        inner.waiting.insert(place, waker.clone());
-        let begins = !std::mem::replace(&mut inner.pauses, true);
-        drop(inner);
-        if begins {
-            self.pauses.add(Arc::clone(self));
-        }
-        Err(place)
+impl Drop for CallerTurns {
+    fn drop(&mut self) {
+        self.scheduler.lock().callers.remove(&self.number);
     }
 }
 
@@ -143,8 +328,32 @@ enum State {
     None,
     /// It has asked, and has its turn when it does not wait any more.
     Asked(Arc<CallerTurns>, u64),
-    /// It has its turn, since then.
-    Given(Arc<CallerTurns>, Instant),
+    /// It has its turn.
+    Given(Arc<CallerTurns>, Begin),
+}
+
+/// When a turn began.
+#[derive(Debug)]
+struct Begin {
+    at: Instant,
+    /// The thread's processor time, where others wait.
+    cpu: Option<Duration>,
+}
+
+impl Begin {
+    fn now(others_wait: bool) -> Self {
+        Self {
+            at: clock::boot(),
+            cpu: others_wait.then(clock::thread_cpu),
+        }
+    }
+
+    /// How long that is ago, and how long of it for this turn.
+    fn times(&self) -> [Duration; 2] {
+        let taken = clock::boot().since(self.at);
+        let cost = self.cpu.map(|cpu| clock::thread_cpu().saturating_sub(cpu));
+        [taken, cost.unwrap_or(taken)]
+    }
 }
 
 impl Turn {
@@ -155,25 +364,26 @@ impl Turn {
         turns: impl FnOnce() -> Arc<CallerTurns>,
         context: &Context<'_>,
     ) -> Poll<()> {
-        let given = match &self.0 {
+        let (given, others_wait) = match &self.0 {
             State::Given(..) => return Poll::Ready(()),
             State::Asked(turns, place) => {
-                if let Some(waker) = lock(&turns.inner).waiting.get_mut(place) {
-                    waker.clone_from(context.waker());
+                if turns.waits(*place, context.waker()) {
                     return Poll::Pending;
                 }
-                Arc::clone(turns)
+                (Arc::clone(turns), true)
             }
             State::None => {
                 let turns = turns();
-                if let Err(place) = turns.ask(context.waker()) {
-                    self.0 = State::Asked(turns, place);
-                    return Poll::Pending;
+                match turns.ask(context.waker()) {
+                    Ok(others_wait) => (turns, others_wait),
+                    Err(place) => {
+                        self.0 = State::Asked(turns, place);
+                        return Poll::Pending;
+                    }
                 }
-                turns
             }
         };
-        self.0 = State::Given(given, clock::boot());
+        self.0 = State::Given(given, Begin::now(others_wait));
         Poll::Ready(())
     }
 
@@ -183,12 +393,11 @@ impl Turn {
             State::None => {}
             State::Asked(turns, place) => {
                 // If it does not wait any more, it was given its turn.
-                let waited = lock(&turns.inner).waiting.remove(&place).is_some();
-                if !waited {
-                    turns.pass_on(Duration::ZERO);
+                if !turns.gives_up(place) {
+                    turns.scheduler.end(turns.number, [Duration::ZERO; 2]);
                 }
             }
-            State::Given(turns, since) => turns.pass_on(clock::boot().since(since)),
+            State::Given(turns, begin) => turns.scheduler.end(turns.number, begin.times()),
         }
     }
 }
@@ -206,64 +415,172 @@ mod tests {
     use std::task::ready;
 
     use futures_util::task::noop_waker_ref;
+    use tenure_core::rng::Rng;
 
     use super::*;
 
     const TURN: Duration = Duration::from_micros(250);
+
+    /// So many turns of a caller, and of all.
+    fn scheduler(caller: u32, all: u32) -> Arc<TurnScheduler> {
+        TurnScheduler::new(TurnBudget {
+            caller: TURN * caller,
+            all: TURN * all,
+        })
+    }
 
     fn asks(turn: &mut Turn, turns: &Arc<CallerTurns>) -> bool {
         let context = Context::from_waker(noop_waker_ref());
         turn.poll(|| Arc::clone(turns), &context).is_ready()
     }
 
+    /// A turn that takes as long as the budget counts one.
+    fn ends(turn: &mut Turn) {
+        if let State::Given(turns, _) = std::mem::take(&mut turn.0) {
+            turns.scheduler.end(turns.number, [TURN; 2]);
+        }
+    }
+
+    fn looks(scheduler: &TurnScheduler) {
+        if let (Some(first), _) = scheduler.lock().begin_look() {
+            first.wake();
+        }
+    }
+
     #[test]
     fn a_caller_that_has_used_its_budget_waits_for_a_look_in_order() {
-        // It is always used up: each look gives one turn.
-        let turns = Arc::new(CallerTurns::new(Duration::ZERO, Arc::default()));
+        let scheduler = scheduler(1, 100);
+        let turns = scheduler.caller();
         let mut all: Vec<Turn> = (0..4).map(|_| Turn::default()).collect();
-        let have = |all: &mut Vec<Turn>| -> Vec<bool> {
-            all.iter_mut().map(|it| asks(it, &turns)).collect()
-        };
+        assert!(asks(&mut all[3], &turns));
+        ends(&mut all[3]);
         for next in (0..4).cycle().take(8) {
             // The one that has had its turn asks again, behind all others.
-            assert_eq!(have(&mut all), [false; 4]);
-            assert!(turns.begin_round());
-            let now = have(&mut all);
-            let first = now.iter().position(|it| *it);
+            let have = all
+                .iter_mut()
+                .filter_map(|it| asks(it, &turns).then_some(()));
+            assert_eq!(have.count(), 0);
+            looks(&scheduler);
+            let have: Vec<_> = all.iter_mut().map(|it| asks(it, &turns)).collect();
+            let first = have.iter().position(|it| *it);
             assert_eq!(
-                (first, now.iter().filter(|it| **it).count()),
+                (first, have.iter().filter(|it| **it).count()),
                 (Some(next), 1)
             );
-            all[next].end();
+            ends(&mut all[next]);
         }
     }
 
     #[test]
     fn a_connection_that_ends_takes_no_turn_along() {
-        let pauses = Arc::<Pauses>::default();
-        let turns = Arc::new(CallerTurns::new(TURN, Arc::clone(&pauses)));
-        lock(&turns.inner).used = TURN;
-        let [mut told, mut gone, mut waits] = <[Turn; 3]>::default();
+        let scheduler = scheduler(1, 100);
+        let turns = scheduler.caller();
+        let [mut first, mut told, mut gone, mut waits] = <[Turn; 4]>::default();
+        assert!(asks(&mut first, &turns));
+        ends(&mut first);
         for turn in [&mut told, &mut gone, &mut waits] {
             assert!(!asks(turn, &turns));
         }
-        assert_eq!(lock(&pauses.callers).len(), 1, "it waits once");
         drop(gone);
-        assert!(turns.begin_round());
+        looks(&scheduler);
         // Given to one that ends before it takes it.
         drop(told);
         assert!(asks(&mut waits, &turns));
-        drop(waits);
-        assert!(lock(&turns.inner).waiting.is_empty());
-        assert!(!turns.begin_round());
+        drop((waits, first, turns));
+        let schedule = scheduler.lock();
+        assert!(schedule.callers.is_empty(), "{schedule:?}");
+    }
+
+    #[test]
+    fn who_asks_for_little_is_among_the_next_however_many_ask_for_much() {
+        let scheduler = scheduler(1, 4);
+        let mut greedy: Vec<_> = (0..300)
+            .map(|_| (scheduler.caller(), Turn::default()))
+            .collect();
+        let (honest, mut turn) = (scheduler.caller(), Turn::default());
+        let mut all_had = 0;
+        for look in 0..1_000 {
+            // All that have a turn use it, and ask again.
+            let (mut had, mut before) = (0, None);
+            while before != Some(had) {
+                before = Some(had);
+                for (turns, turn) in &mut greedy {
+                    if asks(turn, turns) {
+                        had += 1;
+                        ends(turn);
+                        asks(turn, turns);
+                    }
+                }
+            }
+            assert!(had <= 5, "{had} turns between two looks");
+            all_had += had;
+            // Before that some have had nothing either. All have one turn in 75 looks.
+            if look > 100 && look % 100 == 0 {
+                assert!(!asks(&mut turn, &honest), "the budget of all is used up");
+                looks(&scheduler);
+                assert!(asks(&mut turn, &honest), "in look {look}");
+                ends(&mut turn);
+            } else {
+                looks(&scheduler);
+            }
+        }
+        assert!(all_had > 1_000, "the budget is used: {all_had}");
+    }
+
+    /// What each has at the end does not depend on how it asks.
+    #[test]
+    fn no_connection_waits_for_ever_whatever_comes_and_goes() {
+        for seed in 0..200 {
+            let mut rng = Rng::from_seed(seed);
+            let scheduler = scheduler(1 + rng.below(3) as u32, 1 + rng.below(6) as u32);
+            let callers: Vec<_> = (0..1 + rng.below(6)).map(|_| scheduler.caller()).collect();
+            let mut turns: Vec<_> = (0..12).map(|_| (0, Turn::default())).collect();
+            for _ in 0..400 {
+                let (of, turn) = &mut turns[rng.below(12) as usize];
+                match rng.below(8) {
+                    0 => looks(&scheduler),
+                    1 => turn.end(),
+                    2 => {
+                        turn.end();
+                        *of = rng.below(callers.len() as u64) as usize;
+                    }
+                    _ if asks(turn, &callers[*of]) && rng.below(2) == 0 => ends(turn),
+                    _ => {}
+                }
+                let schedule = scheduler.lock();
+                for (number, it) in &schedule.callers {
+                    let is_in = schedule.queue.values().any(|of| of == number)
+                        || schedule.exhausted.contains(number);
+                    assert_eq!(it.is_queued, is_in, "seed {seed}: {it:?}");
+                    let is_forgotten = !it.waiting.is_empty() && it.given == 0 && !is_in;
+                    assert!(!is_forgotten, "seed {seed}: {it:?}");
+                }
+            }
+            // Those that wait have their turns within as many looks.
+            let mut left: Vec<_> = turns
+                .iter_mut()
+                .filter(|(_, it)| !matches!(it.0, State::None))
+                .collect();
+            for _ in 0..=12 {
+                left.retain_mut(|(of, turn)| {
+                    let has = asks(turn, &callers[*of]);
+                    if has {
+                        ends(turn);
+                    }
+                    !has
+                });
+                looks(&scheduler);
+            }
+            assert!(left.is_empty(), "seed {seed}: {left:?}");
+        }
     }
 
     /// Two connections of a caller always have something to do.
     #[tokio::test]
     async fn turns_pause_until_the_runtime_has_looked_at_the_network() {
-        let pauses = Arc::<Pauses>::default();
-        let turns = Arc::new(CallerTurns::new(TURN * 4, Arc::clone(&pauses)));
-        let giver = tokio::spawn(async move { pauses.give_turns().await });
+        let scheduler = scheduler(4, 100);
+        let turns = scheduler.caller();
+        let giver = tokio::spawn(async move { scheduler.give_turns().await });
         let count = Arc::new(AtomicU32::new(0));
         let busy = [(); 2].map(|()| {
             let (turns, count) = (Arc::clone(&turns), Arc::clone(&count));

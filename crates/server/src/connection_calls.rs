@@ -295,7 +295,9 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.expect("a runtime").block_on(async {
             let (mut calls, limit) = calls();
-            tokio::spawn(async move { limit.pauses().give_turns().await });
+            for scheduler in limit.turn_schedulers() {
+                tokio::spawn(async move { scheduler.give_turns().await });
+            }
             let polls = begun(&calls, 1_000, 1);
             let mut connection = std::pin::pin!(std::future::pending::<()>());
             let mut before = 0;

@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::account::CallerId;
-use super::caller_turns::{CallerTurns, Pauses};
+use super::caller_turns::{CallerTurns, TurnBudget, TurnScheduler};
 
 /// What a connection has proven.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -94,13 +94,19 @@ impl ConnectionCapacity {
     }
 }
 
-/// How long connections of one caller have turns between two looks at the network.
-/// With less, the first of a thousand watches that are begun at once take the room
-/// that the last need.
-const BUDGET: Duration = Duration::from_millis(4);
-/// The same for each address of callers without a token that is known: there may be
-/// many such addresses.
-const STRANGERS_BUDGET: Duration = Duration::from_micros(250);
+/// How long connections have turns between two looks at the network. With less for
+/// a caller, a server looks so often that it does less in all.
+const TURNS: TurnBudget = TurnBudget {
+    caller: Duration::from_millis(4),
+    all: Duration::from_millis(6),
+};
+/// The same for addresses of callers without a token that is known: there may be many
+/// such addresses. And for those of newcomers: who proves something does not wait for
+/// all strangers first.
+const STRANGERS_TURNS: TurnBudget = TurnBudget {
+    caller: Duration::from_micros(250),
+    all: Duration::from_millis(1),
+};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -115,7 +121,7 @@ pub(super) struct ConnectionLimit {
     used: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
     next: u64,
     held: BTreeMap<u64, LimitEntry>,
@@ -123,7 +129,8 @@ struct Inner {
     groups: HashMap<(ConnectionClass, CallerId), Arc<Group>>,
     /// How many there are of each class.
     counts: [usize; CLASSES.len()],
-    pauses: Arc<Pauses>,
+    /// Of newcomers, of strangers, and of those that belong here.
+    schedulers: [Arc<TurnScheduler>; 3],
 }
 
 /// What is known of a connection as long as it has its place.
@@ -141,19 +148,6 @@ struct LimitEntry {
 struct Group {
     count: AtomicUsize,
     turns: Arc<CallerTurns>,
-}
-
-impl Group {
-    fn new(class: ConnectionClass, pauses: Arc<Pauses>) -> Self {
-        let budget = match class {
-            ConnectionClass::Newcomer | ConnectionClass::Stranger => STRANGERS_BUDGET,
-            ConnectionClass::Known | ConnectionClass::Admin => BUDGET,
-        };
-        Self {
-            count: AtomicUsize::new(0),
-            turns: Arc::new(CallerTurns::new(budget, pauses)),
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -190,9 +184,18 @@ impl Inner {
     ) {
         let of = (class, caller_id.clone());
         let group = self.groups.entry(of);
-        let group = Arc::clone(
-            group.or_insert_with(|| Arc::new(Group::new(class, Arc::clone(&self.pauses)))),
-        );
+        let [newcomers, strangers, known] = &self.schedulers;
+        let scheduler = match class {
+            ConnectionClass::Newcomer => newcomers,
+            ConnectionClass::Stranger => strangers,
+            ConnectionClass::Known | ConnectionClass::Admin => known,
+        };
+        let group = Arc::clone(group.or_insert_with(|| {
+            Arc::new(Group {
+                count: AtomicUsize::new(0),
+                turns: scheduler.caller(),
+            })
+        }));
         group.count.fetch_add(1, Ordering::Relaxed);
         *lock(&state.turns) = Arc::clone(&group.turns);
         self.counts[class as usize] += 1;
@@ -251,8 +254,15 @@ impl Inner {
 
 impl ConnectionLimit {
     pub(super) fn new(capacity: ConnectionCapacity) -> Arc<Self> {
+        let inner = Inner {
+            next: 0,
+            held: BTreeMap::new(),
+            groups: HashMap::new(),
+            counts: [0; CLASSES.len()],
+            schedulers: [STRANGERS_TURNS, STRANGERS_TURNS, TURNS].map(TurnScheduler::new),
+        };
         Arc::new(Self {
-            inner: Mutex::default(),
+            inner: Mutex::new(inner),
             capacity,
             used: AtomicU64::new(0),
         })
@@ -262,9 +272,9 @@ impl ConnectionLimit {
         lock(&self.inner)
     }
 
-    /// What gives the turns of connections that wait for a look at the network.
-    pub(super) fn pauses(&self) -> Arc<Pauses> {
-        Arc::clone(&self.lock().pauses)
+    /// What gives connections their turns.
+    pub(super) fn turn_schedulers(&self) -> [Arc<TurnScheduler>; 3] {
+        self.lock().schedulers.clone()
     }
 
     fn now(&self) -> u64 {
@@ -273,9 +283,10 @@ impl ConnectionLimit {
 
     /// Lets a newcomer in, in place of another if there are too many.
     pub(super) fn enter(self: &Arc<Self>, caller_id: CallerId) -> ConnectionPermit {
+        let [newcomers, ..] = self.turn_schedulers();
         let state = Arc::new(State {
             // Until it has its place.
-            turns: Mutex::new(Arc::new(CallerTurns::new(BUDGET, Arc::default()))),
+            turns: Mutex::new(newcomers.caller()),
             class: AtomicU8::new(0),
             calls: AtomicUsize::new(0),
             used: AtomicU64::new(self.now()),

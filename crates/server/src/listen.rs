@@ -164,8 +164,9 @@ pub(super) async fn serve(
     });
     let capacity = ConnectionCapacity::of_clients(NEWCOMERS_MAX, listener_limits.connections);
     let connection_limit = ConnectionLimit::new(capacity);
-    let pauses = connection_limit.pauses();
-    tokio::spawn(async move { pauses.give_turns().await });
+    for scheduler in connection_limit.turn_schedulers() {
+        tokio::spawn(async move { scheduler.give_turns().await });
+    }
     loop {
         let (stream, address) = match listener.accept().await {
             Ok((stream, from)) => (stream, from.ip()),
