@@ -50,6 +50,9 @@ pub struct Config {
     /// Proposals and reads that may wait for a new leader to become ready, or
     /// for a hand-over to end; of proposals at most `uncommitted_bytes`.
     pub backlog_requests: usize,
+    /// Reads that may wait for a round of a majority, or be part of one. Of
+    /// callers it knows nothing, so whoever lets them in has to leave each some.
+    pub reads: usize,
     /// About so many bytes of applied entries make the next snapshot due, or as
     /// many as the last snapshot had if that is more: more than half of it, and
     /// at most half as much again.
@@ -83,6 +86,7 @@ impl Default for Config {
             disk_lag: Duration::from_secs(10),
             disk_bytes: 256 * 1024 * 1024,
             backlog_requests: 4_096,
+            reads: 65_536,
             log_bytes: 64 * 1024 * 1024,
             kept_entries: 1_024,
             version: ClusterVersion::NEWEST,
@@ -164,6 +168,7 @@ impl Config {
             ("disk_lag", self.disk_lag >= Duration::from_secs(5)),
             ("disk_bytes", self.disk_bytes > 0),
             ("backlog_requests", self.backlog_requests > 0),
+            ("reads", self.reads > 0),
             ("log_bytes", self.log_bytes > 0),
             ("version", self.version <= ClusterVersion::NEWEST),
         ] {

@@ -17,7 +17,7 @@ impl Leader {
             let found = server.find(query, self.time(server));
             return server.answer(token, Answer::Read(found));
         }
-        if self.quorum_rounds.waiting() >= server.config.backlog_requests {
+        if self.quorum_rounds.waiting() >= server.config.reads {
             return server.answer(token, Answer::Refused(Refusal::Busy));
         }
         self.quorum_rounds.wait(token, query);

@@ -4,6 +4,7 @@
 mod changes;
 mod compare;
 mod owners;
+mod reads;
 mod removals_without_quorum;
 mod servers;
 mod session_ends;

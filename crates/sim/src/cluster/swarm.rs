@@ -91,6 +91,7 @@ impl Swarm {
             chunk_bytes: [100, 700, 65_536][rng.below(3) as usize],
             uncommitted_bytes: [2_000, 1_000_000][rng.below(2) as usize],
             backlog_requests: 64,
+            reads: 64,
             log_bytes: if small_log { 2_000 } else { 1_000_000 },
             kept_entries: rng.between(0, 16),
             #[cfg(feature = "planted-bugs")]
