@@ -153,11 +153,15 @@ impl Watch {
     async fn next(mut self) -> (Option<Self>, Option<ApiResult<v1::WatchResponse>>) {
         loop {
             while !self.pages.is_empty() {
-                if let Some(response) = self.page() {
+                let page = self.page();
+                // From here on it counts as an answer that streams have made.
+                if self.pages.is_empty() {
+                    self.reserved = None;
+                }
+                if let Some(response) = page {
                     return (Some(self), Some(Ok(response)));
                 }
             }
-            self.reserved = None;
             let watch_queue = match &mut self.state {
                 State::Follows { news, .. } => news,
                 State::Begins(_) => match self.looked().await {

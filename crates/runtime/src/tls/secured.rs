@@ -30,6 +30,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -176,6 +177,8 @@ impl Drop for Ends<'_> {
 pub struct Secured {
     stream: TlsStream<TcpStream>,
     recheck: Recheck,
+    /// Who is at the other end; a connection that has ended does not say.
+    from: Option<SocketAddr>,
     looked: Instant,
     verdict: Arc<Verdict>,
     ended: bool,
@@ -185,6 +188,7 @@ impl Secured {
     /// Has the other side judged again by `recheck`.
     pub fn new(stream: TlsStream<TcpStream>, recheck: Recheck) -> Self {
         Self {
+            from: stream.get_ref().0.peer_addr().ok(),
             stream,
             recheck,
             looked: clock::boot(),
@@ -207,8 +211,7 @@ impl Secured {
             Some(why) => {
                 if !self.ended {
                     self.ended = true;
-                    let from = self.stream.get_ref().0.peer_addr();
-                    let from = from.map_or_else(|_| String::new(), |it| it.to_string());
+                    let from = self.from.map_or_else(String::new, |it| it.to_string());
                     let found = match why {
                         Error::InvalidCertificate(why) => describe_certificate_error(why).0,
                         other => format!("one that cannot be judged ({other})"),
