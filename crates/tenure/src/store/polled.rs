@@ -21,8 +21,12 @@ use super::{
     BoxFuture, Features, Key, Page, Reading, Register, Selector, Stamp, Store, Version, Watch,
     Write, Written, refuse_oversized,
 };
-use crate::drive;
-use crate::error::{StoreError, about};
+use crate::error::StoreError;
+use crate::round_trip::RoundTripTimes;
+use crate::{clock, drive};
+
+/// What is read to see how long that takes. It need not be there.
+const PROBE: &str = "elections/";
 
 /// A store made of a [`Backend`], whose changes are looked for. Clones are the
 /// same store.
@@ -36,6 +40,7 @@ struct Shared<B> {
     backend: Arc<B>,
     hub: Arc<Hub>,
     watcher: Watcher,
+    round_trips: RoundTripTimes,
 }
 
 impl<B> Clone for Polled<B> {
@@ -57,6 +62,7 @@ impl<B: Backend> Polled<B> {
                 backend,
                 hub,
                 watcher,
+                round_trips: RoundTripTimes::default(),
             }),
         }
     }
@@ -73,14 +79,17 @@ impl<B: Backend> Polled<B> {
         T: Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        let backend = Arc::clone(&self.shared.backend);
-        let call = timeout(within, call(Arc::clone(&backend)));
+        let (backend, round_trips) = (&self.shared.backend, &self.shared.round_trips);
+        let call = timeout(within, call(Arc::clone(backend)));
+        let asked = clock::boot();
         match drive::background().spawn(call).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => {
-                let within = about(within);
-                Err(late(format!("no answer from {backend} within {within}")))
+            Ok(Ok(answer)) => {
+                if answer.is_ok() {
+                    round_trips.record(clock::boot().since(asked));
+                }
+                answer
             }
+            Ok(Err(_)) => Err(late(round_trips.timeout_text(&backend.to_string(), within))),
             Err(panicked) => Err(late(format!("a call of {backend} has failed: {panicked}"))),
         }
     }
@@ -160,6 +169,22 @@ impl<B: Backend> Store for Polled<B> {
                 backend.list(&prefix, after.as_ref()).await
             }),
         )
+    }
+
+    fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
+        const TRIPS: u32 = 3;
+        Box::pin(async move {
+            let until = clock::boot().after(within);
+            let key = Key::new(PROBE).ok()?;
+            let mut quickest: Option<Duration> = None;
+            for _ in 0..TRIPS {
+                let asked = clock::boot();
+                self.read(&key, until.since(asked)).await.ok()?;
+                let took = clock::boot().since(asked);
+                quickest = Some(quickest.map_or(took, |least| least.min(took)));
+            }
+            quickest
+        })
     }
 
     fn watch(&self, selector: Selector) -> Watch {

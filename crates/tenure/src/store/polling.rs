@@ -200,9 +200,11 @@ impl<B: Backend> Poller<B> {
         for watched in interest.keys.iter().filter(|it| !below(&it.key)) {
             let rhythm = self.keys.entry(watched.key.clone());
             let rhythm = rhythm.or_insert_with(|| Rhythm::new(now));
-            // Written here, or not told to a new watch yet.
-            let is_news = rhythm.seen != watched.version || !watched.reported;
-            if is_news || rhythm.due <= now {
+            if watched.reported && rhythm.seen != watched.version {
+                // Written here, so it need not be read to be known.
+                rhythm.looked(watched.version.as_ref(), now, &self.times);
+            }
+            if !watched.reported || rhythm.due <= now {
                 due.push(watched.key.clone());
             }
         }
