@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 mod agent;
 #[cfg(feature = "tenure")]
 mod cluster;
+mod fence;
 mod repair;
 #[cfg(feature = "tenure")]
 mod serve;
@@ -14,6 +15,7 @@ mod serve;
 mod wal;
 
 pub(crate) use agent::*;
+pub(crate) use fence::*;
 pub(crate) use repair::*;
 
 #[cfg(feature = "tenure")]
@@ -161,6 +163,12 @@ pub(crate) enum Command {
     /// Its terms then begin again at 1. A resource that remembers a fence of it
     /// refuses the next leaders. Stop every candidate before.
     Forget(Forget),
+    /// Run a command unless a later leader has been here, and keep its successor waiting meanwhile.
+    ///
+    /// For what a leader's scripts write, on one machine: records the term in a
+    /// file, refuses a lower one than that has seen, and holds the file's lock
+    /// while CMD runs. A higher term waits for it.
+    Fence(Fence),
     /// Be a node of a group: run what is deployed, and take over from nodes that die.
     ///
     /// A workload of a group runs on one node at a time, and soon on another

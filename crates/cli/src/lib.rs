@@ -94,6 +94,7 @@ fn run(cli: Cli, file: File, output: Output, registry: Registry) -> Result<ExitC
             Command::Transfer(args) => commands::leader_requests::transfer(&context, args).await,
             Command::Repair(args) => commands::repair::repair(&context, args).await,
             Command::Forget(args) => commands::repair::forget(&context, args).await,
+            Command::Fence(args) => commands::fence::fence(args),
             Command::Node(args) => commands::node::node(&context, args).await,
             Command::Deploy(args) => commands::deploy::deploy(&context, args).await,
             Command::Undeploy(args) => commands::deploy::undeploy(&context, args).await,

@@ -10,6 +10,7 @@ pub(crate) mod cluster;
 pub(crate) mod deploy;
 #[cfg(feature = "tenure")]
 pub(crate) mod dev;
+pub(crate) mod fence;
 pub(crate) mod leader_requests;
 mod leadership;
 #[cfg(feature = "tenure")]

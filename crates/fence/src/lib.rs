@@ -1,0 +1,54 @@
+//! Fences: what a resource does so that a leader that is too late changes
+//! nothing any more.
+//!
+//! A leader attaches its [`Term`] to each effect outside its process. The
+//! resource remembers the highest term that it has seen, and refuses lower
+//! ones. This crate is the resource's side, for resources that cannot do this
+//! by themselves. It runs no election and needs no store, so a service that is
+//! only written to by leaders needs this crate alone.
+//!
+//! * [`mark`]: the highest term that was seen, in a file that survives a crash.
+//! * [`lock`]: the lock beside it, which is held while something is done in a term.
+//!
+//! Two rules make a fence of a comparison. The page
+//! `docs/how-to/fences.md` argues them and says what no fence protects.
+//!
+//! 1. **A new leader records its term before it reads anything.** What it reads
+//!    afterwards can then not be changed any more by an earlier leader.
+//! 2. **The check and the effect are one step.** Between a check and its effect
+//!    a process may be stopped for any time, so the resource holds a lock from
+//!    the one to the other, and the record of a higher term waits for that lock.
+
+pub mod lock;
+pub mod mark;
+
+use std::fmt;
+
+pub use tenure_core::ids::Term;
+
+/// A resource has refused a leader: a higher term was recorded there.
+///
+/// The leader stops. To try again is of no use, since terms never fall.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub struct Deposed {
+    /// The term of the leader that was refused.
+    pub term: Term,
+    /// The highest term that the resource has seen, where it told.
+    pub seen: Option<Term>,
+}
+
+impl fmt::Display for Deposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let term = self.term;
+        match self.seen {
+            Some(seen) => write!(
+                f,
+                "refused: this is of term {term}, and a leader of term {seen} has been here"
+            ),
+            None => write!(
+                f,
+                "refused: this is of term {term}, which is not the term that was recorded last"
+            ),
+        }
+    }
+}

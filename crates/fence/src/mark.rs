@@ -1,0 +1,382 @@
+//! A mark: the highest term that a resource has seen, in a file.
+//!
+//! The file has one line, `term 7`. It is never written in place: the new mark
+//! is written to a file beside it (`FILE.new`), synced and renamed, and the
+//! directory is synced. So the mark is whole at every instant, and a term that
+//! was recorded is on disk before anything is done in that term. A reader needs
+//! no lock.
+//!
+//! Writers exclude each other by a lock (`flock`) on `FILE.new`. The rename
+//! takes the locked file away from that name, so a writer that has waited looks
+//! whether the file that it has locked is still the one at the path, and begins
+//! again if not. What a writer that died has left there is overwritten.
+//!
+//! A mark that cannot be read is no mark of term 0: what it had seen is not
+//! known, so every term is refused until a person has written the mark again.
+//! A mark that is not there has seen nothing; who knows that there was one (a
+//! lock file beside it) has to look for it.
+//!
+//! Left out: several machines. A file on a network file system is locked and
+//! renamed as well as that system does it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use crate::{Deposed, Term};
+
+/// The longest that a mark may be, in bytes; a longer file is none.
+const BYTES_MAX: u64 = 64;
+/// What a mark's line begins with.
+const WORD: &str = "term ";
+
+/// The mark at a path. It may not be there yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mark {
+    path: PathBuf,
+}
+
+/// Why a mark was not raised, by what its caller does next.
+#[derive(Debug, thiserror::Error)]
+pub enum MarkError {
+    /// A higher term was seen. The caller stops.
+    #[error("{0}")]
+    Deposed(#[from] Deposed),
+    /// What is there is no mark. A person has to look; nothing was changed.
+    #[error("{0}")]
+    Damaged(String),
+    /// The file system failed. The mark is the one before or the new one, and
+    /// nothing may be done in the new term before `raise` has succeeded.
+    #[error("{path}: expected to {what} the mark: {error}")]
+    Io {
+        /// The file that could not be used.
+        path: PathBuf,
+        /// What could not be done with it.
+        what: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl Mark {
+    /// The mark at `path`. Nothing is opened yet.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path with a suffix of its own.
+    pub fn beside(&self, suffix: &str) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(suffix);
+        name.into()
+    }
+
+    /// The highest term that was recorded; `None` if there is no file.
+    ///
+    /// # Errors
+    /// [`MarkError::Damaged`] if what is there is no mark, and
+    /// [`MarkError::Io`].
+    pub fn read(&self) -> Result<Option<Term>, MarkError> {
+        let file = match open_plain(&self.path, OpenOptions::new().read(true)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(|error| self.failed("read", error))?,
+        };
+        self.check(&file)?;
+        let mut text = Vec::new();
+        let read = file.take(BYTES_MAX + 1).read_to_end(&mut text);
+        read.map_err(|error| self.failed("read", error))?;
+        parse(&text).map(Some).ok_or_else(|| {
+            self.damaged(
+                "one line, `term` and a number",
+                &format!("{:?}", String::from_utf8_lossy(&text)),
+            )
+        })
+    }
+
+    /// Records `term`, unless a higher one was recorded. When this returns the
+    /// mark is `term`, and is on disk.
+    ///
+    /// It waits while another process raises the same mark.
+    ///
+    /// # Errors
+    /// [`MarkError::Deposed`] if the mark is higher; the others if it is not
+    /// known what the mark is. Nothing may be done in `term` then.
+    pub fn raise(&self, term: Term) -> Result<(), MarkError> {
+        if self.is_at(term)? {
+            // Another process may have renamed it and not synced yet.
+            return self.sync_directory();
+        }
+        let (unfinished, file) = self.lock_unfinished()?;
+        // Another process may have raised it while this one waited.
+        let done = self.is_at(term).and_then(|is_done| match is_done {
+            true => remove(&unfinished).map_err(|error| self.failed("raise", error)),
+            false => self.write(&unfinished, &file, term),
+        });
+        if done.is_err() {
+            // Nothing depends on its going: the next writer overwrites it.
+            let _ = remove(&unfinished);
+        }
+        done?;
+        self.sync_directory()
+    }
+
+    /// Whether the mark is `term` already.
+    fn is_at(&self, term: Term) -> Result<bool, MarkError> {
+        match self.read()? {
+            Some(seen) if seen > term => Err(Deposed {
+                term,
+                seen: Some(seen),
+            }
+            .into()),
+            seen => Ok(seen == Some(term)),
+        }
+    }
+
+    /// Opens and locks the file that is to be the next mark.
+    fn lock_unfinished(&self) -> Result<(PathBuf, File), MarkError> {
+        let path = self.beside(".new");
+        let failed = |error| MarkError::Io {
+            path: path.clone(),
+            what: "write",
+            error,
+        };
+        loop {
+            let mut options = OpenOptions::new();
+            let options = options.write(true).create(true).truncate(false).mode(0o600);
+            let file = open_plain(&path, options).map_err(failed)?;
+            flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
+            // Each turn of the loop is a mark that another process has raised.
+            if is_in_place(&path, &file).map_err(failed)? {
+                self.check(&file)?;
+                return Ok((path, file));
+            }
+        }
+    }
+
+    fn write(&self, unfinished: &Path, mut file: &File, term: Term) -> Result<(), MarkError> {
+        let mut write = || {
+            file.set_len(0)?;
+            file.write_all(text(term).as_bytes())?;
+            file.sync_all()?;
+            fs::rename(unfinished, &self.path)
+        };
+        write().map_err(|error| self.failed("raise", error))
+    }
+
+    /// Makes the rename durable.
+    fn sync_directory(&self) -> Result<(), MarkError> {
+        let directory = self.path.parent().filter(|it| !it.as_os_str().is_empty());
+        let directory = directory.unwrap_or_else(|| Path::new("."));
+        let synced = File::open(directory).and_then(|it| it.sync_all());
+        synced.map_err(|error| self.failed("sync the directory of", error))
+    }
+
+    /// Refuses a file with two names. A rename replaces one of them, and the
+    /// other one would go on with what it has seen.
+    fn check(&self, file: &File) -> Result<(), MarkError> {
+        let about = file.metadata();
+        let about = about.map_err(|error| self.failed("read", error))?;
+        if !about.is_file() {
+            return Err(self.damaged("a plain file", "a directory, a device or a pipe"));
+        }
+        match about.nlink() {
+            0 | 1 => Ok(()),
+            links => Err(self.damaged("a file with one name", &format!("one with {links}"))),
+        }
+    }
+
+    fn damaged(&self, expected: &str, found: &str) -> MarkError {
+        MarkError::Damaged(format!(
+            "{}: expected the mark of a fence ({expected}), found {found}; which terms it has \
+             seen is not known, so write the highest term that has led as `term N` and a newline",
+            self.path.display()
+        ))
+    }
+
+    pub(crate) fn failed(&self, what: &'static str, error: io::Error) -> MarkError {
+        // What a symbolic link leads to would be replaced by another file than
+        // the link, and the two would go on apart.
+        if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) {
+            return self.damaged("a plain file", "a symbolic link; name what it leads to");
+        }
+        MarkError::Io {
+            path: self.path.clone(),
+            what,
+            error,
+        }
+    }
+}
+
+fn text(term: Term) -> String {
+    format!("{WORD}{term}\n")
+}
+
+/// The term of a mark; `None` for any other way to write it. A line that was
+/// cut off has no end, so it is not taken for a lower term.
+fn parse(bytes: &[u8]) -> Option<Term> {
+    let text_of = std::str::from_utf8(bytes).ok()?;
+    let number = text_of.strip_prefix(WORD)?.strip_suffix('\n')?;
+    let term = Term::new(number.parse().ok()?)?;
+    (text(term) == text_of).then_some(term)
+}
+
+/// Opens a file, and neither follows a symbolic link nor waits for a pipe.
+pub(crate) fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
+    options.custom_flags(flags).open(path)
+}
+
+/// Whether an open file is the one at a path.
+pub(crate) fn is_in_place(path: &Path, file: &File) -> io::Result<bool> {
+    let held = file.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(found) => Ok((found.dev(), found.ino()) == (held.dev(), held.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn term(number: u64) -> Term {
+        Term::new(number).expect("a term")
+    }
+
+    #[test]
+    fn a_mark_only_rises() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mark = Mark::at(directory.path().join("mark"));
+        assert_eq!(mark.read().expect("none"), None);
+        for (number, seen) in [(7, 7), (7, 7), (6, 7), (9, 9), (8, 9)] {
+            let raised = mark.raise(term(number));
+            match raised {
+                Ok(()) => assert_eq!(number, seen),
+                Err(MarkError::Deposed(deposed)) => {
+                    assert_eq!(
+                        (deposed.term, deposed.seen),
+                        (term(number), Some(term(seen)))
+                    );
+                    assert!(number < seen);
+                }
+                Err(error) => panic!("{error}"),
+            }
+            assert_eq!(mark.read().expect("a mark"), Some(term(seen)));
+        }
+        let text = fs::read_to_string(mark.path()).expect("text");
+        assert_eq!(text, "term 9\n");
+        let mode = fs::metadata(mark.path()).expect("it").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let names = fs::read_dir(directory.path()).expect("names").count();
+        assert_eq!(names, 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_is_no_mark_refuses_every_term_and_stays() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mark = Mark::at(directory.path().join("mark"));
+        let long = "term 1\n".repeat(1_000);
+        for text in [
+            "",
+            "term 7",
+            "term 7\n\n",
+            "term 07\n",
+            "term +7\n",
+            "term -1\n",
+            "7\n",
+            "term \n",
+            "Term 7\n",
+            "term 9223372036854775808\n",
+            "\0\0\0\0\0\0\0",
+            "\u{e9}",
+            &long,
+        ] {
+            fs::write(mark.path(), text).expect("written");
+            let refused = mark.raise(term(i64::MAX as u64));
+            assert!(
+                matches!(refused, Err(MarkError::Damaged(_))),
+                "{text:?}: {refused:?}"
+            );
+            assert_eq!(fs::read_to_string(mark.path()).expect("text"), text);
+        }
+        fs::write(mark.path(), "term 9223372036854775807\n").expect("written");
+        mark.raise(Term::MAX).expect("the largest is one");
+    }
+
+    #[test]
+    fn a_mark_has_one_name() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (there, other) = (
+            directory.path().join("mark"),
+            directory.path().join("other"),
+        );
+        Mark::at(&there).raise(term(1)).expect("raised");
+        symlink(&there, &other).expect("a link");
+        let refused = Mark::at(&other).raise(term(2)).expect_err("a link");
+        assert!(refused.to_string().contains("symbolic link"), "{refused}");
+        fs::remove_file(&other).expect("removed");
+        fs::hard_link(&there, &other).expect("a link");
+        for path in [&there, &other] {
+            let refused = Mark::at(path).raise(term(2)).expect_err("two names");
+            assert!(refused.to_string().contains("one with 2"), "{refused}");
+        }
+        let refused = Mark::at(directory.path())
+            .raise(term(1))
+            .expect_err("a directory");
+        assert!(matches!(refused, MarkError::Damaged(_)), "{refused:?}");
+    }
+
+    #[test]
+    fn what_a_dead_writer_left_is_overwritten() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mark = Mark::at(directory.path().join("mark"));
+        fs::write(mark.beside(".new"), "term 99 and much more").expect("written");
+        mark.raise(term(3)).expect("raised");
+        assert_eq!(mark.read().expect("a mark"), Some(term(3)));
+        assert!(!mark.beside(".new").exists());
+    }
+
+    /// Each thread sees the mark at or above what it recorded, and the highest stays.
+    #[test]
+    fn writers_exclude_each_other() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mark = Mark::at(directory.path().join("mark"));
+        std::thread::scope(|scope| {
+            for first in 1..=8 {
+                let mark = &mark;
+                scope.spawn(move || {
+                    for number in (first..200).step_by(8) {
+                        match mark.raise(term(number)) {
+                            Ok(()) => {
+                                let seen = mark.read().expect("a mark");
+                                assert!(seen >= Some(term(number)), "{seen:?} {number}");
+                            }
+                            Err(MarkError::Deposed(it)) => assert!(it.seen > Some(it.term)),
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(mark.read().expect("a mark"), Some(term(199)));
+    }
+}
