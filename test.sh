@@ -101,8 +101,8 @@ else
 fi
 
 step 'tests, with every store'
-tools/tests/run.sh --workspace --features "$full" --locked
-cargo test --doc --workspace --features "$full" --locked
+tools/tests/run.sh --workspace --features "$full,tenure-fence/full" --locked
+cargo test --doc --workspace --features "$full,tenure-fence/full" --locked
 
 step 'what only the next release knows'
 cargo test "${next[@]}"

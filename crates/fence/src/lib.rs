@@ -9,6 +9,7 @@
 //!
 //! * [`mark`]: the highest term that was seen, in a file that survives a crash.
 //! * [`lock`]: the lock beside it, which is held while something is done in a term.
+//! * [`sql`]: the statements of a fence in a database, and what runs them.
 //!
 //! Two rules make a fence of a comparison. The page
 //! `docs/how-to/fences.md` argues them and says what no fence protects.
@@ -21,6 +22,13 @@
 
 pub mod lock;
 pub mod mark;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+pub mod sql;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 use std::fmt;
 
