@@ -10,6 +10,8 @@
 //! * [`mark`]: the highest term that was seen, in a file that survives a crash.
 //! * [`lock`]: the lock beside it, which is held while something is done in a term.
 //! * [`sql`]: the statements of a fence in a database, and what runs them.
+//! * `gate` and `http` (feature `http`): a layer before a service of HTTP or gRPC,
+//!   and the client's side.
 //!
 //! Two rules make a fence of a comparison. The page
 //! `docs/how-to/fences.md` argues them and says what no fence protects.
@@ -20,6 +22,10 @@
 //!    a process may be stopped for any time, so the resource holds a lock from
 //!    the one to the other, and the record of a higher term waits for that lock.
 
+#[cfg(feature = "http")]
+pub mod gate;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod lock;
 pub mod mark;
 #[cfg(feature = "mysql")]
