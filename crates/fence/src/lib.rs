@@ -12,6 +12,7 @@
 //! * [`sql`]: the statements of a fence in a database, and what runs them.
 //! * `gate` and `http` (feature `http`): a layer before a service of HTTP or gRPC,
 //!   and the client's side.
+//! * `objects` (feature `objects`): conditional writes to one object of an object store.
 //!
 //! Two rules make a fence of a comparison. The page
 //! `docs/how-to/fences.md` argues them and says what no fence protects.
@@ -30,6 +31,8 @@ pub mod lock;
 pub mod mark;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(feature = "objects")]
+pub mod objects;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod sql;
