@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod agent;
+mod check;
 #[cfg(feature = "tenure")]
 mod cluster;
 mod fence;
@@ -15,6 +16,7 @@ mod serve;
 mod wal;
 
 pub(crate) use agent::*;
+pub(crate) use check::*;
 pub(crate) use fence::*;
 pub(crate) use repair::*;
 
@@ -47,7 +49,7 @@ Examples:
   Hand over before maintenance:
     tenure transfer payroll --to web-2
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 vacant.";
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 vacant, 4 unfit store.";
 
 const LEADER_EXAMPLES: &str = "\
 Examples:
@@ -253,6 +255,13 @@ pub(crate) enum Command {
     /// has ended (closed loop); with it operations are due at fixed times and
     /// their latency counts from then (open loop). What was made is deleted.
     Bench(Box<Bench>),
+    /// Try whether a store keeps the contract on which elections rest.
+    ///
+    /// Races threads and processes for registers of its own, asks for what has to
+    /// be refused, looks over other connections for what was written, and says
+    /// which lease would do. What was made is deleted. Exits with 4 if the store
+    /// is unfit.
+    Check(Check),
     /// Print a completion script for a shell.
     Completions(Completions),
 }

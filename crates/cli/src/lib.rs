@@ -21,6 +21,7 @@ mod stderr;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
+use tenure::check::WORKER;
 use tenure::store::Registry;
 use tenure_agent::{self as agent, guard, stall};
 use tenure_runtime::failure;
@@ -43,6 +44,9 @@ use crate::output::Output;
 pub fn main_with(registry: Registry) -> ExitCode {
     if let Some(code) = guard::dispatch().or_else(agent::dispatch) {
         return code;
+    }
+    if std::env::args_os().nth(1).is_some_and(|it| it == WORKER) {
+        return tenure::check::worker(&registry);
     }
     let cli = Cli::parse();
     let file = File::read(cli.common.config.as_deref());
@@ -126,6 +130,7 @@ fn run(cli: Cli, file: File, output: Output, registry: Registry) -> Result<ExitC
             Command::Token(args) => commands::token::token(&context, args),
             #[cfg(feature = "tenure")]
             Command::Wal(args) => commands::wal::wal(&context, args),
+            Command::Check(args) => commands::check::check(&context, args).await,
             Command::Bench(args) => commands::bench::bench(&context, args).await,
             Command::Completions(args) => {
                 let mut script = Vec::new();

@@ -48,7 +48,23 @@ impl StoreError {
     pub fn broken(text: impl fmt::Display) -> Self {
         Self::Broken(text.to_string().into())
     }
+
+    /// [`StoreError::Broken`] of a system that was seen to break the contract of
+    /// stores: another one has to be used.
+    pub fn unfit(text: impl fmt::Display) -> Self {
+        Self::Broken(Box::new(Unfit(text.to_string())))
+    }
+
+    /// Whether it was made by [`unfit`](Self::unfit).
+    pub fn is_unfit(&self) -> bool {
+        matches!(self, Self::Broken(cause) if cause.is::<Unfit>())
+    }
 }
+
+/// The cause of an error of a system that breaks the contract.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unfit(String);
 
 /// Text of others in which no character moves the cursor, ends the line, turns
 /// the direction of what is written or cannot be seen, so that none of it can
@@ -122,6 +138,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn a_store_that_breaks_the_contract_is_told_from_one_to_be_mended() {
+        let unfit = StoreError::unfit("it forgets");
+        assert!(unfit.is_unfit() && !StoreError::broken("it forgets").is_unfit());
+        assert_eq!(unfit.to_string(), "it forgets");
+    }
 
     #[test]
     fn what_is_quoted_is_cut() {

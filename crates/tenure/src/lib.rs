@@ -40,6 +40,9 @@
 //! `tenure-client`.
 
 pub mod blocking;
+// For `tenure check`; it may become a part of what programs build on.
+#[doc(hidden)]
+pub mod check;
 pub mod election;
 pub mod ha;
 pub mod store;

@@ -5,6 +5,7 @@ mod authority;
 pub(crate) mod bench;
 #[cfg(feature = "tenure")]
 pub(crate) mod certs;
+pub(crate) mod check;
 #[cfg(feature = "tenure")]
 pub(crate) mod cluster;
 pub(crate) mod deploy;

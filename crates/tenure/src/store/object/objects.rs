@@ -218,7 +218,7 @@ impl Objects {
         if creates_once && refuses(&Expect::Version(stranger)).await? {
             return Ok(());
         }
-        Err(StoreError::broken(format!(
+        Err(StoreError::unfit(format!(
             "{self}: expected a server that refuses a PUT whose If-None-Match or If-Match does \
              not hold, found one that carried it out; two would lead: use another server, or a \
              newer one"
