@@ -258,8 +258,8 @@ pub(crate) enum Command {
     /// Try whether a store keeps the contract on which elections rest.
     ///
     /// Races threads and processes for registers of its own, asks for what has to
-    /// be refused, looks over other connections for what was written, and says
-    /// which lease would do. What was made is deleted. Exits with 4 if the store
+    /// be refused, looks over other connections for what was written, cuts
+    /// connections in the middle of a write, and says which lease would do. What was made is deleted. Exits with 4 if the store
     /// is unfit.
     Check(Check),
     /// Print a completion script for a shell.

@@ -69,6 +69,7 @@ fn sqlite_is_fit() {
 fn postgres_is_fit() {
     let store = Shared::postgres();
     let lines = is_fit(&store.url());
+    assert_eq!(trial(&lines, "cuts")["outcome"], "passed", "{lines:?}");
     // The server has this machine's calendar.
     let clock = &lines.last().expect("a verdict")["clock"];
     let ahead = clock["ahead_ms"].as_i64().expect("an offset");
@@ -80,7 +81,9 @@ fn postgres_is_fit() {
 #[test]
 fn a_cluster_is_fit() {
     let store = Shared::cluster();
-    is_fit(&store.url());
+    let lines = is_fit(&store.url());
+    // The client goes to the servers that it has learnt of.
+    assert_eq!(trial(&lines, "cuts")["outcome"], "left_out", "{lines:?}");
 }
 
 #[cfg(feature = "etcd")]
@@ -89,6 +92,7 @@ fn etcd_is_fit() {
     let store = Shared::etcd(1);
     let lines = is_fit(&store.url());
     assert_eq!(trial(&lines, "clock")["outcome"], "left_out", "{lines:?}");
+    assert_eq!(trial(&lines, "cuts")["outcome"], "passed", "{lines:?}");
 }
 
 #[test]

@@ -61,6 +61,10 @@ async fn a_fit_store_is_found_fit_and_left_as_it_was() {
         let said = said(&output);
         assert_eq!(output.status.code(), Some(0), "{said}");
         assert!(said.contains("\"verdict\":\"fit\""), "{said}");
+        assert!(
+            said.contains("connections were cut while they wrote"),
+            "{said}"
+        );
         assert_eq!(server.count(), 0, "{said}");
     }
 }
@@ -101,6 +105,15 @@ async fn a_clock_that_jumps_is_found() {
     let said = is_found(server.as_scheme("jumpy"), "clock_jumps").await;
     is_alone(&said, "clock_jumps");
     assert_eq!(server.count(), 0, "{said}");
+}
+
+/// Its connections are cut in the middle of a write, and of one that was done it says
+/// that it was not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_denies_what_it_has_done_is_found() {
+    let server = server(Fault::None).await;
+    let said = is_found(server.as_scheme("denying"), "wrong_answers").await;
+    is_alone(&said, "wrong_answers");
 }
 
 #[tokio::test(flavor = "multi_thread")]

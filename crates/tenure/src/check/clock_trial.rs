@@ -6,8 +6,9 @@
 //! clocks differ, 1 % at most, and by no more. An answer outside of that proves a
 //! jump, however long the network took.
 //!
-//! A jump forward is what does harm: a grant looks older than it is. A store's time
-//! may be told late, so a little less than before is no jump.
+//! A jump forward is what does harm: a grant looks older than it is. A step back only
+//! makes it look younger, and the time of a log stands still while no server leads.
+//! Time may be told a little late, so a little more than before is no jump.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,8 +26,8 @@ const LOOKS: u32 = 20;
 const APART: Duration = Duration::from_millis(100);
 /// What a clock may be ahead of its bounds: it may have told its time late before.
 const STEP: i128 = 250_000_000;
-/// What a clock that cannot step may be behind: its time may be told late.
-const BEHIND_MAX: i128 = 1_000_000_000;
+/// What is told of a clock that has fallen back.
+const BEHIND: Duration = Duration::from_secs(1);
 /// The shortest time over which a rate means something.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
@@ -112,27 +113,30 @@ pub(super) fn seen(mut samples: Vec<Sample>) -> Option<ClockSeen> {
 
 /// What to make of it; `judges` says whether grants are judged by it.
 pub(super) fn verdict(seen: &ClockSeen, clock: Clock, judges: bool) -> Result<String, Finding> {
-    let said = format!(
-        "it jumped forward by {} and back by {} against this machine's boot-time clock",
-        about(seen.forward),
-        about(seen.back)
-    );
-    let jumped = seen.forward > Duration::ZERO;
-    let fell = duration(BEHIND_MAX) < seen.back;
-    match clock {
-        Clock::CannotStep if jumped || fell => Err(Finding::new(
+    let jumped = (seen.forward > Duration::ZERO).then(|| {
+        format!(
+            "it jumped forward by {} against this machine's boot-time clock",
+            about(seen.forward)
+        )
+    });
+    match jumped {
+        Some(said) if clock == Clock::CannotStep => Err(Finding::new(
             Fault::ClockJumps,
             format!("expected a clock that cannot step, found that {said}"),
         )),
-        _ if judges && jumped => Err(Finding::new(
+        Some(said) if judges => Err(Finding::new(
             Fault::ClockJumps,
             format!("grants are judged by the store's clock (expiry=store-clock), and {said}"),
         )),
-        _ if jumped || fell => Ok(format!(
+        Some(said) => Ok(format!(
             "{said}; grants are judged by silence, so that does no harm: never use \
              expiry=store-clock here"
         )),
-        _ => Ok("it did not jump".to_owned()),
+        None if seen.back > BEHIND => Ok(format!(
+            "it did not jump forward; it fell back by {}, which makes a grant look younger",
+            about(seen.back)
+        )),
+        None => Ok("it did not jump".to_owned()),
     }
 }
 
@@ -168,8 +172,8 @@ fn jumps(samples: &[Sample]) -> (i128, i128) {
             so_far = Some((low, high, *sample));
         } else if high < least {
             back = back.max(least - high);
-            // Told late, perhaps: what comes next is compared with the time before.
-            so_far = Some((least, most, *sample));
+            // If it comes forward again, what was stamped meanwhile looks older.
+            so_far = Some((low, high, *sample));
         } else {
             so_far = Some((least.max(low), most.min(high), *sample));
         }
@@ -253,13 +257,20 @@ mod tests {
     }
 
     #[test]
-    fn time_that_is_told_late_is_no_jump_and_a_clock_set_back_is_one() {
+    fn time_that_is_told_late_or_set_back_is_no_jump() {
         let late = |time: i64| time - (time / 100 % 7) * 20;
         let seen = found(2, late);
         assert_eq!(seen.forward, Duration::ZERO, "{seen:?}");
         verdict(&seen, Clock::CannotStep, false).expect("no jump");
         let back = found(2, |time| if time > 1_005_000 { time - 5_000 } else { time });
         assert!(back.back > Duration::from_secs(4), "{back:?}");
-        verdict(&back, Clock::CannotStep, false).expect_err("a step back");
+        let said = verdict(&back, Clock::CannotStep, false).expect("it does no harm");
+        assert!(said.contains("fell back by 5s"), "{said}");
+        // What it stamped meanwhile looks older when it comes forward again.
+        let both = |time: i64| match time {
+            1_003_000..1_005_000 => time - 5_000,
+            _ => time,
+        };
+        assert!(found(2, both).forward > Duration::from_secs(4));
     }
 }

@@ -6,6 +6,7 @@ use super::advice::{Advice, dollars};
 use super::clean_up::clean_up;
 use super::clock_trial;
 use super::connection::{Connection, Meter, Stop};
+use super::cuts;
 use super::finding::{Fault, Finding};
 use super::latency;
 use super::plan::Plan;
@@ -22,6 +23,8 @@ const READERS: usize = 3;
 const REGISTERS: usize = 2;
 /// How often a trial is begun again whose calls failed.
 const ATTEMPTS: u32 = 3;
+/// Why a trial is left out that looks for what was acknowledged.
+const UNSETTLED: &str = "reads show older states here, so they settle nothing";
 
 /// Checks a store until all is tried or `stop` ends; `told` hears of each trial as it
 /// ends. What was made is deleted, in either case.
@@ -117,6 +120,7 @@ impl<F: FnMut(&Trial)> Check<'_, F> {
         let reads = async |key: &Key| stale::reads(&store, &readers, key).await;
         self.attempt("reads", reads).await?;
         self.race().await?;
+        self.cuts().await?;
         self.latency().await?;
         self.clock().await
     }
@@ -179,6 +183,25 @@ impl<F: FnMut(&Trial)> Check<'_, F> {
         };
         self.note("race", outcome);
         Ok(())
+    }
+
+    async fn cuts(&mut self) -> Result<(), StoreError> {
+        if self.shows_older_states() {
+            self.note("cuts", Outcome::LeftOut(UNSETTLED.to_owned()));
+            return Ok(());
+        }
+        let outcome = match cuts::cuts(self.plan, &self.store, &self.key("cuts")?).await {
+            Ok(outcome) => outcome,
+            Err(stop) => self.outcome(stop)?,
+        };
+        self.note("cuts", outcome);
+        Ok(())
+    }
+
+    /// Whether what a read shows proves nothing here.
+    fn shows_older_states(&self) -> bool {
+        let mut findings = self.report.findings();
+        findings.any(|it| it.fault == Fault::StaleReads)
     }
 
     async fn latency(&mut self) -> Result<(), StoreError> {
