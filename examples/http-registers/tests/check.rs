@@ -9,11 +9,12 @@ use std::process::{Command, Output, Stdio};
 use documents::{Fault, server};
 
 /// A check of a store by the binary with planted faults, to its end.
-async fn check(url: String, more: &'static [&'static str]) -> Output {
+async fn check(url: String, more: &[&str]) -> Output {
+    let more: Vec<String> = more.iter().map(|it| (*it).to_owned()).collect();
     let ran = tokio::task::spawn_blocking(move || {
         let mut command = Command::new("timeout");
         command.args([
-            "150",
+            "400",
             env!("CARGO_BIN_EXE_planted"),
             "check",
             &url,
@@ -114,6 +115,32 @@ async fn a_store_that_denies_what_it_has_done_is_found() {
     let server = server(Fault::None).await;
     let said = is_found(server.as_scheme("denying"), "wrong_answers").await;
     is_alone(&said, "wrong_answers");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_forgets_on_restart_is_found() {
+    let directory = std::env::temp_dir().join(format!("tenure-check-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    for (forgets, code) in [(true, Some(4)), (false, Some(0))] {
+        let file = directory.join(format!("restart-{forgets}"));
+        let touch = format!("touch {}", file.display());
+        let fault = if forgets {
+            Fault::Forgets(file)
+        } else {
+            Fault::None
+        };
+        let server = server(fault).await;
+        let output = check(server.url.clone(), &["--restart-command", &touch]).await;
+        let said = said(&output);
+        assert_eq!(output.status.code(), code, "{said}");
+        assert_eq!(said.contains("\"faults\":[\"forgets\""), forgets, "{said}");
+        assert_eq!(server.count(), 0, "{said}");
+    }
+    // A command that fails leaves it undecided.
+    let server = server(Fault::None).await;
+    let output = check(server.url.clone(), &["--restart-command", "exit 3"]).await;
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    std::fs::remove_dir_all(&directory).expect("to remove it");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -77,6 +77,7 @@ fn plan(context: &Context, args: &args::Check) -> Result<Plan, Failure> {
         threads: args.threads,
         processes: args.processes,
         worker: Arc::new(worker),
+        restart: args.restart_command.clone(),
     })
 }
 

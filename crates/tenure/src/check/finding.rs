@@ -19,6 +19,8 @@ pub enum Fault {
     WrongAnswers,
     /// The clock by which grants are judged has jumped.
     ClockJumps,
+    /// What was acknowledged was gone after a restart.
+    Forgets,
     /// The store itself found its system unfit, and refuses to be used.
     Refused,
 }
@@ -33,6 +35,7 @@ impl Fault {
             Self::StaleReads => "stale_reads",
             Self::WrongAnswers => "wrong_answers",
             Self::ClockJumps => "clock_jumps",
+            Self::Forgets => "forgets",
             Self::Refused => "refused",
         }
     }
@@ -59,6 +62,10 @@ impl Fault {
                  does not have"
             }
             Self::ClockJumps => "its clock jumps: a grant that is not over could be judged over",
+            Self::Forgets => {
+                "it forgets what it acknowledged when it is restarted: two candidates could lead \
+                 at a time"
+            }
             Self::Refused => "it breaks the contract, and refuses to be used",
         }
     }

@@ -29,6 +29,7 @@ mod preconditions;
 mod proxy;
 mod race;
 mod report;
+mod restart;
 mod run;
 mod stale;
 mod worker;

@@ -30,6 +30,8 @@ pub struct Plan {
     pub processes: u32,
     /// Starts one of them.
     pub worker: Arc<WorkerCommand>,
+    /// A line for `sh` that restarts the store, and returns when it is restarted.
+    pub restart: Option<String>,
 }
 
 impl Plan {

@@ -13,6 +13,7 @@ use super::plan::Plan;
 use super::preconditions;
 use super::race;
 use super::report::{Outcome, Report, Trial};
+use super::restart;
 use super::stale;
 use crate::error::{StoreError, about};
 use crate::store::{Clock, Key};
@@ -122,7 +123,8 @@ impl<F: FnMut(&Trial)> Check<'_, F> {
         self.race().await?;
         self.cuts().await?;
         self.latency().await?;
-        self.clock().await
+        self.clock().await?;
+        self.restart().await
     }
 
     /// So many more connections to the store.
@@ -235,6 +237,31 @@ impl<F: FnMut(&Trial)> Check<'_, F> {
             },
         };
         self.note("clock", outcome);
+        Ok(())
+    }
+
+    async fn restart(&mut self) -> Result<(), StoreError> {
+        let Some(command) = &self.plan.restart else {
+            let why = "there is no command that restarts the store";
+            self.note("restart", Outcome::LeftOut(why.to_owned()));
+            return Ok(());
+        };
+        if self.shows_older_states() {
+            self.note("restart", Outcome::LeftOut(UNSETTLED.to_owned()));
+            return Ok(());
+        }
+        let keys = restart::Keys {
+            counter: self.key("restart-counter")?,
+            resting: self.key("restart-resting")?,
+            deleted: self.key("restart-deleted")?,
+        };
+        let writers = self.others(1).await?;
+        let writer = writers.first().unwrap_or(&self.store);
+        let outcome = match restart::restart(&self.store, writer, &keys, command).await {
+            Ok(outcome) => outcome,
+            Err(stop) => self.outcome(stop)?,
+        };
+        self.note("restart", outcome);
         Ok(())
     }
 
