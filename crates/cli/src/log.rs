@@ -21,6 +21,9 @@ use crate::args::{Common, LogFormat};
 use crate::output::timestamp;
 use crate::stderr::{self, Lines};
 
+/// A library below that tells of each attempt to connect as an error.
+const LOUD: &str = "async_nats";
+
 /// The libraries below, whose lines name no address and come as often as a
 /// stranger likes. What matters of them this program says itself.
 const OTHERS: [&str; 6] = ["h2", "hyper", "hyper_util", "tower", "rustls", "tonic"];
@@ -71,8 +74,9 @@ fn directives(quiet: bool, verbose: u8) -> String {
         (false, 1) => ("debug", "info"),
         (false, _) => ("trace", "trace"),
     };
+    let loud = if others == "error" { "off" } else { others };
     let others = OTHERS.map(|target| format!(",{target}={others}"));
-    format!("{own}{}", others.concat())
+    format!("{own}{},{LOUD}={loud}", others.concat())
 }
 
 /// Begins to log in this form, as much as the flags say.
@@ -128,6 +132,7 @@ mod tests {
             let all = directives(quiet, verbose);
             assert!(all.starts_with(&format!("{own},h2={others},")), "{all}");
             assert!(all.contains(&format!(",rustls={others},")), "{all}");
+            assert_eq!(all.contains("async_nats=off"), others == "error", "{all}");
         }
     }
 }

@@ -15,11 +15,12 @@ use std::ffi::{OsStr, OsString};
 use crate::failure::{Failure, usage};
 
 /// Schemes of stores whose URLs may have a password in them.
-const WITH_PASSWORDS: [&str; 8] = [
+const WITH_PASSWORDS: [&str; 9] = [
     "postgres",
     "postgresql",
     "etcd",
     "mysql",
+    "nats",
     "redis",
     "rediss",
     "redis+sentinel",
@@ -115,6 +116,7 @@ mod tests {
             &["list", "--store", "redis://:p@h/1"],
             &["list", "--store=rediss+sentinel://u:p@h1,h2/main"],
             &["list", "--store", "mysql://u:p@h/db"],
+            &["list", "--store", "nats://u:p@h1,h2/bucket"],
         ] {
             let refused = typed(args).expect_err("a password").to_string();
             assert!(refused.contains("$TENURE_STORE"), "{refused}");
@@ -128,6 +130,8 @@ mod tests {
             &["run", "x", "--store", "etcd://[::1]:2379"],
             &["run", "x", "--store", "redis://u@h?password_file=p"],
             &["run", "x", "--store", "mysql://u@h/db?password_file=p"],
+            &["run", "x", "--store", "nats://u@h?password_file=p"],
+            &["run", "x", "--store", "nats://h?token_file=t&creds=c"],
             &["run", "x", "--store", "tenure://h:7400"],
             &["run", "x", "--", "psql", "postgres://u:p@h/db"],
         ] {

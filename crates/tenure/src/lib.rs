@@ -36,7 +36,7 @@
 //! Enums get more variants, unless they say otherwise.
 //!
 //! The features are the stores: `sqlite` (the default), `postgres`, `mysql`,
-//! `redis`, `etcd`, `s3`, `azure`, and `cluster` for `tenure://`, whose client is
+//! `redis`, `etcd`, `nats`, `consul`, `s3`, `azure`, and `cluster` for `tenure://`, whose client is
 //! `tenure-client`.
 
 pub mod blocking;

@@ -242,6 +242,44 @@ impl<T: Connection> Dialer<T> {
     }
 }
 
+/// A call that waits for its answer over a connection. Where it is dropped before, or
+/// has ended badly, the connection is left.
+#[cfg(any(feature = "consul", feature = "nats"))]
+pub(super) struct Pending<'a, T: Connection> {
+    dialer: &'a Dialer<T>,
+    connection: &'a T,
+    is_well: bool,
+}
+
+#[cfg(any(feature = "consul", feature = "nats"))]
+impl<T: Connection> Dialer<T> {
+    /// Begins a call.
+    pub(super) fn pending<'a>(&'a self, connection: &'a T) -> Pending<'a, T> {
+        Pending {
+            dialer: self,
+            connection,
+            is_well: false,
+        }
+    }
+}
+
+#[cfg(any(feature = "consul", feature = "nats"))]
+impl<T: Connection> Pending<'_, T> {
+    /// The call has ended; whether the connection can be used on.
+    pub(super) fn ended(mut self, is_well: bool) {
+        self.is_well = is_well;
+    }
+}
+
+#[cfg(any(feature = "consul", feature = "nats"))]
+impl<T: Connection> Drop for Pending<'_, T> {
+    fn drop(&mut self) {
+        if !self.is_well {
+            self.dialer.abandon(self.connection);
+        }
+    }
+}
+
 fn is_over(outcome: &watch::Receiver<DialOutcome>) -> bool {
     // A task that has panicked will say nothing more.
     outcome.borrow().is_some() || outcome.has_changed().is_err()

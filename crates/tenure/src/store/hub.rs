@@ -162,6 +162,41 @@ impl Hub {
         }
     }
 
+    /// What to watch at the backend so that each watch hears of what it selects: the
+    /// watched prefixes and the watched keys that none covers or, if these are more
+    /// than `most`, what the names of all have in common.
+    #[cfg(any(feature = "cluster", feature = "consul"))]
+    pub(super) fn selectors(&self, most: usize) -> Vec<Selector> {
+        let interest = self.interest();
+        let keys = interest.keys.into_iter().map(|followed| followed.key);
+        let covered = |key: &Key| {
+            let mut prefixes = interest.prefixes.iter();
+            prefixes.any(|prefix| key.as_str().starts_with(prefix.as_str()))
+        };
+        let mut wanted: Vec<Selector> = keys
+            .filter(|key| !covered(key))
+            .map(Selector::Key)
+            .collect();
+        wanted.extend(interest.prefixes.iter().cloned().map(Selector::Prefix));
+        if wanted.len() <= most {
+            return wanted;
+        }
+        let mut texts = wanted.iter().map(|selector| match selector {
+            Selector::Key(key) => key.as_str(),
+            Selector::Prefix(prefix) => prefix.as_str(),
+        });
+        let first = texts.next().unwrap_or_default();
+        let common = texts.fold(first, |common, text| {
+            let equal = common
+                .char_indices()
+                .zip(text.chars())
+                .find(|((_, ours), theirs)| ours != theirs)
+                .map(|((at, _), _)| at);
+            &common[..equal.unwrap_or_else(|| common.len().min(text.len()))]
+        });
+        vec![Selector::Prefix(common.to_owned())]
+    }
+
     /// Whether there is no watch.
     pub(super) fn is_idle(&self) -> bool {
         let mut inner = self.lock();
@@ -224,7 +259,7 @@ impl Hub {
 
     /// There was no such register when, after `interest` was drawn up, all
     /// changes up to this version had been made.
-    #[cfg(feature = "etcd")]
+    #[cfg(any(feature = "consul", feature = "etcd"))]
     pub(super) fn fetched_gone(&self, interest: &Interest, key: &Key, at: &Version) {
         // If it is older than what was published meanwhile, it is older in
         // truth.
@@ -531,7 +566,7 @@ mod tests {
         assert_eq!(known(&hub), Some(at(9)));
     }
 
-    #[cfg(feature = "etcd")]
+    #[cfg(any(feature = "consul", feature = "etcd"))]
     #[test]
     fn an_absence_with_a_version_is_judged_by_it() {
         let (hub, key, _watch) = followed();

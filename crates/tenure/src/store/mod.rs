@@ -40,10 +40,16 @@ use crate::error::StoreError;
 
 mod backend;
 pub(crate) mod caller;
+#[cfg(any(feature = "consul", feature = "nats"))]
+mod causes;
 pub mod conformance;
+#[cfg(feature = "consul")]
+mod consul;
 #[cfg(any(
+    feature = "consul",
     feature = "etcd",
     feature = "mysql",
+    feature = "nats",
     feature = "postgres",
     feature = "redis"
 ))]
@@ -55,16 +61,22 @@ mod hub;
 mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(any(feature = "azure", feature = "s3"))]
 mod object;
 mod open;
 #[cfg(any(
+    feature = "consul",
     feature = "etcd",
     feature = "mysql",
+    feature = "nats",
     feature = "postgres",
     feature = "redis"
 ))]
 mod password;
+#[cfg(any(feature = "consul", feature = "nats"))]
+mod paths;
 mod polled;
 mod polling;
 #[cfg(feature = "postgres")]
@@ -76,8 +88,10 @@ mod sqlite;
 #[cfg(feature = "cluster")]
 mod tenure;
 #[cfg(any(
+    feature = "consul",
     feature = "etcd",
     feature = "mysql",
+    feature = "nats",
     feature = "postgres",
     feature = "redis"
 ))]
@@ -109,7 +123,12 @@ pub use watch::{Feed, Selector, Sighting, Watch};
 pub const REPAIR: &str = "tenure repair ELECTION --create --term-above N";
 
 /// What is said where a store is only looked at, and there is none.
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+#[cfg(any(
+    feature = "mysql",
+    feature = "nats",
+    feature = "postgres",
+    feature = "sqlite"
+))]
 fn no_store(found: impl fmt::Display) -> String {
     format!("no store there; `tenure run` makes it ({found})")
 }

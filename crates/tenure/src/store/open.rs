@@ -14,7 +14,7 @@ use crate::error::StoreError;
 use crate::small;
 
 /// Schemes of stores that are planned and not in this version.
-const PLANNED: &[&str] = &["file", "gs", "nats", "consul", "k8s"];
+const PLANNED: &[&str] = &["file", "gs", "k8s"];
 
 /// Opens the store that `url` names:
 ///
@@ -27,6 +27,8 @@ const PLANNED: &[&str] = &["file", "gs", "nats", "consul", "k8s"];
 /// * `redis://user:password@host:6379` a server of Redis or Valkey, or by
 ///   `redis+sentinel://host,host/name` the one that sentinels name; `rediss` with
 ///   TLS;
+/// * `nats://host:4222,host/bucket` a bucket of NATS JetStream;
+/// * `consul://host:8500,host` the keys of a datacenter of Consul;
 /// * `mysql://user@host:3306,host2/database` servers of MySQL or MariaDB, with
 ///   theirs.
 /// * `s3://bucket/prefix` objects in a bucket of S3, or of a server that speaks its
@@ -145,6 +147,14 @@ impl Registry {
         let all = all.with("mysql", "mysql://user@host/database", |url, if_missing| {
             ready(super::mysql::open(url, if_missing == IfMissing::Create))
         });
+        #[cfg(feature = "nats")]
+        let all = all.with("nats", "nats://host:4222/bucket", |url, if_missing| {
+            ready(super::nats::open(url, if_missing == IfMissing::Create))
+        });
+        #[cfg(feature = "consul")]
+        let all = all.with("consul", "consul://host:8500", |url, _| {
+            ready(super::consul::open(url))
+        });
         #[cfg(feature = "s3")]
         let all = all.with("s3", "s3://bucket/prefix", |url, _| {
             ready(super::object::open_s3(url))
@@ -244,6 +254,8 @@ impl fmt::Debug for Registry {
     feature = "etcd",
     feature = "redis",
     feature = "mysql",
+    feature = "nats",
+    feature = "consul",
     feature = "cluster",
     feature = "s3",
     feature = "azure"
@@ -260,6 +272,8 @@ const OPTIONAL: &[(&str, &str)] = &[
     ("postgresql", "postgres"),
     ("etcd", "etcd"),
     ("mysql", "mysql"),
+    ("nats", "nats"),
+    ("consul", "consul"),
     ("s3", "s3"),
     ("az", "azure"),
     ("tenure", "tenure"),

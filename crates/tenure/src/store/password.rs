@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::error::StoreError;
 use crate::small;
 
-/// The longest password that is read, in bytes.
-const BYTES_MAX: u64 = 4_096;
+/// The longest password, or token, that is read, in bytes.
+pub(super) const BYTES_MAX: u64 = 4_096;
 
 /// The password in a file that holds nothing else; the end of its line does
 /// not count.
@@ -15,15 +15,28 @@ const BYTES_MAX: u64 = 4_096;
 /// # Errors
 /// If the file cannot be read, others may read it, or it is empty.
 pub(super) fn in_file(path: &Path) -> Result<String, StoreError> {
-    let wrong = |why: String| StoreError::broken(format!("password_file=: {why}"));
-    let bytes = small::read_secret(path, BYTES_MAX).map_err(wrong)?;
+    secret("password_file", "a password", path, BYTES_MAX)
+}
+
+/// The secret in a file that this option names.
+///
+/// # Errors
+/// The same.
+pub(super) fn secret(
+    option: &str,
+    what: &str,
+    path: &Path,
+    bytes_max: u64,
+) -> Result<String, StoreError> {
+    let wrong = |why: String| StoreError::broken(format!("{option}=: {why}"));
+    let bytes = small::read_secret(path, bytes_max).map_err(wrong)?;
     let text = String::from_utf8(bytes).unwrap_or_default();
-    let password = text.trim_end_matches(['\r', '\n']);
-    if password.is_empty() {
+    let secret = text.trim_end_matches(['\r', '\n']);
+    if secret.is_empty() {
         let path = path.display();
         return Err(wrong(format!(
-            "{path}: expected a password in UTF-8, found none"
+            "{path}: expected {what} in UTF-8, found none"
         )));
     }
-    Ok(password.to_owned())
+    Ok(secret.to_owned())
 }

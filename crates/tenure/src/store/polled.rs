@@ -55,8 +55,13 @@ impl<B: Backend> Polled<B> {
     /// A store of these calls, with watches that look so often. Nothing is called
     /// before it is asked for.
     pub fn new(backend: B, times: PollTimes) -> Self {
+        Self::watched_by(backend, |backend, hub| polling::start(backend, hub, times))
+    }
+
+    /// A store of these calls, with watches by what `start` begins.
+    pub(super) fn watched_by(backend: B, start: impl FnOnce(Arc<B>, Arc<Hub>) -> Watcher) -> Self {
         let (backend, hub) = (Arc::new(backend), Arc::<Hub>::default());
-        let watcher = polling::start(Arc::clone(&backend), Arc::clone(&hub), times);
+        let watcher = start(Arc::clone(&backend), Arc::clone(&hub));
         Self {
             shared: Arc::new(Shared {
                 backend,

@@ -1,14 +1,24 @@
 //! What URLs of several stores have in common: hosts with ports, text with escapes,
 //! and the options that mean the same in each.
 
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
+#[cfg(any(
+    feature = "mysql",
+    feature = "nats",
+    feature = "postgres",
+    feature = "redis"
+))]
 use std::time::Duration;
 
 use crate::error::StoreError;
 
 /// A host with its port, which is `otherwise` if the text names none; `None` if the
 /// text is no host.
-#[cfg(any(feature = "etcd", feature = "redis"))]
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "nats",
+    feature = "redis"
+))]
 pub(super) fn with_port(host: &str, otherwise: u16) -> Option<String> {
     let bare = host.strip_prefix('[').map_or(host, |inside| {
         // The colons of an IPv6 address are not those of a port.
@@ -26,7 +36,13 @@ pub(super) fn with_port(host: &str, otherwise: u16) -> Option<String> {
 ///
 /// # Errors
 /// What was found that is no such text.
-#[cfg(any(feature = "etcd", feature = "mysql", feature = "redis"))]
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "mysql",
+    feature = "nats",
+    feature = "redis"
+))]
 pub(super) fn unescape(text: &str) -> Result<String, &'static str> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -49,7 +65,7 @@ pub(super) fn unescape(text: &str) -> Result<String, &'static str> {
 }
 
 /// The longest prefix of keys, in bytes.
-#[cfg(any(feature = "etcd", feature = "redis"))]
+#[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
 pub(super) const PREFIX_MAX: usize = 256;
 
 /// What keys stand behind.
@@ -65,7 +81,12 @@ pub(super) fn prefix(prefix: String) -> Result<String, StoreError> {
 }
 
 /// Whether an option (`tls=`) is on.
-#[cfg(any(feature = "etcd", feature = "mysql"))]
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "mysql",
+    feature = "nats"
+))]
 pub(super) fn on(option: &str, value: &str) -> Result<bool, StoreError> {
     match value {
         "on" => Ok(true),
@@ -89,7 +110,12 @@ pub(super) fn expiry(value: &str) -> Result<bool, StoreError> {
 }
 
 /// How often to look for changes.
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
+#[cfg(any(
+    feature = "mysql",
+    feature = "nats",
+    feature = "postgres",
+    feature = "redis"
+))]
 pub(super) fn poll(value: &str) -> Result<Duration, StoreError> {
     let millis = value
         .strip_suffix("ms")

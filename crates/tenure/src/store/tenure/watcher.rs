@@ -81,7 +81,7 @@ impl ClusterWatchTask {
             if self.store.is_closed() {
                 return;
             }
-            let wanted = wanted(&self.hub);
+            let wanted = self.hub.selectors(SINGLE_MAX);
             running.retain(|selector, _| {
                 let keep = wanted.contains(selector);
                 if !keep {
@@ -153,38 +153,6 @@ impl ClusterWatchTask {
             unreported
         });
     }
-}
-
-/// What to watch at the cluster so that each watch hears of what it selects.
-fn wanted(hub: &Hub) -> Vec<Selector> {
-    let interest = hub.interest();
-    let keys = interest.keys.into_iter().map(|followed| followed.key);
-    let covered = |key: &Key| {
-        let mut prefixes = interest.prefixes.iter();
-        prefixes.any(|prefix| key.as_str().starts_with(prefix.as_str()))
-    };
-    let mut wanted: Vec<Selector> = keys
-        .filter(|key| !covered(key))
-        .map(Selector::Key)
-        .collect();
-    wanted.extend(interest.prefixes.iter().cloned().map(Selector::Prefix));
-    if wanted.len() <= SINGLE_MAX {
-        return wanted;
-    }
-    let mut texts = wanted.iter().map(|selector| match selector {
-        Selector::Key(key) => key.as_str(),
-        Selector::Prefix(prefix) => prefix.as_str(),
-    });
-    let first = texts.next().unwrap_or_default();
-    let common = texts.fold(first, |common, text| {
-        let equal = common
-            .char_indices()
-            .zip(text.chars())
-            .find(|((_, ours), theirs)| ours != theirs)
-            .map(|((at, _), _)| at);
-        &common[..equal.unwrap_or_else(|| common.len().min(text.len()))]
-    });
-    vec![Selector::Prefix(common.to_owned())]
 }
 
 impl WatchStates {

@@ -1,0 +1,420 @@
+//! The connection that calls go over: to one server at a time, opened when needed,
+//! shared by all calls, left for the next server when it becomes suspect.
+//!
+//! A connection is believed to be open when the bucket has been looked at over it. The
+//! library connects again by itself, once and to the same server; then it gives up,
+//! and the next call opens another connection. What it has not sent by then is never
+//! sent.
+//!
+//! A call that is given up before its answer has come leaves its connection: the
+//! server may be gone, or cut off from the others, and the next call finds out.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::{Client, ConnectOptions, Event, HeaderMap, Subscriber};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::bucket::{Bucket, Entry};
+use super::classify::{self, Refusal, TURN_ON, Unanswered};
+use super::settings::{Login, Settings};
+use crate::clock;
+use crate::error::StoreError;
+use crate::store::dial::{ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN};
+use crate::store::{MAX_VALUE_BYTES, no_store};
+
+/// What a message takes beside its value, at most.
+const OVERHEAD: usize = 8 * 1_024;
+/// How often a silent connection is asked whether it lives. Two questions without an
+/// answer end it.
+const PING_EVERY: Duration = Duration::from_secs(10);
+/// How many messages may wait to be taken from a subscription.
+const MESSAGES_MAX: usize = 4_096;
+/// The replicas of a bucket that is made in a cluster, if the URL names no number.
+const REPLICAS: u8 = 3;
+/// By what number a message must be preceded in its subject.
+const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
+/// When to ask again, in a handshake, what nobody has answered.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// What the server says when it does not let us send or hear something.
+const FORBIDDEN: &str = "Permissions Violation";
+
+/// Opens connections and carries out calls. Clones are the same one.
+#[derive(Clone)]
+pub(super) struct NatsClient {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    settings: Arc<Settings>,
+    dialer: Dialer<NatsConnection>,
+}
+
+/// An open connection.
+#[derive(Clone)]
+pub(super) struct NatsConnection {
+    client: Client,
+    /// What the server has said last that it does not let us do.
+    forbidden: watch::Receiver<String>,
+    /// Tells connections apart.
+    identity: Arc<()>,
+}
+
+impl Connection for NatsConnection {
+    fn is_open(&self) -> bool {
+        self.client.connection_state() == State::Connected
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.identity, &other.identity)
+    }
+}
+
+impl fmt::Debug for NatsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NatsClient({})", self.shared.settings)
+    }
+}
+
+impl NatsClient {
+    /// Makes the bucket where it is missing if `create` says so.
+    pub(super) fn new(settings: &Arc<Settings>, create: bool) -> Self {
+        let (all, was_there) = (Arc::clone(settings), Arc::new(AtomicBool::new(false)));
+        let connect_to: ConnectFn<NatsConnection> = Arc::new(move |at| {
+            let (settings, was_there) = (Arc::clone(&all), Arc::clone(&was_there));
+            Box::pin(async move {
+                let connection = connect(&settings, at).await?;
+                look(&settings, &connection, create, &was_there).await?;
+                Ok(connection)
+            })
+        });
+        let dialer = Dialer::new(settings.to_string(), settings.hosts.clone(), 0, connect_to);
+        Self {
+            shared: Arc::new(Shared {
+                settings: Arc::clone(settings),
+                dialer,
+            }),
+        }
+    }
+
+    fn bucket(&self) -> Bucket<'_> {
+        self.shared.settings.bucket()
+    }
+
+    /// The open connection, or a new one. The caller gives up when its own time is
+    /// over, and dialling goes on.
+    pub(super) async fn connected(&self) -> Result<NatsConnection, StoreError> {
+        let until = clock::boot().after(HANDSHAKE_WITHIN);
+        self.shared.dialer.connected(until).await
+    }
+
+    /// Sends a message, and waits for the answer.
+    async fn ask(
+        &self,
+        connection: &NatsConnection,
+        subject: String,
+        headers: HeaderMap,
+        payload: Vec<u8>,
+    ) -> Result<Value, Unanswered> {
+        let pending = self.shared.dialer.pending(connection);
+        let answer = connection.ask(subject, headers, payload).await;
+        pending.ended(answer.is_ok());
+        answer
+    }
+
+    /// Asks the interface of JetStream something that changes no register.
+    async fn api(&self, call: &str, question: &Value) -> Result<Value, StoreError> {
+        let connection = self.connected().await?;
+        let subject = api(self.bucket(), call);
+        let asked = question.to_string().into_bytes();
+        let answered = self
+            .ask(&connection, subject, HeaderMap::new(), asked)
+            .await;
+        answered.map_err(Unanswered::reading)
+    }
+
+    /// The last message of a subject, by the stream's leader.
+    pub(super) async fn last(&self, subject: &str) -> Result<Option<Entry>, StoreError> {
+        let question = json!({ "last_by_subj": subject });
+        let answer = self.api("STREAM.MSG.GET", &question).await?;
+        match Refusal::find(&answer) {
+            Some(refusal) if refusal.is_no_message() => Ok(None),
+            Some(refusal) => Err(refusal.reading(self.bucket())),
+            None => Entry::parse(answer.get("message").unwrap_or(&Value::Null)).map(Some),
+        }
+    }
+
+    /// Stores a message if the last one of its subject has the expected number; its
+    /// own number.
+    pub(super) async fn publish(
+        &self,
+        subject: &str,
+        expected: u64,
+        mut headers: HeaderMap,
+        value: &[u8],
+    ) -> Result<u64, StoreError> {
+        headers.insert(EXPECTED, expected.to_string());
+        let connection = self.connected().await?;
+        let (subject, value) = (subject.to_owned(), value.to_vec());
+        let answered = self.ask(&connection, subject, headers, value).await;
+        let answer = answered.map_err(Unanswered::writing)?;
+        if let Some(refusal) = Refusal::find(&answer) {
+            return Err(refusal.writing(self.bucket()));
+        }
+        let number = answer.get("seq").and_then(Value::as_u64);
+        // An answer that cannot be read says nothing of what was done.
+        number
+            .filter(|number| *number > expected)
+            .ok_or_else(|| StoreError::unknown("expected the number of a message from JetStream"))
+    }
+
+    /// The subjects that match, by the stream's leader.
+    pub(super) async fn subjects(&self, filter: &str) -> Result<Vec<String>, StoreError> {
+        let mut subjects = Vec::new();
+        loop {
+            let question = json!({ "subjects_filter": filter, "offset": subjects.len() });
+            let answer = self.api("STREAM.INFO", &question).await?;
+            if let Some(refusal) = Refusal::find(&answer) {
+                return Err(refusal.reading(self.bucket()));
+            }
+            let found = answer.get("state").and_then(|state| state.get("subjects"));
+            let found = found.and_then(Value::as_object);
+            let before = subjects.len();
+            subjects.extend(
+                found
+                    .into_iter()
+                    .flatten()
+                    .map(|(subject, _)| subject.clone()),
+            );
+            let total = answer.get("total").and_then(Value::as_u64).unwrap_or(0);
+            let is_all = u64::try_from(subjects.len()).is_ok_and(|have| have >= total);
+            if is_all || subjects.len() == before {
+                return Ok(subjects);
+            }
+        }
+    }
+
+    /// Has the stream tell of its messages, from now on and without their values.
+    pub(super) async fn consume(&self) -> Result<Subscriber, StoreError> {
+        let connection = self.connected().await?;
+        let inbox = connection.client.new_inbox();
+        let subscribed = connection.client.subscribe(inbox.clone()).await;
+        let subscriber = subscribed.map_err(StoreError::unavailable)?;
+        let bucket = self.bucket();
+        let config = json!({
+            "deliver_subject": inbox,
+            "deliver_policy": "new",
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "filter_subject": bucket.all(),
+            "headers_only": true,
+            "idle_heartbeat": 5_000_000_000_u64,
+            "inactive_threshold": 30_000_000_000_u64,
+            "mem_storage": true,
+            "num_replicas": 1,
+        });
+        let question = json!({ "stream_name": bucket.stream(), "config": config });
+        let answer = self.api("CONSUMER.CREATE", &question).await?;
+        match Refusal::find(&answer) {
+            Some(refusal) => Err(refusal.reading(bucket)),
+            None => Ok(subscriber),
+        }
+    }
+}
+
+/// Where a call of JetStream's interface about the bucket goes.
+fn api(bucket: Bucket<'_>, call: &str) -> String {
+    format!("$JS.API.{call}.{}", bucket.stream())
+}
+
+impl NatsConnection {
+    /// Sends a message, and waits for the answer.
+    async fn ask(
+        &self,
+        subject: String,
+        headers: HeaderMap,
+        payload: Vec<u8>,
+    ) -> Result<Value, Unanswered> {
+        let mut forbidden = self.forbidden.clone();
+        forbidden.mark_unchanged();
+        let asking = async {
+            let (subject, payload) = (subject.clone(), payload.into());
+            // An empty map would be sent as headers all the same.
+            if headers.is_empty() {
+                self.client.request(subject, payload).await
+            } else {
+                self.client
+                    .request_with_headers(subject, headers, payload)
+                    .await
+            }
+        };
+        tokio::pin!(asking);
+        let answer = loop {
+            tokio::select! {
+                answer = &mut asking => break answer,
+                changed = forbidden.changed() => {
+                    // The connection has ended, and says nothing more.
+                    if changed.is_err() {
+                        break asking.await;
+                    }
+                    let words = forbidden.borrow_and_update().clone();
+                    if words.contains(&subject) {
+                        return Err(Unanswered::NotDone(classify::forbidden(&words)));
+                    }
+                }
+            }
+        };
+        let answer = answer.map_err(|error| Unanswered::new(&error))?;
+        let parsed = serde_json::from_slice(&answer.payload);
+        parsed.map_err(|error| Unanswered::Lost(format!("expected JSON from JetStream: {error}")))
+    }
+
+    /// Asks the interface of JetStream something that changes no register, again and
+    /// again until it is answered: while nobody leads, a question is answered by
+    /// nobody, not even later.
+    async fn api(&self, call: &str, question: &Value) -> Result<Value, StoreError> {
+        let asked = question.to_string().into_bytes();
+        loop {
+            let asking = self.ask(call.to_owned(), HeaderMap::new(), asked.clone());
+            if let Ok(answered) = timeout(ASK_AGAIN_AFTER, asking).await {
+                return answered.map_err(Unanswered::reading);
+            }
+        }
+    }
+}
+
+/// Connects to the host of this number.
+async fn connect(settings: &Settings, at: usize) -> Result<NatsConnection, StoreError> {
+    let Some(host) = settings.hosts.get(at) else {
+        return Err(StoreError::broken("expected a server of this number"));
+    };
+    let (say, forbidden) = watch::channel(String::new());
+    let say = Arc::new(say);
+    let mut options = ConnectOptions::new()
+        .name("tenure")
+        .connection_timeout(HANDSHAKE_WITHIN)
+        // Callers wait for as long as they have time.
+        .request_timeout(None)
+        .ping_interval(PING_EVERY)
+        .subscription_capacity(MESSAGES_MAX)
+        .ignore_discovered_servers()
+        .retain_servers_order()
+        .max_reconnects(1)
+        .event_callback(move |event| {
+            let say = Arc::clone(&say);
+            async move {
+                if let Event::ServerError(error) = event {
+                    let words = error.to_string();
+                    if words.contains(FORBIDDEN) {
+                        say.send_replace(words);
+                    }
+                }
+            }
+        });
+    options = match &settings.login {
+        Login::Nobody => options,
+        Login::User(name, password) => options.user_and_password(name.clone(), password.clone()),
+        Login::Token(token) => options.token(token.clone()),
+        // The library looks for the end of the last line.
+        Login::Credentials(text) => options
+            .credentials(&format!("{text}\n"))
+            .map_err(|error| StoreError::broken(format!("creds=: {error}")))?,
+    };
+    if let Some(tls) = &settings.tls {
+        options = options.require_tls(true);
+        if let Some(authorities) = &tls.authorities {
+            options = options.add_root_certificates(authorities.clone());
+        }
+        if let Some((certificate, key)) = &tls.own {
+            options = options.add_client_certificate(certificate.clone(), key.clone());
+        }
+    }
+    let connected = options.connect(format!("nats://{host}")).await;
+    let client = connected.map_err(|error| classify::connecting(&error))?;
+    Ok(NatsConnection {
+        client,
+        forbidden,
+        identity: Arc::new(()),
+    })
+}
+
+/// Looks at the server and at the bucket. If `create` says so the bucket is made where
+/// it is missing, unless this process has used it.
+async fn look(
+    settings: &Settings,
+    connection: &NatsConnection,
+    create: bool,
+    was_there: &AtomicBool,
+) -> Result<(), StoreError> {
+    let info = connection.client.server_info();
+    if info.max_payload < MAX_VALUE_BYTES + OVERHEAD {
+        return Err(StoreError::broken(format!(
+            "expected a server that takes messages of {} bytes, found max_payload: {}",
+            MAX_VALUE_BYTES + OVERHEAD,
+            info.max_payload
+        )));
+    }
+    let bucket = settings.bucket();
+    let mut answer = match connection
+        .api(&api(bucket, "STREAM.INFO"), &json!({}))
+        .await
+    {
+        // Its own word that it has no JetStream counts if nobody else has it either.
+        Err(StoreError::Unavailable(_)) if !info.jetstream => {
+            return Err(StoreError::broken(TURN_ON));
+        }
+        answered => answered?,
+    };
+    if Refusal::find(&answer).is_some_and(|refusal| refusal.is_no_stream()) {
+        if was_there.load(Ordering::Relaxed) {
+            return Err(classify::missing(bucket));
+        }
+        if !create {
+            let found = format!("no stream {}", bucket.stream());
+            return Err(StoreError::unavailable(no_store(found)));
+        }
+        answer = make(settings, connection).await?;
+    }
+    if let Some(refusal) = Refusal::find(&answer) {
+        return Err(refusal.reading(bucket));
+    }
+    bucket.check(answer.get("config").unwrap_or(&Value::Null))?;
+    was_there.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Makes the bucket; what was answered.
+async fn make(settings: &Settings, connection: &NatsConnection) -> Result<Value, StoreError> {
+    let bucket = settings.bucket();
+    let create = async |replicas| {
+        let question = bucket.config(replicas);
+        connection
+            .api(&api(bucket, "STREAM.CREATE"), &question)
+            .await
+    };
+    let mut replicas = settings.replicas.unwrap_or(REPLICAS);
+    let mut answer = create(replicas).await?;
+    let refusal = Refusal::find(&answer);
+    if settings.replicas.is_none() && refusal.as_ref().is_some_and(Refusal::is_no_cluster) {
+        replicas = 1;
+        answer = create(replicas).await?;
+    }
+    match Refusal::find(&answer) {
+        Some(refusal) if refusal.is_made_already() => {
+            connection
+                .api(&api(bucket, "STREAM.INFO"), &json!({}))
+                .await
+        }
+        Some(_) => Ok(answer),
+        None => {
+            let stream = bucket.stream();
+            tracing::info!("{settings}: made the stream {stream}, with replicas: {replicas}");
+            Ok(answer)
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Private servers of NATS for one test: on free ports, in directories of their own,
+//! stopped when dropped.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tenure::clock;
+
+use super::installed::installed;
+use super::ports;
+use super::stopped::await_stopped;
+
+/// How long a server may take to come up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a server has to have to be a store.
+pub(crate) const JETSTREAM: &str = "jetstream { sync_interval: always, store_dir: \"DIR\" }";
+
+/// Private servers, of one cluster if they are several.
+pub(crate) struct Nats {
+    servers: Vec<Server>,
+}
+
+struct Server {
+    directory: tempfile::TempDir,
+    client: u16,
+    process: Option<Child>,
+}
+
+fn free_port() -> u16 {
+    ports::port().local_addr().expect("its address").port()
+}
+
+fn pid(child: &Child) -> Pid {
+    let id = i32::try_from(child.id()).ok();
+    id.and_then(Pid::from_raw).expect("a process id")
+}
+
+/// A directory in memory, where there is one: how slow a disk is is nothing that is
+/// tried here.
+fn directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    directory.expect("a directory")
+}
+
+impl Nats {
+    /// A server with JetStream, that serves.
+    pub(crate) fn start() -> Self {
+        Self::start_with(JETSTREAM)
+    }
+
+    /// One with this configuration, in which `DIR` is its directory.
+    pub(crate) fn start_with(config: &str) -> Self {
+        let mut server = Self::prepared(config);
+        server.launch(0);
+        server
+    }
+
+    /// One that does not run yet.
+    pub(crate) fn prepared(config: &str) -> Self {
+        Self {
+            servers: vec![Server::new(0, config)],
+        }
+    }
+
+    /// A cluster of so many servers with JetStream, that serves.
+    pub(crate) fn cluster(count: usize) -> Self {
+        // Held until all are drawn.
+        let held: Vec<_> = (0..count).map(|_| ports::port()).collect();
+        let route = |listener: &std::net::TcpListener| {
+            let port = listener.local_addr().expect("its address").port();
+            format!("127.0.0.1:{port}")
+        };
+        let routes: Vec<_> = held.iter().map(route).collect();
+        drop(held);
+        let all: Vec<_> = routes.iter().map(|it| format!("nats://{it}")).collect();
+        let server = |at: usize| {
+            let own = &routes[at];
+            let all = all.join(", ");
+            let config =
+                format!("{JETSTREAM}\ncluster {{ name: c, listen: \"{own}\", routes: [{all}] }}");
+            Server::new(at, &config)
+        };
+        let mut cluster = Self {
+            servers: (0..count).map(server).collect(),
+        };
+        (0..count).for_each(|at| cluster.launch(at));
+        cluster.await_log("new metadata leader");
+        cluster
+    }
+
+    /// Waits until a server has said this.
+    fn await_log(&self, words: &str) {
+        let until = clock::boot().after(PATIENCE);
+        while !self
+            .servers
+            .iter()
+            .any(|server| server.said().contains(words))
+        {
+            let first = self.servers.first().map(Server::said);
+            assert!(clock::boot() < until, "nobody said {words}: {first:?}");
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts a server, and waits until it serves.
+    pub(crate) fn launch(&mut self, at: usize) {
+        let server = self.servers.get_mut(at).expect("a server");
+        server.launch();
+        let until = clock::boot().after(PATIENCE);
+        while !server.said().contains("Server is ready") {
+            assert!(clock::boot() < until, "no server: {}", server.said());
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    /// Kills a server, without a chance to clean up.
+    pub(crate) fn kill(&mut self, at: usize) {
+        self.servers.get_mut(at).expect("a server").end();
+    }
+
+    /// Freezes a server until [`resume`](Self::resume).
+    pub(crate) fn pause(&self, at: usize) {
+        let server = self.servers.get(at).expect("a server");
+        server.signal(Signal::STOP);
+        await_stopped(pid(server.process.as_ref().expect("it runs")));
+    }
+
+    /// Ends a [`pause`](Self::pause).
+    pub(crate) fn resume(&self, at: usize) {
+        self.servers.get(at).expect("a server").signal(Signal::CONT);
+    }
+
+    /// `host:port` of a server.
+    pub(crate) fn host(&self, at: usize) -> String {
+        let server = self.servers.get(at).expect("a server");
+        format!("127.0.0.1:{}", server.client)
+    }
+
+    /// The store's URL.
+    pub(crate) fn url(&self) -> String {
+        let hosts: Vec<_> = (0..self.servers.len()).map(|at| self.host(at)).collect();
+        format!("nats://{}", hosts.join(","))
+    }
+
+    /// Another client of the first server that runs.
+    pub(crate) async fn client(&self) -> async_nats::Client {
+        let runs = self.servers.iter().position(|it| it.process.is_some());
+        let host = self.host(runs.expect("a server that runs"));
+        async_nats::connect(host).await.expect("a connection")
+    }
+
+    /// Asks the interface of JetStream something.
+    pub(crate) async fn api(&self, call: &str, question: &Value) -> Value {
+        let client = self.client().await;
+        let question = question.to_string().into();
+        let answer = client.request(format!("$JS.API.{call}"), question).await;
+        serde_json::from_slice(&answer.expect("an answer").payload).expect("JSON")
+    }
+
+    /// The number of the server that leads the stream of the bucket.
+    pub(crate) async fn leader(&self, stream: &str) -> usize {
+        let info = self.api(&format!("STREAM.INFO.{stream}"), &json!({})).await;
+        let name = info["cluster"]["leader"].as_str().expect("a leader");
+        let number = name.strip_prefix('s').and_then(|it| it.parse().ok());
+        number.expect("one of these servers")
+    }
+}
+
+impl Server {
+    fn new(at: usize, config: &str) -> Self {
+        let (directory, client) = (directory(), free_port());
+        let path = directory.path().display().to_string();
+        let config = config.replace("DIR", &path);
+        let text = format!("listen: \"127.0.0.1:{client}\"\nserver_name: s{at}\n{config}\n");
+        fs::write(directory.path().join("nats.conf"), text).expect("to write it");
+        Self {
+            directory,
+            client,
+            process: None,
+        }
+    }
+
+    fn launch(&mut self) {
+        // Of what it said before it was killed nothing is of interest.
+        let log = fs::File::create(self.log()).expect("a log");
+        let server = Command::new(installed("bin/nats-server"))
+            .arg("-c")
+            .arg(self.directory.path().join("nats.conf"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            // What the terminal sends is not for the server.
+            .process_group(0)
+            .spawn();
+        self.process = Some(server.expect("a server"));
+    }
+
+    fn log(&self) -> PathBuf {
+        Path::new(self.directory.path()).join("log")
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let server = self.process.as_ref().expect("it runs");
+        kill_process(pid(server), signal).expect("it runs");
+    }
+
+    fn end(&mut self) {
+        if let Some(mut server) = self.process.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

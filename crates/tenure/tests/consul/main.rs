@@ -1,0 +1,600 @@
+//! The Consul store against a stand-in (`standin.rs`): the conformance suite, races,
+//! servers that go away, keep silent, lose answers or have no leader, indexes that go
+//! back, tokens and TLS.
+//!
+//! No server of Consul itself was to be had here, and none was tried.
+
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
+#[path = "../common/certificates.rs"]
+mod certificates;
+#[path = "../common/ports.rs"]
+mod ports;
+mod standin;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use standin::Consul;
+use tenure::store::conformance::{self, count_up};
+use tenure::store::{
+    Clock, Expect, Key, Register, Selector, Sighting, Stamp, Store, Version, Watch, Write, open,
+};
+use tenure::{Election, StoreError, clock};
+
+const WITHIN: Duration = Duration::from_secs(20);
+const COUNTER: &str = "TENURE_TEST_CONSUL_COUNTER";
+
+async fn opened(url: &str) -> Arc<dyn Store> {
+    open(url).await.expect("a store")
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name).expect("a key")
+}
+
+fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
+    Write {
+        key: key.clone(),
+        expect,
+        value: value.into(),
+        stamp: Stamp::Now,
+    }
+}
+
+async fn put(store: &Arc<dyn Store>, key: &Key, expect: Expect, value: &[u8]) -> Version {
+    let written = store
+        .compare_and_swap(write(key, expect, value), WITHIN)
+        .await;
+    written.expect("a write").version
+}
+
+async fn held(store: &Arc<dyn Store>, key: &Key) -> Option<Register> {
+    store.read(key, WITHIN).await.expect("a read").register
+}
+
+async fn until(watch: &mut Watch, wanted: impl Fn(&Sighting) -> bool) {
+    let seen = async { while !wanted(&watch.next().await) {} };
+    let seen = tokio::time::timeout(WITHIN, seen).await;
+    seen.expect("to hear of it");
+}
+
+fn shows(version: &Version) -> impl Fn(&Sighting) -> bool {
+    move |seen| match seen {
+        Sighting::State(_, Some(held)) => held.version == *version,
+        _ => false,
+    }
+}
+
+/// What a person must do, in the error of a read.
+async fn broken(url: &str) -> String {
+    let read = opened(url).await.read(&key("key"), WITHIN).await;
+    let Err(StoreError::Broken(why)) = &read else {
+        panic!("{url}: {read:?}");
+    };
+    why.to_string()
+}
+
+fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+fn millis_since(began: tenure::core::time::Instant) -> f64 {
+    clock::boot().since(began).as_secs_f64() * 1_000.0
+}
+
+#[tokio::test]
+async fn consul_conforms() {
+    let server = Consul::start();
+    let store = opened(&server.url()).await;
+    assert_eq!(store.features().clock, Clock::None);
+    conformance::all(&store, "try/").await;
+    // Behind another prefix, and behind none.
+    for prefix in ["other.one/", ""] {
+        let url = format!("{}?prefix={prefix}", server.url());
+        conformance::all(&opened(&url).await, "try/").await;
+    }
+    let names = server.names();
+    for first in ["tenure/try/", "other=", "other.one/try/", "try/"] {
+        let is_there = names.iter().any(|name| name.starts_with(first));
+        assert_eq!(is_there, first != "other=", "{first}");
+    }
+    // It can be read by hand.
+    assert_eq!(server.value("tenure/try/read"), Some(Vec::new()));
+    assert_eq!(server.value("tenure/try/equal"), Some(b"same".to_vec()));
+}
+
+/// Not a test of its own: what a child process of the race below does.
+#[tokio::test]
+async fn child_counts() {
+    let Ok(url) = std::env::var(COUNTER) else {
+        return;
+    };
+    count_up(&opened(&url).await, &key("processes/counter"), 25).await;
+}
+
+#[tokio::test]
+async fn processes_lose_no_update() {
+    let server = Consul::start();
+    // The token is in their environment.
+    server.ask_for_tokens(&[("sesame", "tenure/", true)]);
+    let program = std::env::current_exe().expect("this program");
+    let mut children: Vec<_> = (0..6)
+        .map(|_| {
+            let mut child = Command::new(&program);
+            child
+                .args(["--exact", "child_counts"])
+                .env(COUNTER, server.url())
+                .env("CONSUL_HTTP_TOKEN", "sesame")
+                .stdout(Stdio::null());
+            child.spawn().expect("a child")
+        })
+        .collect();
+    for child in &mut children {
+        assert!(child.wait().expect("it ends").success());
+    }
+    let count = server.value("tenure/processes/counter");
+    assert_eq!(count, Some(150_u64.to_be_bytes().to_vec()));
+}
+
+#[tokio::test]
+async fn the_writes_of_others_are_noticed_at_once_and_by_few_requests() {
+    let server = Consul::start();
+    let (writer, reader) = (opened(&server.url()).await, opened(&server.url()).await);
+    let key = key("followed/key");
+    let mut by_key = reader.watch(Selector::Key(key.clone()));
+    let below = opened(&server.url()).await;
+    let mut by_prefix = below.watch(Selector::Prefix("followed/".into()));
+    for watch in [&mut by_key, &mut by_prefix] {
+        until(watch, |seen| *seen == Sighting::Live).await;
+    }
+    let before = server.counts();
+    let (mut figures, mut expect) = (Vec::new(), Expect::Absent);
+    for number in 0..100u8 {
+        let version = put(&writer, &key, expect, &[number]).await;
+        let done = clock::boot();
+        until(&mut by_key, shows(&version)).await;
+        until(&mut by_prefix, shows(&version)).await;
+        figures.push(millis_since(done));
+        expect = Expect::Version(version);
+    }
+    let counts = server.counts();
+    let Expect::Version(version) = expect else {
+        panic!("it was written");
+    };
+    let deleted = writer.delete(&key, &version, WITHIN).await;
+    deleted.expect("to delete");
+    for watch in [&mut by_key, &mut by_prefix] {
+        until(watch, |seen| matches!(seen, Sighting::State(_, None))).await;
+    }
+    let middle = median(&mut figures);
+    let most = figures[99];
+    println!("consul: noticed after a median of {middle:.2} ms, at most {most:.2} ms, of 100");
+    assert!(middle < 50.0, "{figures:?}");
+    // Two watchers, one waiting query for each change.
+    let waits = counts.waits - before.waits;
+    assert!((150..=210).contains(&waits), "{counts:?} after {before:?}");
+}
+
+#[tokio::test]
+async fn a_query_that_waits_in_vain_is_asked_again_and_tells_nothing() {
+    let server = Consul::start();
+    server.wait_at_most(Duration::from_millis(50));
+    let store = opened(&server.url()).await;
+    let key = key("rests");
+    let version = put(&store, &key, Expect::Absent, b"x").await;
+    let mut watch = store.watch(Selector::Key(key.clone()));
+    until(&mut watch, shows(&version)).await;
+    let before = server.counts().waits;
+    let idle = Duration::from_millis(500);
+    let heard = tokio::time::timeout(idle, async {
+        until(&mut watch, |seen| {
+            matches!(seen, Sighting::State(..) | Sighting::Down(_))
+        })
+        .await;
+    });
+    assert!(heard.await.is_err(), "there is no news");
+    let waits = server.counts().waits - before;
+    assert!((3..=15).contains(&waits), "{waits} queries in {idle:?}");
+    let version = put(
+        &opened(&server.url()).await,
+        &key,
+        Expect::Version(version),
+        b"y",
+    )
+    .await;
+    until(&mut watch, shows(&version)).await;
+}
+
+#[tokio::test]
+async fn a_watch_of_what_is_followed_already_hears_of_what_is_not_there() {
+    let server = Consul::start();
+    let store = opened(&server.url()).await;
+    let mut all = store.watch(Selector::Prefix("a/".into()));
+    until(&mut all, |seen| *seen == Sighting::Live).await;
+    // Its query waits at the server by now.
+    let give_up = clock::boot().after(WITHIN);
+    while server.counts().waits == 0 {
+        assert!(clock::boot() < give_up, "no query waits");
+        tokio::task::yield_now().await;
+    }
+    let mut one = store.watch(Selector::Key(key("a/none")));
+    until(&mut one, |seen| matches!(seen, Sighting::State(_, None))).await;
+    // More keys than have a query each.
+    let mut many: Vec<_> = (0..100)
+        .map(|number| store.watch(Selector::Key(key(&format!("b/{number}")))))
+        .collect();
+    for watch in &mut many {
+        until(watch, |seen| matches!(seen, Sighting::State(_, None))).await;
+    }
+    let version = put(
+        &opened(&server.url()).await,
+        &key("b/7"),
+        Expect::Absent,
+        b"x",
+    )
+    .await;
+    until(&mut many[7], shows(&version)).await;
+    drop(many);
+    let version = put(
+        &opened(&server.url()).await,
+        &key("a/none"),
+        Expect::Absent,
+        b"x",
+    )
+    .await;
+    until(&mut one, shows(&version)).await;
+}
+
+#[tokio::test]
+async fn a_server_may_come_later_go_and_come_back_with_what_it_had() {
+    let server = Consul::prepared(None);
+    let store = opened(&server.url()).await;
+    let key = key("key");
+    let refused = store
+        .compare_and_swap(write(&key, Expect::Absent, b"before"), WITHIN)
+        .await;
+    let Err(StoreError::Unavailable(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.to_string().contains("refused"), "{why}");
+    let mut watch = store.watch(Selector::Key(key.clone()));
+    until(&mut watch, |seen| matches!(seen, Sighting::Down(_))).await;
+
+    server.launch();
+    until(&mut watch, |seen| *seen == Sighting::Live).await;
+    let version = put(&store, &key, Expect::Absent, b"before").await;
+    until(&mut watch, shows(&version)).await;
+
+    server.stop();
+    until(&mut watch, |seen| matches!(seen, Sighting::Down(_))).await;
+    // The first may find its connection ended.
+    let mut unknown = 0;
+    loop {
+        let change = write(&key, Expect::Version(version.clone()), b"x");
+        match store.compare_and_swap(change, WITHIN).await {
+            Err(StoreError::Unavailable(_)) => break,
+            Err(StoreError::Unknown(_)) if unknown == 0 => unknown += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    server.launch();
+    until(&mut watch, |seen| *seen == Sighting::Live).await;
+    assert_eq!(&*held(&store, &key).await.expect("it").value, b"before");
+    let version = put(&store, &key, Expect::Version(version), b"after").await;
+    until(&mut watch, shows(&version)).await;
+    let other = opened(&server.url()).await;
+    let version = put(&other, &key, Expect::Version(version), b"more").await;
+    until(&mut watch, shows(&version)).await;
+}
+
+#[tokio::test]
+async fn a_write_without_an_answer_is_unknown_and_was_sent_once() {
+    let server = Consul::start();
+    let store = opened(&server.url()).await;
+    let key = key("key");
+    let version = put(&store, &key, Expect::Absent, b"before").await;
+    // It is carried out, and the connection ends.
+    server.lose_answers(true);
+    let before = server.counts().writes;
+    let change = write(&key, Expect::Version(version.clone()), b"after");
+    let lost = store.compare_and_swap(change.clone(), WITHIN).await;
+    assert!(matches!(lost, Err(StoreError::Unknown(_))), "{lost:?}");
+    assert_eq!(server.counts().writes, before + 1);
+    server.lose_answers(false);
+    let found = held(&store, &key).await.expect("it");
+    assert_eq!(&*found.value, b"after");
+    let again = store.compare_and_swap(change, WITHIN).await;
+    assert!(matches!(again, Err(StoreError::Conflict)), "{again:?}");
+    // It is taken, and nothing is said.
+    server.keep_silent(true);
+    let short = Duration::from_millis(200);
+    let change = write(&key, Expect::Version(found.version), b"late");
+    let late = store.compare_and_swap(change, short).await;
+    assert!(matches!(late, Err(StoreError::Unknown(_))), "{late:?}");
+    let read = store.read(&key, short).await;
+    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
+    server.keep_silent(false);
+    let give_up = clock::boot().after(WITHIN);
+    while held(&store, &key)
+        .await
+        .is_none_or(|it| *it.value != *b"late")
+    {
+        assert!(
+            clock::boot() < give_up,
+            "the write that was taken is carried out"
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_a_leader_a_read_fails_and_a_write_is_unknown() {
+    let server = Consul::start();
+    let store = opened(&server.url()).await;
+    let key = key("key");
+    let version = put(&store, &key, Expect::Absent, b"x").await;
+    let mut watch = store.watch(Selector::Key(key.clone()));
+    until(&mut watch, shows(&version)).await;
+    server.lose_the_leader(true);
+    let change = write(&key, Expect::Version(version.clone()), b"y");
+    let unknown = store.compare_and_swap(change, WITHIN).await;
+    let Err(StoreError::Unknown(why)) = unknown else {
+        panic!("{unknown:?}");
+    };
+    assert!(why.to_string().contains("No cluster leader"), "{why}");
+    let read = store.read(&key, WITHIN).await;
+    let Err(StoreError::Unavailable(why)) = read else {
+        panic!("{read:?}");
+    };
+    assert!(why.to_string().contains("No cluster leader"), "{why}");
+    // From now on nothing is sent to it but the question whether it has one.
+    let change = write(&key, Expect::Version(version.clone()), b"y");
+    let refused = store.compare_and_swap(change, WITHIN).await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+    server.lose_the_leader(false);
+    let version = put(&store, &key, Expect::Version(version), b"y").await;
+    until(&mut watch, shows(&version)).await;
+}
+
+#[tokio::test]
+async fn the_host_after_one_that_is_away_is_used() {
+    let (first, second) = (Consul::start(), Consul::start());
+    let url = format!("{},{}", first.url(), second.host());
+    let store = opened(&url).await;
+    let key = key("key");
+    put(&store, &key, Expect::Absent, b"x").await;
+    assert_eq!(second.names(), Vec::<String>::new());
+    first.stop();
+    let give_up = clock::boot().after(WITHIN);
+    while store.read(&key, WITHIN).await.is_err() {
+        assert!(clock::boot() < give_up, "the second was not reached");
+    }
+    assert!(second.counts().reads > 0);
+}
+
+#[tokio::test]
+async fn an_index_that_goes_back_is_noticed() {
+    let server = Consul::start();
+    let (store, writer) = (opened(&server.url()).await, opened(&server.url()).await);
+    let key = key("key");
+    let mut watch = store.watch(Selector::Key(key.clone()));
+    let mut below = store.watch(Selector::Prefix("other/".into()));
+    let old = put(&writer, &key, Expect::Absent, b"old").await;
+    until(&mut watch, shows(&old)).await;
+    let news = async {
+        let mut last = old.clone();
+        for _ in 0..5 {
+            last = put(&writer, &key, Expect::Version(last), b"new").await;
+        }
+        until(&mut watch, shows(&last)).await;
+        let other = self::key("other/one");
+        let version = put(&writer, &other, Expect::Absent, b"x").await;
+        until(&mut below, shows(&version)).await;
+    };
+    // A backup is put back under the watch.
+    server.restored_after(news).await;
+    until(&mut watch, shows(&old)).await;
+    until(&mut below, |seen| matches!(seen, Sighting::State(_, None))).await;
+    let next = put(&writer, &key, Expect::Version(old), b"next").await;
+    until(&mut watch, shows(&next)).await;
+}
+
+#[tokio::test]
+async fn a_deletion_is_by_comparison_and_no_version_comes_again() {
+    let server = Consul::start();
+    let store = opened(&server.url()).await;
+    let key = key("key");
+    let mut last = None::<Version>;
+    for _ in 0..3 {
+        let version = put(&store, &key, Expect::Absent, b"x").await;
+        assert!(last.is_none_or(|last| last < version), "they grow");
+        let same = put(&store, &key, Expect::Version(version.clone()), b"x").await;
+        assert!(version < same, "the same bytes are another version");
+        let stale = store.delete(&key, &version, WITHIN).await;
+        assert!(matches!(stale, Err(StoreError::Conflict)), "{stale:?}");
+        store.delete(&key, &same, WITHIN).await.expect("to delete");
+        let again = store.delete(&key, &same, WITHIN).await;
+        assert!(matches!(again, Err(StoreError::Conflict)), "{again:?}");
+        last = Some(same);
+    }
+}
+
+#[tokio::test]
+async fn what_others_write_is_read_as_it_is_and_troubles_no_other() {
+    let server = Consul::start();
+    let store = opened(&server.url()).await;
+    put(&store, &key("elections/good"), Expect::Absent, b"x").await;
+    server.set("tenure/elections/hand", b"\0\x01garbage");
+    for nobodys in [
+        "tenure/elections/",
+        "tenure/elections/a b",
+        "tenure/elections/=zz",
+        "else",
+    ] {
+        server.set(nobodys, b"");
+    }
+    let page = store
+        .list("elections/", None, WITHIN)
+        .await
+        .expect("a page");
+    let names: Vec<_> = page.registers.iter().map(|(key, _)| key.as_str()).collect();
+    assert_eq!(names, ["elections/good", "elections/hand"]);
+    let hand = key("elections/hand");
+    let found = held(&store, &hand).await.expect("it");
+    assert_eq!(&*found.value, b"\0\x01garbage");
+    put(&store, &hand, Expect::Version(found.version), b"mended").await;
+    assert_eq!(
+        server.value("tenure/elections/hand"),
+        Some(b"mended".to_vec())
+    );
+}
+
+#[tokio::test]
+async fn a_token_needs_rights() {
+    let server = Consul::start();
+    server.ask_for_tokens(&[
+        ("sesame", "tenure/", true),
+        ("looks", "tenure/", false),
+        ("other", "other/", true),
+    ]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let with = |token: &str| {
+        let path = dir.path().join(token);
+        fs::write(&path, format!("{token}\n")).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a mode");
+        format!("{}?token_file={}", server.url(), path.display())
+    };
+    let store = opened(&with("sesame")).await;
+    let key = key("key");
+    let version = put(&store, &key, Expect::Absent, b"x").await;
+    assert!(!format!("{store} {store:?}").contains("sesame"), "{store}");
+    let looks = opened(&with("looks")).await;
+    assert!(held(&looks, &key).await.is_some());
+    let change = write(&key, Expect::Version(version), b"y");
+    let refused = looks.compare_and_swap(change, WITHIN).await;
+    let Err(StoreError::Broken(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.to_string().contains("Permission denied"), "{why}");
+    for url in [with("other"), with("stranger"), server.url()] {
+        let why = broken(&url).await;
+        assert!(why.contains("403") && why.contains("token_file="), "{why}");
+        assert!(!why.contains("sesame"), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn tls_is_spoken_where_it_is_asked_for() {
+    let authority = certificates::authority();
+    let [certificate, own_key] = certificates::certified(&authority, false);
+    let server = Consul::start_encrypted(&certificate, &own_key);
+    let dir = tempfile::tempdir().expect("a directory");
+    let ca = dir.path().join("ca");
+    fs::write(&ca, authority.pem()).expect("written");
+    let key = key("key");
+    let store = opened(&format!("{}?ca={}", server.url(), ca.display())).await;
+    let version = put(&store, &key, Expect::Absent, b"secret").await;
+    assert_eq!(held(&store, &key).await.map(|it| it.version), Some(version));
+    // A certificate of nobody we know.
+    let stranger = certificates::authority();
+    fs::write(&ca, stranger.pem()).expect("written");
+    let why = broken(&format!("{}?ca={}", server.url(), ca.display())).await;
+    assert!(why.contains("certificate"), "{why}");
+    // A line without TLS to a server that speaks nothing else.
+    let refused = opened(&server.url()).await.read(&key, WITHIN).await;
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn wrong_urls_say_what_was_expected() {
+    for url in [
+        "consul:h",
+        "consul://user@h",
+        "consul://h/path",
+        "consul://h?prefix=a//b",
+        "consul://h?ca=/does/not/exist",
+        "consul://h?token_file=/does/not/exist",
+    ] {
+        let refused = open(url).await;
+        let Err(StoreError::Broken(why)) = refused else {
+            panic!("{url} was taken");
+        };
+        assert!(why.to_string().contains("expected"), "{url}: {why}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_consul_is_refused() {
+    let server = Consul::start();
+    // Of the bare path every server says 404, and only Consul says an index.
+    let answered = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = answered.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        while let Ok((mut stream, _)) = answered.accept() {
+            let mut request = [0; 4_096];
+            let _ = stream.read(&mut request);
+            let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let why = broken(&format!("consul://{address}")).await;
+    assert!(
+        why.contains("expected the HTTP interface of Consul"),
+        "{why}"
+    );
+    assert_eq!(held(&opened(&server.url()).await, &key("key")).await, None);
+}
+
+#[tokio::test]
+async fn a_leader_is_elected_and_another_takes_over_when_it_resigns() {
+    let server = Consul::start();
+    let begin = async |name: &str| {
+        let store = opened(&server.url()).await;
+        let candidate = Election::builder(store, "payroll").name(name);
+        candidate.start().expect("a candidate")
+    };
+    let mut first = begin("a").await;
+    let leadership = first.elected().await.expect("a leadership");
+    let mut second = begin("b").await;
+    // It sees who leads, and waits.
+    let give_up = clock::boot().after(WITHIN);
+    while second.leader().is_none_or(|it| it.leader.is_none()) {
+        assert!(clock::boot() < give_up, "it sees no leader");
+        tokio::task::yield_now().await;
+    }
+    let mut took = Vec::new();
+    let store = opened(&server.url()).await;
+    let (key, mut expect) = (key("timed"), Expect::Absent);
+    for _ in 0..100 {
+        let began = clock::boot();
+        let version = put(&store, &key, expect, b"x").await;
+        took.push(millis_since(began));
+        expect = Expect::Version(version);
+    }
+    let write_takes = median(&mut took);
+    let (view, term) = (leadership.view(), leadership.term());
+    let resigned = clock::boot();
+    drop(leadership);
+    let next = tokio::time::timeout(WITHIN, second.elected()).await;
+    let next = next.expect("in time").expect("a leadership");
+    let passed = millis_since(resigned);
+    assert!(next.term() > term && !view.is_valid() && next.is_valid());
+    println!(
+        "consul: another leads {passed:.1} ms after a resignation; a write takes \
+         {write_takes:.2} ms (median of 100, to the stand-in)"
+    );
+    drop(next);
+    second.stop().await;
+    first.stop().await;
+}
