@@ -59,6 +59,32 @@ async fn postgres_conforms() {
     assert_ne!(log, "0");
 }
 
+/// Its calls end in time while the server hangs, and everything goes on after a
+/// restart.
+#[tokio::test]
+async fn postgres_conforms_when_it_hangs_and_after_a_restart() {
+    let mut server = postgres::Postgres::start();
+    let store = opened(&server.url()).await;
+    let (hang, go_on) = (|| server.pause(), || server.resume());
+    conformance::keeps_its_time_while_the_server_hangs(&store, "hang/", hang, go_on).await;
+    let restart = async || server.crash();
+    conformance::goes_on_after_a_restart(&store, "restart/", restart).await;
+    let handles = [
+        store,
+        opened(&server.url()).await,
+        opened(&server.url()).await,
+    ];
+    conformance::shares_registers_between_handles(&handles, "handles/").await;
+}
+
+#[tokio::test]
+async fn handles_of_one_sqlite_file_share_its_registers() {
+    let directory = memory_directory();
+    let url = sqlite_url(&directory);
+    let handles = [opened(&url).await, opened(&url).await, opened(&url).await];
+    conformance::shares_registers_between_handles(&handles, "handles/").await;
+}
+
 #[tokio::test]
 async fn postgres_conforms_behind_a_transaction_pooling_proxy() {
     let server = postgres::Postgres::start();

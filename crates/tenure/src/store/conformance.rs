@@ -9,6 +9,10 @@
 //! A case panics with what was expected and what was found. Each works under
 //! a prefix of its own below the one it is given, so a store can be used
 //! again; registers stay behind.
+//!
+//! [`all`] needs the store alone. Other cases need another handle of it
+//! ([`shares_registers_between_handles`]), or hang or restart its server
+//! ([`keeps_its_time_while_the_server_hangs`], [`goes_on_after_a_restart`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,10 +20,18 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::{
-    Bytes, Clock, Expect, Key, MAX_VALUE_BYTES, PAGE_MAX, Reading, Register, Selector, Sighting,
-    Stamp, Store, Version, Watch, Write, Written,
+mod disturbed;
+
+pub use disturbed::{
+    goes_on_after_a_restart, keeps_its_time_while_the_server_hangs,
+    shares_registers_between_handles,
 };
+
+use super::{
+    Bind, Bytes, Clock, Expect, Key, MAX_VALUE_BYTES, PAGE_MAX, Reading, Register, Selector,
+    Sighting, Stamp, Store, Version, Watch, Write, Written,
+};
+use crate::clock;
 use crate::error::StoreError;
 
 /// How long any single call may take.
@@ -44,6 +56,8 @@ pub async fn all(store: &Arc<dyn Store>, prefix: &str) {
     tells_followers_of_changes(store, prefix).await;
     tells_followers_of_a_prefix(store, prefix).await;
     tells_many_followers_of_one_key(store, prefix).await;
+    shows_a_slow_follower_the_last_state(store, prefix).await;
+    holds_what_a_session_was_bound_to(store, prefix).await;
 }
 
 fn key(prefix: &str, name: &str) -> Key {
@@ -469,4 +483,93 @@ pub async fn tells_many_followers_of_one_key(store: &Arc<dyn Store>, prefix: &st
             Some(version.clone())
         );
     }
+}
+
+/// A follower that does not look while a register changes, disappears and comes
+/// again is shown states in their order, and the last one, however many there were.
+///
+/// # Panics
+/// If not.
+pub async fn shows_a_slow_follower_the_last_state(store: &Arc<dyn Store>, prefix: &str) {
+    const CHANGES: u64 = 300;
+    let key = key(prefix, "slowly");
+    let mut watch = store.watch(Selector::Key(key.clone()));
+    assert_eq!(state(&mut watch, &key).await, None);
+    let mut version = create(store, &key, &1_u64.to_be_bytes()).await;
+    for number in 2..=CHANGES {
+        if number == CHANGES / 2 {
+            store
+                .delete(&key, &version, WITHIN)
+                .await
+                .expect("to delete");
+            version = create(store, &key, &number.to_be_bytes()).await;
+        } else {
+            version = update(store, &key, &version, &number.to_be_bytes()).await;
+        }
+    }
+    let mut last = 0;
+    while last < CHANGES {
+        let Some(shown) = state(&mut watch, &key).await else {
+            assert!(last < CHANGES / 2, "gone after {last}");
+            continue;
+        };
+        let number = count_of(&shown);
+        assert!(number > last, "{number} after {last}");
+        last = number;
+    }
+}
+
+/// A store that holds registers by sessions ([`Store::hold`]) lets nobody else write
+/// what it holds, and leaves the on-expiry value when it is released. One that does
+/// not is not tried.
+///
+/// # Panics
+/// If not.
+pub async fn holds_what_a_session_was_bound_to(store: &Arc<dyn Store>, prefix: &str) {
+    const LEASE: Duration = Duration::from_secs(5);
+    let key = key(prefix, "held");
+    let Some(hold) = store.hold(&key, LEASE) else {
+        return;
+    };
+    let free = create(store, &key, b"free").await;
+    let bound = Write {
+        key: key.clone(),
+        expect: Expect::Version(free),
+        value: Bytes::from(*b"held"),
+        stamp: Stamp::Now,
+    };
+    let bind = Bind {
+        last: Bytes::from(*b"vacant"),
+        ttl: LEASE,
+    };
+    let held = hold
+        .write(bound, Some(bind), WITHIN)
+        .await
+        .expect("to bind");
+    let since = clock::boot();
+    let confirmed = hold.confirm(since, WITHIN).await.expect("to confirm");
+    assert!(
+        confirmed >= since,
+        "a keep-alive from before it was asked for"
+    );
+    let expect = Expect::Version(held.version.clone());
+    assert_conflict(
+        write(store, &key, expect, b"stolen").await,
+        "a write of what a session holds",
+    );
+    assert_conflict(
+        store.delete(&key, &held.version, WITHIN).await,
+        "a deletion of what a session holds",
+    );
+    let mut watch = store.watch(Selector::Key(key.clone()));
+    hold.release();
+    loop {
+        let shown = state(&mut watch, &key).await.expect("a register");
+        if *shown.value == *b"vacant" {
+            break;
+        }
+        assert_eq!(*shown.value, *b"held");
+    }
+    let vacant = register(store, &key).await.version;
+    update(store, &key, &vacant, b"free").await;
 }
