@@ -33,6 +33,9 @@ fn registry() -> Registry {
         .with("denying", "denying://host:port", |url, _| {
             planted(url, Fault::Denies)
         })
+        .with("refusing", "refusing://host:port", |url, _| {
+            planted(url, Fault::Refuses)
+        })
 }
 
 /// What is wrong.
@@ -44,6 +47,8 @@ enum Fault {
     Jumps,
     /// A write of which no answer came counts as certainly not done.
     Denies,
+    /// None in the server: the store has found it unfit by itself.
+    Refuses,
 }
 
 fn planted(url: &str, fault: Fault) -> BoxFuture<'static, Opened> {
@@ -128,6 +133,9 @@ impl Store for Planted {
         within: Duration,
     ) -> BoxFuture<'_, Result<Written, StoreError>> {
         Box::pin(async move {
+            if self.fault == Fault::Refuses {
+                return Err(StoreError::unfit("the server ignores conditions"));
+            }
             let written = self.inner.compare_and_swap(write, within).await;
             written.map_err(|error| self.told(error))
         })

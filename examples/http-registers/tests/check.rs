@@ -143,6 +143,15 @@ async fn a_store_that_forgets_on_restart_is_found() {
     std::fs::remove_dir_all(&directory).expect("to remove it");
 }
 
+/// As the stores on object stores do, which try conditions before their first write.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_finds_its_server_unfit_is_told_as_such() {
+    let server = server(Fault::None).await;
+    let said = is_found(server.as_scheme("refusing"), "refused").await;
+    is_alone(&said, "refused");
+    assert!(said.contains("the server ignores conditions"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_that_is_too_small_leaves_it_undecided() {
     let server = server(Fault::None).await;
