@@ -418,6 +418,15 @@ async fn what_can_lose_registers_is_refused() {
         let why = broken(&format!("{}/{bucket}", server.url())).await;
         assert!(why.contains(option) && why.contains("on disk"), "{why}");
     }
+    // Another stream has the subjects of the bucket.
+    let taken = json!({ "name": "OTHER", "subjects": ["$KV.taken.>"] });
+    let made = server.api("STREAM.CREATE.OTHER", &taken).await;
+    assert_eq!(made["error"], Value::Null, "{made}");
+    let why = broken(&format!("{}/taken", server.url())).await;
+    assert!(
+        why.contains("overlap") && why.contains("nats kv add"),
+        "{why}"
+    );
     let bare = Nats::start_with("");
     let why = broken(&bare.url()).await;
     assert!(why.contains("JetStream"), "{why}");
@@ -728,7 +737,7 @@ async fn a_cluster_that_loses_the_leader_of_its_stream_loses_no_update() {
 
     let candidate = Election::builder(opened(&url).await, "payroll").name("a");
     let mut election = candidate
-        .lease(Duration::from_secs(30))
+        .lease(Duration::from_secs(60))
         .start()
         .expect("a candidate");
     let leadership = election.elected().await.expect("a leadership");

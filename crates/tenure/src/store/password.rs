@@ -14,6 +14,13 @@ pub(super) const BYTES_MAX: u64 = 4_096;
 ///
 /// # Errors
 /// If the file cannot be read, others may read it, or it is empty.
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "nats",
+    feature = "postgres",
+    feature = "redis"
+))]
 pub(super) fn in_file(path: &Path) -> Result<String, StoreError> {
     secret("password_file", "a password", path, BYTES_MAX)
 }

@@ -74,6 +74,7 @@ pub(super) fn beginning(prefix: &str, separator: char) -> String {
 }
 
 /// The whole segments of a prefix, with the separator after each, if it has any.
+#[cfg(feature = "nats")]
 pub(super) fn folder(prefix: &str, separator: char) -> Option<String> {
     let (above, _) = prefix.rsplit_once('/')?;
     Some(folder_name(above, separator))
@@ -163,6 +164,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "nats")]
     #[test]
     fn a_folder_has_whole_segments() {
         assert_eq!(folder("elections/pay", '.').as_deref(), Some("elections."));

@@ -336,10 +336,8 @@ impl Shared {
         let mut state = self.lock();
         while state.is_mute {
             state = self.changed.wait(state).expect("no thread has panicked");
-            // Its connection has been closed.
-            if state.run.is_none() {
-                return None;
-            }
+            // If it does not run, its connection has been closed.
+            state.run?;
         }
         let segments: Vec<_> = request.path.split('/').skip(1).collect();
         let (last, above) = segments.split_last().expect("a segment");

@@ -26,6 +26,8 @@ const NO_STREAM: u64 = 10_059;
 const STREAM_EXISTS: u64 = 10_058;
 /// More than one replica takes a cluster.
 const NO_CLUSTER: u64 = 10_074;
+/// Too few servers are there for so many replicas.
+const NO_PEERS: u64 = 10_005;
 /// The stream could not take the message.
 const NOT_STORED: u64 = 10_077;
 /// JetStream is off: for the account, or altogether.
@@ -84,6 +86,19 @@ impl Refusal {
             return StoreError::broken(format!("{}; {TURN_ON}", self.text));
         }
         StoreError::unavailable(&self.text)
+    }
+
+    /// What it means for a bucket that was to be made.
+    pub(super) fn making(&self, bucket: Bucket<'_>) -> StoreError {
+        if self.status != 400 || self.code == NO_PEERS {
+            return self.reading(bucket);
+        }
+        StoreError::broken(format!(
+            "the stream {} cannot be made: {}; make it yourself (`nats kv add {}`)",
+            bucket.stream(),
+            self.text,
+            bucket.0
+        ))
     }
 
     /// What it means for a message that was to be stored.
@@ -260,6 +275,10 @@ mod tests {
             let read = refusal(status, code, text).reading(BUCKET);
             assert!(["unavailable", "broken"].contains(&class(&read)), "{read}");
         }
+        let overlap = refusal(400, 10_065, "subjects overlap with an existing stream");
+        assert_eq!(class(&overlap.making(BUCKET)), "broken");
+        let alone = refusal(400, NO_PEERS, "no suitable peers for placement");
+        assert_eq!(class(&alone.making(BUCKET)), "unavailable");
         assert_eq!(Refusal::find(&json!({"seq": 7})), None);
     }
 

@@ -410,7 +410,7 @@ async fn make(settings: &Settings, connection: &NatsConnection) -> Result<Value,
                 .api(&api(bucket, "STREAM.INFO"), &json!({}))
                 .await
         }
-        Some(_) => Ok(answer),
+        Some(refusal) => Err(refusal.making(bucket)),
         None => {
             let stream = bucket.stream();
             tracing::info!("{settings}: made the stream {stream}, with replicas: {replicas}");
