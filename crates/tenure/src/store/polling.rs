@@ -1,7 +1,8 @@
 //! Noticing what other processes write to a store that does not tell: by looking.
 //!
 //! A register is read as often as it seems to change. The leader of an election
-//! renews once an interval, so its register is read about twice in each; one that
+//! renews once an interval, so its register is read about twice in each, by the leader
+//! itself about once: what this process wrote it knows. One that
 //! has not changed for long is read less and less often, down to a limit. That an
 //! election is over is never judged by a look of this kind: a candidate reads when
 //! the time of a leader ends.
