@@ -279,7 +279,7 @@ fn holds(process: &Path, (dev, ino): (u64, u64)) -> bool {
     })
 }
 
-/// `lock:	1: FLOCK  ADVISORY  WRITE 4711 00:2f:1234 0 EOF` of the file 1234.
+/// `lock: 1: FLOCK  ADVISORY  WRITE 4711 00:2f:1234 0 EOF` of the file 1234.
 fn is_lock_of(line: &str, ino: u64) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     matches!(words[..], ["lock:", _, "FLOCK", _, "WRITE", _, file, ..]
