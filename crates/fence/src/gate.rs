@@ -73,7 +73,7 @@ pub enum OpenError {
     )]
     Held(String),
     /// The mark or its lock cannot be used.
-    #[error("{0}")]
+    #[error(transparent)]
     Mark(#[from] MarkError),
     /// The lock is there and the mark is not.
     #[error(
@@ -88,7 +88,7 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// A higher term was seen.
-    #[error("{0}")]
+    #[error(transparent)]
     Deposed(#[from] Deposed),
     /// Requests of a lower term have not ended in time. The term counts all the
     /// same. Ask again.

@@ -43,7 +43,7 @@ pub struct Mark {
 #[derive(Debug, thiserror::Error)]
 pub enum MarkError {
     /// A higher term was seen. The caller stops.
-    #[error("{0}")]
+    #[error(transparent)]
     Deposed(#[from] Deposed),
     /// What is there is no mark. A person has to look; nothing was changed.
     #[error("{0}")]

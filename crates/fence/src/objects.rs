@@ -60,7 +60,7 @@ pub struct Claimed {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A later leader has claimed it; nothing was written. Stop.
-    #[error("{0}")]
+    #[error(transparent)]
     Deposed(#[from] Deposed),
     /// It was written in this term meanwhile: by another claim, or by a try of
     /// this write whose answer was lost. Claim again, and look at the content.
@@ -73,7 +73,13 @@ pub enum Error {
     /// The store has not answered as it should. A write may have been done:
     /// claim again, and look at the content.
     #[error("no certain answer from the object store: {0}")]
-    Store(#[from] StoreError),
+    Store(StoreError),
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
 }
 
 /// Claims an object for the leader of `term`; it is made, without content, if it

@@ -180,7 +180,7 @@ impl Guard {
 #[derive(Debug, thiserror::Error)]
 pub enum Error<E> {
     /// A later leader has recorded its term; nothing was committed. Stop.
-    #[error("{0}")]
+    #[error(transparent)]
     Deposed(#[from] Deposed),
     /// Nothing was committed. Do the whole transaction again.
     #[error("nothing was committed: {0}")]
