@@ -66,10 +66,9 @@ impl Swarm {
             .servers
             .unwrap_or_else(|| [1, 2, 3, 3, 3, 4, 5, 5, 6, 7][rng.below(10) as usize]);
         let kinds = options.allow(Kinds::draw(rng, servers));
-        let founders = if kinds.members && servers > 3 {
-            (servers - rng.between(0, 3) as usize).max(2)
-        } else {
-            servers
+        let founders = match kinds.members && servers > 3 {
+            true => (servers - rng.between(0, 3) as usize).max(2),
+            false => servers,
         };
         let lease_reads = rng.chance(25);
         let latency = rng.between(MILLI / 5, 8 * MILLI);
@@ -80,7 +79,7 @@ impl Swarm {
         } else {
             Duration::from_millis(rng.between(200, 1_000))
         };
-        let small_log = rng.chance(60);
+        let log_bytes = [1_000_000, 2_000][usize::from(rng.chance(60))];
         let config = Config {
             timeout,
             heartbeat: timeout / rng.between(4, 8) as u32,
@@ -92,14 +91,14 @@ impl Swarm {
             uncommitted_bytes: [2_000, 1_000_000][rng.below(2) as usize],
             backlog_requests: 64,
             reads: 64,
-            log_bytes: if small_log { 2_000 } else { 1_000_000 },
+            log_bytes,
             kept_entries: rng.between(0, 16),
             #[cfg(feature = "planted-bugs")]
             planted: options.planted,
             ..Config::default()
         };
-        let drift_max = i64::from(Drift::DEFAULT.ppm()) * 9 / 20;
-        let drift = |rng: &mut Rng| rng.between(0, 2 * drift_max as u64) as i64 - drift_max;
+        let most = i64::from(Drift::DEFAULT.ppm()) * 9 / 20;
+        let drift = |rng: &mut Rng| rng.between(0, 2 * most as u64) as i64 - most;
         let clients = rng.between(1, 5) as usize;
         Self {
             servers,
