@@ -23,7 +23,7 @@ pub(crate) async fn check(context: &Context, args: &args::Check) -> Result<ExitC
     let stop = async {
         // An error is no request.
         if asked.await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     };
     let twice = async {

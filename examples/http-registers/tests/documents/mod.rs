@@ -73,7 +73,7 @@ impl Server {
     fn found(&self, name: &str) -> Option<(u64, Bytes)> {
         let mut documents = self.lock();
         documents.readings += 1;
-        let late = self.fault == Fault::ReadsReplica && documents.readings % 2 == 0;
+        let late = self.fault == Fault::ReadsReplica && documents.readings.is_multiple_of(2);
         let of = if late {
             &documents.replica
         } else {
@@ -176,7 +176,7 @@ async fn change(
     }
     documents.writes += 1;
     let tag = documents.writes;
-    if server.fault != Fault::LosesOneInAHundred || tag % 100 != 0 {
+    if server.fault != Fault::LosesOneInAHundred || !tag.is_multiple_of(100) {
         documents.all.insert(name, (tag, body));
     }
     ([(ETAG, quoted(tag))], ()).into_response()
