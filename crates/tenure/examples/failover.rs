@@ -51,7 +51,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     match node.deploy(ticker).await {
         Ok(_) => println!("it runs here"),
         Err(GroupRequestError::Refused(Refusal::Exists(_))) => {
-            println!("it runs elsewhere; standing by")
+            println!("it runs elsewhere; standing by");
         }
         Err(error) => return Err(error.into()),
     }
