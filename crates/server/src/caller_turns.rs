@@ -15,7 +15,9 @@
 //! (start-time fair queueing: Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996).
 //! One that has asked for less than the others has had at most the budget of a caller
 //! less than they, or it could keep them waiting for as long as it likes; so it is
-//! before them. The connections of one caller have their turns in the order in which
+//! before them. But every second turn is that of who has waited longest: callers that
+//! are new, one after the other, would keep those waiting who have had one turn. The
+//! connections of one caller have their turns in the order in which
 //! they asked. Where callers wait, what one has had is processor time: on a busy host
 //! all turns take long, and who needs a little would seem to take as much as any.
 //!
@@ -64,6 +66,10 @@ struct Schedule {
     /// Callers with connections that wait: those that have had least first, of these
     /// who came first.
     queue: BTreeMap<(Duration, u64), u64>,
+    /// The same in the order in which they came, with what they had had.
+    arrivals: BTreeMap<u64, Duration>,
+    /// Whether the next turn is that of who came first.
+    is_for_oldest: bool,
     /// Those that have used up their part of this look.
     exhausted: Vec<u64>,
     /// What the caller had had that came last from the queue.
@@ -135,11 +141,31 @@ impl Schedule {
             return;
         }
         if caller.used < share {
-            self.queue.insert((caller.had, self.next), number);
-            self.next += 1;
+            let had = caller.had;
+            self.put(had, number);
         } else {
             self.exhausted.push(number);
         }
+    }
+
+    fn put(&mut self, had: Duration, number: u64) {
+        self.queue.insert((had, self.next), number);
+        self.arrivals.insert(self.next, had);
+        self.next += 1;
+    }
+
+    /// Who is next, and what it had had.
+    fn pop(&mut self) -> Option<(Duration, u64)> {
+        self.is_for_oldest = !self.is_for_oldest;
+        let (had, place) = if self.is_for_oldest {
+            let (place, had) = self.arrivals.first_key_value()?;
+            (*had, *place)
+        } else {
+            *self.queue.first_key_value()?.0
+        };
+        self.arrivals.remove(&place);
+        let number = self.queue.remove(&(had, place))?;
+        Some((had, number))
     }
 
     /// A turn is over, which took so long, and so long of it for the caller. Who has
@@ -168,7 +194,7 @@ impl Schedule {
     /// The turn of the first that waits.
     fn first(&mut self) -> Option<Waker> {
         loop {
-            let ((had, _), number) = self.queue.pop_first()?;
+            let (had, number) = self.pop()?;
             let Some(caller) = self.callers.get_mut(&number) else {
                 continue;
             };
@@ -189,8 +215,8 @@ impl Schedule {
         self.used = Duration::ZERO;
         for number in std::mem::take(&mut self.exhausted) {
             if let Some(caller) = self.callers.get(&number) {
-                self.queue.insert((caller.had, self.next), number);
-                self.next += 1;
+                let had = caller.had;
+                self.put(had, number);
             }
         }
         let first = self.first();
@@ -219,6 +245,8 @@ impl TurnScheduler {
             used: Duration::ZERO,
             callers: HashMap::new(),
             queue: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            is_for_oldest: false,
             exhausted: Vec::new(),
             virtual_time: Duration::ZERO,
             next: 0,
@@ -238,7 +266,12 @@ impl TurnScheduler {
         let mut schedule = self.lock();
         let number = schedule.next;
         schedule.next += 1;
-        schedule.callers.insert(number, Caller::default());
+        // One that is new has had no less than those who wait.
+        let new = Caller {
+            had: schedule.virtual_time,
+            ..Caller::default()
+        };
+        schedule.callers.insert(number, new);
         drop(schedule);
         let scheduler = Arc::clone(self);
         Arc::new(CallerTurns { number, scheduler })
@@ -525,6 +558,41 @@ mod tests {
             }
         }
         assert!(all_had > 1_000, "the budget is used: {all_had}");
+    }
+
+    #[test]
+    fn callers_that_are_new_keep_nobody_from_a_second_turn() {
+        let scheduler = scheduler(1, 4);
+        let (turns, mut turn) = (scheduler.caller(), Turn::default());
+        let mut fresh: Vec<_> = Vec::new();
+        let (mut had, mut waited) = (0, 0);
+        for look in 0..2_000 {
+            // More come than have turns, and each goes when it has had one.
+            fresh.extend((0..6).map(|_| (scheduler.caller(), Turn::default())));
+            let mut before = usize::MAX;
+            while before != fresh.len() {
+                before = fresh.len();
+                fresh.retain_mut(|(turns, turn)| {
+                    let has = asks(turn, turns);
+                    if has {
+                        ends(turn);
+                    }
+                    !has
+                });
+            }
+            // A port has room for so many of them.
+            let most = fresh.len().saturating_sub(300);
+            fresh.drain(..most);
+            waited += 1;
+            if asks(&mut turn, &turns) {
+                ends(&mut turn);
+                had += 1;
+                waited = 0;
+            }
+            assert!(waited < 200, "in look {look}, after {had} turns");
+            looks(&scheduler);
+        }
+        assert!(had > 10, "{had} turns");
     }
 
     /// What each has at the end does not depend on how it asks.
