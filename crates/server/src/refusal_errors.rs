@@ -127,7 +127,8 @@ pub(super) fn refused(refusal: Refusal, shared: &Shared) -> v1::Error {
         Refusal::QuotaExceeded(why) => super::quota_usage::no_room(&why),
         Refusal::SessionWindowFull => error(
             Cause::Window,
-            "expected at most 1,024 requests of a session under way",
+            "expected at most 1,024 requests of a session under way, or fewer (64 at least) where \
+             its caller has more than 256 sessions",
         ),
         Refusal::Change(why) => error(Cause::Members, change(why)),
         Refusal::ChangeUnderWay => error(

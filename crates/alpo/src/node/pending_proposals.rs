@@ -241,7 +241,9 @@ impl PendingProposals {
             let expected = completed.saturating_add(tail.len() as u64 + 1);
             return Admission::Answer(Answer::Refused(Refusal::OutOfOrder { expected }));
         }
-        if command.serial.saturating_sub(command.outstanding) >= MAX_WINDOW {
+        let sessions = server.state.sessions();
+        let window = session.map_or(MAX_WINDOW, |it| sessions.window(&it.owner().opener));
+        if command.serial.saturating_sub(command.outstanding) >= window {
             return Admission::Answer(Answer::Refused(Refusal::SessionWindowFull));
         }
         Admission::Append

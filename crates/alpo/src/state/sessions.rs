@@ -30,6 +30,11 @@ use super::digest::digest_of;
 /// The most answers a session keeps, and so the most requests a client may
 /// have under way: a leader admits no more.
 pub const MAX_WINDOW: u64 = 1_024;
+/// The window of a session of which the opener has very many.
+const MIN_WINDOW: u64 = 64;
+/// So many answers may be kept of all sessions of one opener, about. Each takes some
+/// 60 bytes, for as long as its session lives, and a session may live for a day.
+const ANSWERS_OF_ONE: u64 = 256 * MAX_WINDOW;
 
 /// One client's session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -136,6 +141,14 @@ impl Sessions {
     /// How many were opened by this one.
     pub fn of(&self, opener: &SessionOpener) -> u64 {
         self.of.get(opener).copied().unwrap_or(0)
+    }
+
+    /// How far the serials of a session of this one may be ahead of what it still
+    /// waits for: the more sessions it has, the less. A leader asks it of new
+    /// commands; what is kept already stays.
+    pub fn window(&self, opener: &SessionOpener) -> u64 {
+        let equal = ANSWERS_OF_ONE / self.of(opener).max(1);
+        equal.clamp(MIN_WINDOW, MAX_WINDOW)
     }
 
     /// Who has opened most of those there are, and how many: `most` of them

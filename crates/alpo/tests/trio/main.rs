@@ -12,3 +12,4 @@ mod set_back;
 mod staleness;
 #[cfg(feature = "next-version")]
 mod upgrade;
+mod windows;
