@@ -21,7 +21,8 @@ use std::time::Duration;
 use redis::Redis;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{
-    Clock, Expect, Key, Register, Selector, Sighting, Stamp, Store, Version, Watch, Write, open,
+    Clock, Durability, Expect, Key, Register, Selector, Sighting, Stamp, Store, Version, Watch,
+    Write, open,
 };
 use tenure::{Election, StoreError, clock};
 
@@ -655,12 +656,27 @@ async fn warning_of(server: &Redis, url: &str) -> String {
     ours.cloned().collect()
 }
 
+/// What a store says of the server, before it has asked and then.
+async fn durability(url: &str) -> [Durability; 2] {
+    let store = opened(url).await;
+    let before = store.durability();
+    store.read(&key("key"), WITHIN).await.expect("a read");
+    [before, store.durability()]
+}
+
 #[tokio::test]
 async fn a_server_that_can_lose_what_it_acknowledged_is_warned_of() {
     let safe = Redis::start();
     assert_eq!(warning_of(&safe, &safe.url()).await, "");
+    let told = durability(&safe.url()).await;
+    assert_eq!(told, [Durability::Untold, Durability::Kept]);
     // As the package sets it up.
     let usual = Redis::start_with(&[]);
+    let [_, told] = durability(&usual.url()).await;
+    assert!(
+        matches!(&told, Durability::Lossy(why) if why.contains("no log")),
+        "{told:?}"
+    );
     let said = warning_of(&usual, &usual.url()).await;
     assert!(
         said.contains("can lose writes") && said.contains("no log"),

@@ -10,7 +10,8 @@ use super::finding::{Fault, Finding};
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::{
-    Expect, Features, Key, Page, Reading, Register, Stamp, Store, Version, Write, Written,
+    Durability, Expect, Features, Key, Page, Reading, Register, Stamp, Store, Version, Write,
+    Written,
 };
 
 /// How many readings of a clock are kept.
@@ -150,6 +151,10 @@ impl Connection {
 
     pub(super) fn features(&self) -> Features {
         self.store.features()
+    }
+
+    pub(super) fn durability(&self) -> Durability {
+        self.store.durability()
     }
 
     pub(super) fn meter(&self) -> &Arc<Meter> {

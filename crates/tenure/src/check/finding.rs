@@ -21,6 +21,8 @@ pub enum Fault {
     ClockJumps,
     /// What was acknowledged was gone after a restart.
     Forgets,
+    /// The system is set up so that it may lose what it has acknowledged.
+    MayLose,
     /// The store itself found its system unfit, and refuses to be used.
     Refused,
 }
@@ -36,6 +38,7 @@ impl Fault {
             Self::WrongAnswers => "wrong_answers",
             Self::ClockJumps => "clock_jumps",
             Self::Forgets => "forgets",
+            Self::MayLose => "may_lose",
             Self::Refused => "refused",
         }
     }
@@ -65,6 +68,10 @@ impl Fault {
             Self::Forgets => {
                 "it forgets what it acknowledged when it is restarted: two candidates could lead \
                  at a time"
+            }
+            Self::MayLose => {
+                "it may lose what it has acknowledged, as it is set up: then two candidates could \
+                 lead at a time"
             }
             Self::Refused => "it breaks the contract, and refuses to be used",
         }

@@ -16,7 +16,7 @@ use super::report::{Outcome, Report, Trial};
 use super::restart;
 use super::stale;
 use crate::error::{StoreError, about};
-use crate::store::{Clock, Key};
+use crate::store::{Clock, Durability, Key};
 
 /// How many connections look for what another one wrote.
 const READERS: usize = 3;
@@ -120,11 +120,26 @@ impl<F: FnMut(&Trial)> Check<'_, F> {
         let readers = self.others(READERS).await?;
         let reads = async |key: &Key| stale::reads(&store, &readers, key).await;
         self.attempt("reads", reads).await?;
+        self.durability();
         self.race().await?;
         self.cuts().await?;
         self.latency().await?;
         self.clock().await?;
         self.restart().await
+    }
+
+    /// What the system said of itself when it was connected to.
+    fn durability(&mut self) {
+        let outcome = match self.store.durability() {
+            Durability::Untold => {
+                Outcome::LeftOut("the store is not told how its system is set up".to_owned())
+            }
+            Durability::Kept => {
+                Outcome::Passed("what it acknowledges is on its disk, as it is set up".to_owned())
+            }
+            Durability::Lossy(why) => Outcome::Found(vec![Finding::new(Fault::MayLose, why)]),
+        };
+        self.note("durability", outcome);
     }
 
     /// So many more connections to the store.

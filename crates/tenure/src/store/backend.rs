@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::{Clock, Features, Key, Page, Reading, Version, Write, Written};
+use super::{Clock, Durability, Features, Key, Page, Reading, Version, Write, Written};
 use crate::error::StoreError;
 
 /// The calls of one system, for [`Polled`](super::Polled). The contract is that of a
@@ -22,6 +22,11 @@ pub trait Backend: fmt::Debug + fmt::Display + Send + Sync + 'static {
             clock: Clock::None,
             judge_by_store_clock: false,
         }
+    }
+
+    /// Whether the system may lose what it has acknowledged, as far as it has told.
+    fn durability(&self) -> Durability {
+        Durability::Untold
     }
 
     /// Reads one register.

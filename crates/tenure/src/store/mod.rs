@@ -186,6 +186,19 @@ pub enum Clock {
     CannotStep,
 }
 
+/// Whether the system may lose what it has acknowledged, as it is set up.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub enum Durability {
+    /// The store was not told.
+    #[default]
+    Untold,
+    /// It does not, by what it told when it was connected to last.
+    Kept,
+    /// It may: what was expected and what was found.
+    Lossy(String),
+}
+
 /// What a store offers beyond the contract.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
@@ -204,6 +217,12 @@ pub type CandidateRegistration = Box<dyn Any + Send>;
 pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// What this store offers.
     fn features(&self) -> Features;
+
+    /// Whether the system may lose what it has acknowledged, as far as the store was
+    /// told since it was opened.
+    fn durability(&self) -> Durability {
+        Durability::Untold
+    }
 
     /// Takes note that a candidate of this name stands in this election, until
     /// what it returns is dropped; `None` where nobody keeps a list.

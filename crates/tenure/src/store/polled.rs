@@ -18,8 +18,8 @@ use super::hub::Hub;
 use super::polling::{self, PollTimes};
 use super::watcher::Watcher;
 use super::{
-    BoxFuture, Features, Key, Page, Reading, Register, Selector, Stamp, Store, Version, Watch,
-    Write, Written, refuse_oversized,
+    BoxFuture, Durability, Features, Key, Page, Reading, Register, Selector, Stamp, Store, Version,
+    Watch, Write, Written, refuse_oversized,
 };
 use crate::error::StoreError;
 use crate::round_trip::RoundTripTimes;
@@ -109,6 +109,10 @@ impl<B: Backend> fmt::Display for Polled<B> {
 impl<B: Backend> Store for Polled<B> {
     fn features(&self) -> Features {
         self.shared.backend.features()
+    }
+
+    fn durability(&self) -> Durability {
+        self.shared.backend.durability()
     }
 
     fn read<'a>(

@@ -17,10 +17,12 @@ use super::registers::{Lua, is_wrong_type, unexpected};
 use super::settings::Settings;
 use crate::clock;
 use crate::error::StoreError;
+use crate::store::Durability;
 use crate::store::dial::{ConnectFn, Dialer, HANDSHAKE_WITHIN};
 
 /// Opens connections and carries out calls.
 pub(super) struct RedisClient {
+    last_warning: Arc<LastWarning>,
     /// What the server is called in errors.
     server: String,
     dialer: Dialer<RedisConnection>,
@@ -50,7 +52,8 @@ impl Drop for Waiting<'_> {
 
 impl RedisClient {
     pub(super) fn new(settings: &Arc<Settings>) -> Self {
-        let (all, told) = (Arc::clone(settings), Arc::<LastWarning>::default());
+        let last_warning = Arc::<LastWarning>::default();
+        let (all, told) = (Arc::clone(settings), Arc::clone(&last_warning));
         let connect_to: ConnectFn<RedisConnection> = Arc::new(move |at| {
             let (settings, told) = (Arc::clone(&all), Arc::clone(&told));
             Box::pin(async move {
@@ -62,9 +65,17 @@ impl RedisClient {
         let server = settings.to_string();
         let hosts = settings.route.hosts().to_vec();
         Self {
+            last_warning,
             dialer: Dialer::new(server.clone(), hosts, 0, connect_to),
             server,
         }
+    }
+
+    /// What the server told when it was connected to last.
+    pub(super) fn durability(&self) -> Durability {
+        let last = &self.last_warning.0;
+        let last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.clone()
     }
 
     /// The open connection, or a new one. The caller gives up when its own time is
@@ -169,22 +180,23 @@ impl RedisClient {
 
 /// What was last said of how the server can lose writes.
 #[derive(Default)]
-struct LastWarning(Mutex<Option<String>>);
+struct LastWarning(Mutex<Durability>);
 
 impl LastWarning {
     /// Says it, if it is another than the last.
     fn tell(&self, settings: &Settings, facts: &Facts) {
-        let warning = facts.warning();
+        let found = facts.warning();
+        let found = found.map_or(Durability::Kept, Durability::Lossy);
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last == warning {
+        if *last == found {
             return;
         }
-        if let Some(warning) = &warning {
+        if let Durability::Lossy(warning) = &found {
             tracing::warn!(
                 "{settings} can lose writes that it has acknowledged; then two may lead, and terms \
                  may come again: {warning} (docs/reference/stores.md, Redis)"
             );
         }
-        *last = warning;
+        *last = found;
     }
 }

@@ -45,7 +45,8 @@ use self::registers::{DELETE, FIELDS, KeySpace, NAMES_MAX, WRITE, version_text};
 use self::settings::Settings;
 use super::backend::Backend;
 use super::{
-    Clock, Expect, Features, Key, Page, PollTimes, Polled, Reading, Stamp, Version, Write, Written,
+    Clock, Durability, Expect, Features, Key, Page, PollTimes, Polled, Reading, Stamp, Version,
+    Write, Written,
 };
 use crate::error::StoreError;
 
@@ -93,6 +94,10 @@ impl fmt::Display for Redis {
 }
 
 impl Backend for Redis {
+    fn durability(&self) -> Durability {
+        self.client.durability()
+    }
+
     fn features(&self) -> Features {
         Features {
             clock: Clock::MayStep,
