@@ -130,7 +130,7 @@ async fn processes_lose_no_update() {
     let mut children: Vec<_> = (0..6)
         .map(|_| {
             let mut child = Command::new(&program);
-            let child = child.args(["--exact", "child_counts"]);
+            let child = child.args(["--exact", "child_counts", "--nocapture"]);
             let child = child.env(COUNTER, server.url_without_password());
             let child = child.env("MYSQL_PWD", PASSWORD).stdout(Stdio::null());
             child.spawn().expect("a child")

@@ -118,7 +118,7 @@ async fn processes_lose_no_update() {
         .map(|_| {
             let mut child = Command::new(&program);
             child
-                .args(["--exact", "child_counts"])
+                .args(["--exact", "child_counts", "--nocapture"])
                 .env(COUNTER, server.url())
                 .stdout(Stdio::null());
             child.spawn().expect("a child")

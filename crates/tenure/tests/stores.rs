@@ -108,7 +108,9 @@ async fn race_between_processes(url: &str) {
     let mut children: Vec<_> = (0..6)
         .map(|_| {
             let mut child = Command::new(&program);
-            child.args(["--exact", "child_counts"]).env(COUNTER, url);
+            child
+                .args(["--exact", "child_counts", "--nocapture"])
+                .env(COUNTER, url);
             child
                 .stdout(std::process::Stdio::null())
                 .spawn()

@@ -97,6 +97,7 @@ fn template() -> PathBuf {
                 "--datadir={}",
                 directory.path().join("data").display()
             ))
+            .arg(format!("--tmpdir={}", directory.path().display()))
             .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
             .args([
                 "--innodb-log-file-size=8M",
@@ -207,6 +208,9 @@ impl MariaDb {
         let mut server = as_server_user("mariadbd")
             .arg("--no-defaults")
             .arg(format!("--datadir={directory}/data"))
+            // A server that starts deletes the temporary tables in its directory, also
+            // those of another server.
+            .arg(format!("--tmpdir={directory}"))
             .arg(format!("--socket={directory}/socket"))
             .arg(format!("--pid-file={directory}/pid"))
             .arg(format!("--init-file={directory}/init"))

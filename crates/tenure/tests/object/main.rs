@@ -246,7 +246,7 @@ async fn processes_lose_no_update() {
         .map(|_| {
             let mut child = Command::new(&program);
             child
-                .args(["--exact", "child_counts"])
+                .args(["--exact", "child_counts", "--nocapture"])
                 .env(COUNTER, place.url())
                 // Without TLS no authorities are needed.
                 .env("SSL_CERT_FILE", "/nonexistent")
