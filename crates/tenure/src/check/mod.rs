@@ -3,7 +3,7 @@
 //! A store that ignores a condition, or only sometimes, lets two candidates lead; a
 //! document of its maker does not show whether it does. So `tenure check` makes
 //! registers of its own below a prefix, races writers of several processes for them,
-//! cuts connections while they write, and counts what came of it ([`run`]).
+//! cuts connections while they write, and counts what came of it (`run`).
 //!
 //! A trial can find that the contract is broken. It cannot prove that it is kept:
 //! what a trial passes happened so many times without a breach, and no more.
