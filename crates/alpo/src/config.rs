@@ -50,8 +50,8 @@ pub struct Config {
     /// Proposals and reads that may wait for a new leader to become ready, or
     /// for a hand-over to end; of proposals at most `uncommitted_bytes`.
     pub backlog_requests: usize,
-    /// Reads that may wait for a round of a majority, or be part of one. Of
-    /// callers it knows nothing, so whoever lets them in has to leave each some.
+    /// Reads that may wait for a round of a majority, or be part of one. The
+    /// machine does not know callers: the driver leaves each of them some places.
     pub reads: usize,
     /// About so many bytes of applied entries make the next snapshot due, or as
     /// many as the last snapshot had if that is more: more than half of it, and

@@ -24,7 +24,7 @@ struct Scene {
     directory: tempfile::TempDir,
 }
 
-/// A command under way that has said so, and goes on when it is told to.
+/// A `tenure fence` whose command has started. The command waits for a line of input.
 struct Holder {
     process: Child,
     to: Option<ChildStdin>,
@@ -90,7 +90,7 @@ impl Scene {
         self.run(term, flags, &format!("echo {term} >> $LEDGER"))
     }
 
-    /// One that writes its term when it is told to go on.
+    /// Starts a command that writes its term when it gets a line of input.
     fn hold(&self, term: u64, flags: &[&str]) -> Holder {
         let script = format!("echo $$; read go; echo {term} >> $LEDGER; echo written");
         let mut command = self.command(term, flags, &script);

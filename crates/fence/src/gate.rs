@@ -1,4 +1,4 @@
-//! Which requests of which term a service lets in, by one mark.
+//! A service admits a request by comparing its term with one mark.
 //!
 //! ```text
 //! a request of a lower term than the mark's    is refused

@@ -203,9 +203,9 @@ pub fn holders(mark: &Mark) -> io::Result<Vec<Holder>> {
 
 /// Kills the process groups of all that hold the lock of a mark.
 ///
-/// Only groups of which a member holds the lock at this instant are killed, so
-/// the number of a group that has ended is not used, unless the system gives it
-/// to another group between the look and the signal.
+/// It kills a group only if one of its members holds the lock at this instant. So it
+/// does not use the number of a group that has ended, unless the system gives that
+/// number to another group between the look and the signal.
 ///
 /// # Errors
 /// If one of them was not killed.
@@ -248,7 +248,7 @@ fn lock(path: &Path, operation: FlockOperation) -> io::Result<File> {
             ));
         }
         flock(&file, operation)?;
-        // A lock that was removed excludes nobody who comes later.
+        // A process that comes later does not see the lock of a file that was removed.
         if is_in_place(path, &file)? {
             return Ok(file);
         }

@@ -688,14 +688,14 @@ async fn a_leader_is_elected_and_another_takes_over_when_it_resigns() {
 
 /// What a counter was told of its writes.
 #[derive(Default)]
-struct Told {
+struct WriteCounts {
     done: u64,
     unknown: u64,
 }
 
 /// Counts up until `done` writes are acknowledged, through whatever happens.
-async fn count_through(store: Arc<dyn Store>, key: Key, done: u64) -> Told {
-    let (mut told, short) = (Told::default(), Duration::from_secs(2));
+async fn count_through(store: Arc<dyn Store>, key: Key, done: u64) -> WriteCounts {
+    let (mut told, short) = (WriteCounts::default(), Duration::from_secs(2));
     let give_up = clock::boot().after(Duration::from_secs(60));
     while told.done < done {
         assert!(clock::boot() < give_up, "only {} in time", told.done);
@@ -758,7 +758,7 @@ async fn a_cluster_that_loses_the_leader_of_its_stream_loses_no_update() {
     let leader = cluster.leader("KV_tenure").await;
     let killed = clock::boot();
     cluster.kill(leader);
-    let mut all = Told::default();
+    let mut all = WriteCounts::default();
     for told in counters.join_all().await {
         all.done += told.done;
         all.unknown += told.unknown;

@@ -2,8 +2,8 @@
 //! would generate it from
 //!
 //! ```text
-//! service Ledger { rpc Read(Line) returns (Count); rpc Add(Line) returns (Count); }
-//! message Line { string text = 1; }
+//! service Ledger { rpc Read(Entry) returns (Count); rpc Add(Entry) returns (Count); }
+//! message Entry { string text = 1; }
 //! message Count { uint64 lines = 1; }
 //! ```
 
@@ -29,7 +29,7 @@ const READ: &str = "/tenure.example.Ledger/Read";
 const ADD: &str = "/tenure.example.Ledger/Add";
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Line {
+struct Entry {
     #[prost(string, tag = "1")]
     text: String,
 }
@@ -58,17 +58,21 @@ impl Service<http::Request<axum::body::Body>> for Ledger {
     fn call(&mut self, request: http::Request<axum::body::Body>) -> Self::Future {
         let (lines, is_add) = (Arc::clone(&self.0), request.uri().path() == ADD);
         Box::pin(async move {
-            let method = service_fn(move |request: Request<Line>| {
+            let method = service_fn(move |request: Request<Entry>| {
                 let lines = Arc::clone(&lines);
                 async move { answer(&lines, is_add, &request) }
             });
-            let codec = ProstCodec::<Count, Line>::default();
+            let codec = ProstCodec::<Count, Entry>::default();
             Ok(tonic::server::Grpc::new(codec).unary(method, request).await)
         })
     }
 }
 
-fn answer(lines: &Lines, is_add: bool, request: &Request<Line>) -> Result<Response<Count>, Status> {
+fn answer(
+    lines: &Lines,
+    is_add: bool,
+    request: &Request<Entry>,
+) -> Result<Response<Count>, Status> {
     let term = request.extensions().get::<Admitted>();
     let term = term.ok_or_else(|| Status::internal("expected a fence before this service"))?;
     let all = match is_add {
@@ -87,8 +91,8 @@ pub(crate) async fn write(address: &str, term: Term, is_paused: bool) -> Result<
     let mut client = tonic::client::Grpc::new(Attach::new(term).layer(channel));
     let mut call = async |path: &'static str, text: String| -> Result<u64> {
         client.ready().await?;
-        let codec = ProstCodec::<Line, Count>::default();
-        let request = Request::new(Line { text });
+        let codec = ProstCodec::<Entry, Count>::default();
+        let request = Request::new(Entry { text });
         let path = PathAndQuery::from_static(path);
         match client.unary(request, path, codec).await {
             Ok(answer) => Ok(answer.into_inner().lines),

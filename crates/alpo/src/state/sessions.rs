@@ -30,7 +30,7 @@ use super::digest::digest_of;
 /// The most answers a session keeps, and so the most requests a client may
 /// have under way: a leader admits no more.
 pub const MAX_WINDOW: u64 = 1_024;
-/// The window of a session of which the opener has very many.
+/// The least window of a session, however many sessions its opener has.
 const MIN_WINDOW: u64 = 64;
 /// So many answers may be kept of all sessions of one opener, about. Each takes some
 /// 60 bytes, for as long as its session lives, and a session may live for a day.

@@ -250,7 +250,7 @@ fn shown(holders: &[Holder]) -> String {
     format!("process {}", names.join(", "))
 }
 
-/// The code that a shell would give; the error is told.
+/// Logs why the command was not started, and gives the exit code of a shell for it.
 fn not_started(error: &io::Error) -> ExitCode {
     tracing::error!("the command was not started: {error}");
     match error.kind() {

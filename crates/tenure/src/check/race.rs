@@ -34,7 +34,7 @@ const LOOKS: usize = 4;
 const ATTEMPTS: u32 = 8;
 
 /// What a writer tells the trial.
-enum Told {
+enum WriterEvent {
     /// It is connected, and waits for the start.
     Ready,
     /// It has ended: the place of its register, and its log.
@@ -77,14 +77,14 @@ struct Seat {
     meter: Arc<Meter>,
     ended: Arc<AtomicBool>,
     children: Arc<Mutex<Vec<Arc<Mutex<Child>>>>>,
-    told: Sender<Told>,
+    told: Sender<WriterEvent>,
     start: GoReceiver<()>,
 }
 
 impl Seat {
     /// Tells that this writer is ready, and waits; `false` if there is no start.
     fn is_started(&self) -> bool {
-        self.told.try_send(Told::Ready).is_ok() && self.start.recv().is_ok()
+        self.told.try_send(WriterEvent::Ready).is_ok() && self.start.recv().is_ok()
     }
 
     /// Races in a process of its own.
@@ -125,7 +125,11 @@ impl Seat {
 }
 
 /// Seats all writers, one after the other at each register.
-fn seat(plan: &Plan, meter: &Arc<Meter>, keys: &[Key]) -> Result<(Racers, Receiver<Told>), String> {
+fn seat(
+    plan: &Plan,
+    meter: &Arc<Meter>,
+    keys: &[Key],
+) -> Result<(Racers, Receiver<WriterEvent>), String> {
     let writers = plan.threads + plan.processes;
     let share = meter.left().saturating_sub(RESERVE) / u64::from(writers.max(1));
     let mut racers = Racers {
@@ -169,7 +173,7 @@ fn seat(plan: &Plan, meter: &Arc<Meter>, keys: &[Key]) -> Result<(Racers, Receiv
                 Some(command) => seat.race_apart(command),
                 None => seat.race_here(&plan),
             };
-            drop(seat.told.try_send(Told::Ended(seat.place, log)));
+            drop(seat.told.try_send(WriterEvent::Ended(seat.place, log)));
         };
         let thread = thread::Builder::new()
             .name("tenure-writer".into())
@@ -189,7 +193,7 @@ async fn logs(plan: &Plan, meter: &Arc<Meter>, keys: &[Key]) -> Result<Vec<Vec<L
     let (mut ready, mut under_way) = (0, racers.threads.len());
     while under_way > 0 {
         match hear.recv().await.ok_or("the writers have gone")? {
-            Told::Ready => {
+            WriterEvent::Ready => {
                 ready += 1;
                 if ready == racers.starts.len() {
                     for go in &racers.starts {
@@ -198,7 +202,7 @@ async fn logs(plan: &Plan, meter: &Arc<Meter>, keys: &[Key]) -> Result<Vec<Vec<L
                     }
                 }
             }
-            Told::Ended(place, log) => {
+            WriterEvent::Ended(place, log) => {
                 under_way -= 1;
                 if let Some(of) = logs.get_mut(place) {
                     of.push(log?);

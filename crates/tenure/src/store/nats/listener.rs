@@ -52,7 +52,7 @@ struct Consumer {
 
 /// What a message of a consumer is.
 #[derive(PartialEq, Eq, Debug)]
-enum Told {
+enum ConsumerMessage {
     Hint(Key, Version),
     /// Of nothing.
     Nothing,
@@ -122,9 +122,9 @@ impl Consumer {
                 return hints;
             };
             match self.told(&message, bucket) {
-                Told::Hint(key, version) => hints.push((key, Some(version))),
-                Told::Nothing => {}
-                Told::Gap => return hints,
+                ConsumerMessage::Hint(key, version) => hints.push((key, Some(version))),
+                ConsumerMessage::Nothing => {}
+                ConsumerMessage::Gap => return hints,
             }
             if hints.len() >= HINTS_MAX {
                 return hints;
@@ -132,26 +132,30 @@ impl Consumer {
         }
     }
 
-    fn told(&mut self, message: &Message, bucket: Bucket<'_>) -> Told {
+    fn told(&mut self, message: &Message, bucket: Bucket<'_>) -> ConsumerMessage {
         if let Some(status) = message.status {
             let headers = message.headers.as_ref();
             let last = headers.and_then(|headers| headers.get(LAST_TOLD));
             let last = last.and_then(|text| text.as_str().parse::<u64>().ok());
             let lives =
                 status == StatusCode::IDLE_HEARTBEAT && last.is_none_or(|it| it == self.told);
-            return if lives { Told::Nothing } else { Told::Gap };
+            return if lives {
+                ConsumerMessage::Nothing
+            } else {
+                ConsumerMessage::Gap
+            };
         }
         let numbers = message.reply.as_ref().and_then(|reply| numbers(reply));
         let Some([in_stream, in_consumer]) = numbers else {
-            return Told::Nothing;
+            return ConsumerMessage::Nothing;
         };
         if in_consumer != self.told + 1 {
-            return Told::Gap;
+            return ConsumerMessage::Gap;
         }
         self.told = in_consumer;
         match bucket.key(&message.subject) {
-            Some(key) => Told::Hint(key, Version::from_u64(in_stream)),
-            None => Told::Nothing,
+            Some(key) => ConsumerMessage::Hint(key, Version::from_u64(in_stream)),
+            None => ConsumerMessage::Nothing,
         }
     }
 }
