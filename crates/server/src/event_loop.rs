@@ -106,6 +106,7 @@ impl EventLoop {
     ) -> Self {
         let members = node.members().clone();
         watchers.begin(node.state().registers());
+        let snapshots = Snapshots::new(writer.snapshot_writer());
         Self {
             node,
             shared,
@@ -128,7 +129,7 @@ impl EventLoop {
             lost: String::new(),
             syncing: VecDeque::new(),
             own: None,
-            snapshots: Snapshots::default(),
+            snapshots,
             last_submitted: 0,
             stopping: None,
             transfer_pending: false,

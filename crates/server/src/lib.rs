@@ -18,7 +18,8 @@
 //! A sync may take seconds, and a leader must be heard meanwhile. So three more
 //! threads exist: a second one that takes over the event loop when a small
 //! batch, which the loop writes itself, takes long (`loop_threads`); one that
-//! writes and syncs large batches ([`wal`]); and one that encodes snapshots.
+//! writes and syncs large batches ([`wal`]); and one that encodes snapshots and
+//! writes their files.
 //! Work that nothing waits for has threads too: the audit file, a spare segment
 //! of the log.
 //!

@@ -1,5 +1,5 @@
-//! Snapshots: each is encoded, or decoded, on a thread of its own, and callers
-//! wait until theirs is on the disk.
+//! Snapshots: each is encoded, or decoded, and its file written on a thread of
+//! its own, and callers wait until theirs is on the disk.
 //!
 //! To encode a million registers takes longer than an election timeout may be,
 //! and so does making a state of what a leader has sent, and giving the memory
@@ -14,12 +14,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_alpo::{Discarded, LogId, Node, ReceivedSnapshot, StateCopy};
+use tenure_alpo::{Discarded, LogId, Node, ReceivedSnapshot, Snapshot, StateCopy};
 use tenure_core::time::Instant;
 use tenure_runtime::clock;
 use tokio::sync::oneshot;
 
 use super::inbox::{Event, Inbox, SnapshotWork as Work};
+use super::wal::SnapshotWriter;
 
 /// Bytes that are given back at once; more are left to a thread.
 const FREED_AT_ONCE: usize = 1024 * 1024;
@@ -49,6 +50,8 @@ struct AtWork {
 /// The threads at work, and those who wait for a snapshot.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
+    /// Where the threads write what they have made.
+    files: Option<SnapshotWriter>,
     at_work: Vec<AtWork>,
     /// For one that goes up to this entry or further, and is not encoded yet.
     unencoded: Vec<(LogId, oneshot::Sender<LogId>)>,
@@ -57,17 +60,29 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
+    /// None yet, of a log that has its snapshots written by `files`.
+    pub(super) fn new(files: Option<SnapshotWriter>) -> Self {
+        Self {
+            files,
+            ..Self::default()
+        }
+    }
+
     /// Has a snapshot encoded and put into the inbox.
     pub(super) fn encode(&mut self, copy: Box<StateCopy>, inbox: &Arc<Inbox>) {
-        self.begin(Work::Encode, inbox, move || {
-            Event::SnapshotEncoded(copy.encode())
+        self.begin(Work::Encode, inbox, move |files| {
+            let snapshot = copy.encode();
+            prepare(files, Some(&snapshot));
+            Event::SnapshotEncoded(snapshot)
         });
     }
 
     /// Has a state made of a snapshot, and put into the inbox.
     pub(super) fn decode(&mut self, received: ReceivedSnapshot, inbox: &Arc<Inbox>) {
-        self.begin(Work::Decode, inbox, move || {
-            Event::SnapshotDecoded(Box::new(received.clone().decode()))
+        self.begin(Work::Decode, inbox, move |files| {
+            let decoded = received.clone().decode();
+            prepare(files, decoded.snapshot());
+            Event::SnapshotDecoded(Box::new(decoded))
         });
     }
 
@@ -75,7 +90,7 @@ impl Snapshots {
         &mut self,
         work: Work,
         inbox: &Arc<Inbox>,
-        make: impl Fn() -> Event + Clone + Send + 'static,
+        make: impl Fn(Option<&SnapshotWriter>) -> Event + Clone + Send + 'static,
     ) {
         let since = clock::boot();
         self.at_work.push(AtWork {
@@ -83,11 +98,11 @@ impl Snapshots {
             since,
             told_at: since.after(UNUSUALLY_LONG),
         });
-        let (own, into) = (make.clone(), Arc::clone(inbox));
-        if let Err(error) = spawn(move || put_result(work, &into, own)) {
-            // Late is better than never.
+        let (own, into, files) = (make.clone(), Arc::clone(inbox), self.files.clone());
+        if let Err(error) = spawn(move || put_result(work, &into, || own(files.as_ref()))) {
+            // Late is better than never. The log writes the file.
             tracing::warn!("no thread that {work}: {error}; other work waits for it");
-            put_result(work, inbox, make);
+            put_result(work, inbox, || make(None));
         }
     }
 
@@ -161,6 +176,13 @@ impl Snapshots {
             // Without a thread it is given back here: the closure is dropped.
             let _ = spawn(move || drop(what));
         }
+    }
+}
+
+/// The disk may take long, and the log's thread has other things to write.
+fn prepare(files: Option<&SnapshotWriter>, snapshot: Option<&Snapshot>) {
+    if let (Some(files), Some(snapshot)) = (files, snapshot) {
+        files.prepare(snapshot);
     }
 }
 

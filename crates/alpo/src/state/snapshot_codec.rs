@@ -217,6 +217,15 @@ impl DecodedSnapshot {
         self.snapshot.last
     }
 
+    /// The bytes, if there is a state in them.
+    pub const fn snapshot(&self) -> Option<&Snapshot> {
+        if self.state.is_ok() {
+            Some(&self.snapshot)
+        } else {
+            None
+        }
+    }
+
     /// Why there is no state in it, if there is none.
     pub fn error(&self) -> Option<SnapshotError> {
         self.state.as_ref().err().copied()

@@ -9,6 +9,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::{Arguments, Display};
 
+use crate::Snapshot;
+
 /// A directory with files.
 pub trait Disk {
     /// What it says when it fails.
@@ -58,6 +60,14 @@ pub trait Disk {
     /// # Errors
     /// If that cannot be done; after that, nobody knows what is durable.
     fn sync_names(&self) -> Result<(), Self::Error>;
+
+    /// The name of a file that has this snapshot already: its
+    /// [`snapshot_header`](super::snapshot_header), its bytes, all of it
+    /// synced. The file is the log's then, which only gives it its name.
+    fn prepared(&self, snapshot: &Snapshot) -> Option<String> {
+        let _ = snapshot;
+        None
+    }
 
     /// Something went wrong that costs only room, and is tried again.
     fn warn(&self, what: Arguments<'_>);

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use tenure_core::ids::Term;
 
 use crate::codec::{decode_hard_state, encode_hard_state};
-use crate::{ClusterId, Identity, Position, ServerId, StorageId};
+use crate::{ClusterId, Identity, Position, ServerId, Snapshot, StorageId};
 
 use super::Format;
 use super::error::Refused;
@@ -342,7 +342,8 @@ impl SegmentStart {
 }
 
 /// The header of a snapshot file.
-pub(super) fn encode_snapshot_header(format: &Format, last: Position, bytes: &[u8]) -> Vec<u8> {
+pub fn snapshot_header(format: &Format, snapshot: &Snapshot) -> Vec<u8> {
+    let Snapshot { last, bytes } = snapshot;
     let mut header = begin(SNAPSHOT_MAGIC, FIRST_VERSION, &format.identity);
     for number in [last.term.get(), last.id, bytes.len() as u64] {
         header.extend_from_slice(&number.to_le_bytes());

@@ -283,10 +283,7 @@ impl<D: Disk + ?Sized> Wal<D> {
     /// Writes the snapshots, then the group in the buffer.
     fn write(&mut self, snapshots: &[&Snapshot]) -> Result<(), WalError<D::Error>> {
         for snapshot in snapshots {
-            let header =
-                header::encode_snapshot_header(&self.format, snapshot.last, &snapshot.bytes);
-            let name = names::snapshot(snapshot.last);
-            create_file(&*self.disk, &name, 0, &[&header, &snapshot.bytes])?;
+            self.keep_snapshot(snapshot)?;
         }
         if !snapshots.is_empty() {
             sync_names(&*self.disk)?;
@@ -312,6 +309,18 @@ impl<D: Disk + ?Sized> Wal<D> {
         self.file.sync().map_err(|error| failed("sync", error))?;
         self.segment_position = self.segment_position.after(self.buffer.len(), chain);
         Ok(())
+    }
+
+    /// Has a snapshot's file under its name, with all of it on the disk.
+    fn keep_snapshot(&self, snapshot: &Snapshot) -> Result<(), WalError<D::Error>> {
+        let name = names::snapshot(snapshot.last);
+        if let Some(prepared) = self.disk.prepared(snapshot) {
+            let renamed = self.disk.rename(&prepared, &name);
+            return renamed.map_err(|error| WalError::disk(&prepared, None, "rename", error));
+        }
+        let header = header::snapshot_header(&self.format, snapshot);
+        let length = (header.len() + snapshot.bytes.len()) as u64;
+        create_file(&*self.disk, &name, length, &[&header, &snapshot.bytes]).map(drop)
     }
 
     /// Goes on in a new segment, with room for a group of `needed` bytes.

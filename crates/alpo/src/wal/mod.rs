@@ -46,7 +46,7 @@ mod tail;
 pub use disk::{Disk, DiskFile};
 pub use error::{DamageReport, Refused, WalError};
 pub use format::Format;
-pub use header::{FORMAT_VERSION, SegmentStart};
+pub use header::{FORMAT_VERSION, SegmentStart, snapshot_header};
 pub use log::{Opened, Options, Wal};
 pub use names::Listing;
 pub use record::{Checksum, Record};

@@ -18,17 +18,14 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
+use tenure_alpo::Snapshot;
 
 use super::error::WalError;
+use super::snapshot_files::SnapshotFiles;
 use super::spare::Spare;
 
 /// The file whose lock says that the directory is in use.
 pub(crate) const LOCK: &str = "lock";
-
-/// What is longer is written in pieces, each synced by itself.
-const PIECES_FROM: usize = 16 * 1024 * 1024;
-/// How long these are, in bytes.
-const PIECE: usize = 1024 * 1024;
 
 /// A directory with files.
 pub trait Disk: Send + Sync {
@@ -77,6 +74,11 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// What the system says.
     fn sync_names(&self) -> io::Result<()>;
+
+    /// Files of snapshots that are written elsewhere, if it has them.
+    fn snapshot_files(&self) -> Option<&Arc<SnapshotFiles>> {
+        None
+    }
 }
 
 /// A file that is written.
@@ -127,6 +129,10 @@ impl tenure_alpo::wal::Disk for dyn Disk + '_ {
         Disk::sync_names(self)
     }
 
+    fn prepared(&self, snapshot: &Snapshot) -> Option<String> {
+        Disk::snapshot_files(self)?.take(snapshot)
+    }
+
     fn warn(&self, what: Arguments<'_>) {
         tracing::warn!("{}: {what}", self.path("").display());
     }
@@ -153,13 +159,15 @@ pub struct Directory {
     lock: Option<File>,
     /// The lock file's place and identity, for those who hold it.
     claim: Option<Arc<Claim>>,
+    /// None for those who only look.
+    snapshot_files: Option<Arc<SnapshotFiles>>,
     spare: Option<Spare>,
 }
 
 /// That a directory belongs to this process: the lock file at its path is the
 /// one that this process has locked.
 #[derive(Debug)]
-struct Claim {
+pub(super) struct Claim {
     path: PathBuf,
     device: u64,
     inode: u64,
@@ -179,7 +187,7 @@ impl Claim {
     /// removed. What is written then goes to files that the next start does
     /// not find, or that another process writes too, so it must not be
     /// acknowledged.
-    fn check(&self) -> io::Result<()> {
+    pub(super) fn check(&self) -> io::Result<()> {
         let found = std::fs::metadata(&self.path);
         if matches!(&found, Ok(it) if (it.dev(), it.ino()) == (self.device, self.inode)) {
             return Ok(());
@@ -281,6 +289,7 @@ impl Directory {
             handle,
             lock,
             claim: None,
+            snapshot_files: None,
             spare: None,
         })
     }
@@ -301,6 +310,8 @@ impl Directory {
         let claim = claim.transpose();
         let claim = claim.map_err(|error| WalError::disk(file, None, "look at", error))?;
         self.claim = claim.map(Arc::new);
+        let files = SnapshotFiles::new(&self.path, self.claim.clone());
+        self.snapshot_files = Some(Arc::new(files));
         Ok(self)
     }
 
@@ -321,6 +332,9 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         drop(self.spare.take());
+        if let Some(files) = &self.snapshot_files {
+            files.end();
+        }
         // Closing the file is not enough if another thread is just starting
         // a process, which holds everything open until it is another program.
         if let Some(lock) = &self.lock {
@@ -415,22 +429,15 @@ impl Disk for Directory {
     fn sync_names(&self) -> io::Result<()> {
         self.handle.sync_all()
     }
+
+    fn snapshot_files(&self) -> Option<&Arc<SnapshotFiles>> {
+        self.snapshot_files.as_ref()
+    }
 }
 
 impl DiskFile for File {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        if bytes.len() <= PIECES_FROM {
-            return self.write_all_at(bytes, offset);
-        }
-        // A snapshot. If all of it went to the disk at the end, whatever else
-        // is synced meanwhile would have to wait for it.
-        let mut offset = offset;
-        for piece in bytes.chunks(PIECE) {
-            self.write_all_at(piece, offset)?;
-            self.sync_data()?;
-            offset += piece.len() as u64;
-        }
-        Ok(())
+        self.write_all_at(bytes, offset)
     }
 
     fn sync(&mut self) -> io::Result<()> {

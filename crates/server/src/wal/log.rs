@@ -8,6 +8,7 @@
 //! it was: who restarts a server should not have to search for the cause.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tenure_alpo::wal::{self, Format, Opened};
 use tenure_alpo::{Batch, Identity, Recovered};
@@ -15,6 +16,7 @@ use tenure_alpo::{Batch, Identity, Recovered};
 use super::disk::{Directory, Disk};
 use super::error::WalError;
 use super::read;
+use super::snapshot_files::SnapshotWriter;
 
 /// How a log is kept.
 pub use tenure_alpo::wal::Options;
@@ -147,6 +149,13 @@ impl Wal {
     /// Where the log is.
     pub fn directory(&self) -> PathBuf {
         self.log.disk().path("")
+    }
+
+    /// Writes files of snapshots for this log, on other threads.
+    pub(super) fn snapshot_writer(&self) -> Option<SnapshotWriter> {
+        let files = Arc::clone(self.log.disk().snapshot_files()?);
+        let format = *self.log.format();
+        Some(SnapshotWriter { files, format })
     }
 
     /// Whose log this is.

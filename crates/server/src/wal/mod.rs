@@ -7,6 +7,7 @@
 //! lock                                       held by the process that uses it
 //! 0000000000000001.wal, …                    the segments
 //! snapshot-<id>-<term>.snap                  the last two snapshots
+//! prepared-<n>                               a snapshot that the log is to get
 //! ```
 //!
 //! It takes the [`Batch`](tenure_alpo::Batch)es of the machine and gives
@@ -20,7 +21,7 @@
 //!
 //! Here is the rest, one idea per file: `disk` is the few things asked of a
 //! file system, and a directory that does them, `spare` prepares its next
-//! segment, `log` is the log in it, `read` reads a long one on two threads,
+//! segment, `snapshot_files` writes its snapshots, `log` is the log in it, `read` reads a long one on two threads,
 //! `writer` is the thread that makes many batches share a sync, `inspect` looks
 //! without touching, `error` says what to do next.
 
@@ -29,6 +30,7 @@ mod error;
 mod inspect;
 mod log;
 mod read;
+mod snapshot_files;
 mod spare;
 mod writer;
 
@@ -37,5 +39,6 @@ pub use disk::{Directory, Disk, DiskFile, holder};
 pub use error::{Fault, WalError};
 pub use inspect::{Report, inspect, verify, verify_on};
 pub use log::{Options, Wal, identity};
+pub(crate) use snapshot_files::SnapshotWriter;
 pub use tenure_alpo::wal::{FORMAT_VERSION, Item, Record, SegmentStart, Tail};
 pub use writer::{Ended, InlineWrite, Writer};

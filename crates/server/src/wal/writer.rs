@@ -20,6 +20,7 @@ use tenure_runtime::clock;
 
 use super::error::WalError;
 use super::log::Wal;
+use super::snapshot_files::SnapshotWriter;
 
 /// How many go into one write.
 const BATCHES_MAX: usize = 256;
@@ -39,6 +40,7 @@ pub struct Writer {
     queue: Sender<Batch>,
     thread: JoinHandle<()>,
     shared: Arc<Shared>,
+    snapshots: Option<SnapshotWriter>,
 }
 
 /// The log, and what went wrong with it.
@@ -86,6 +88,7 @@ impl Writer {
     ) -> Result<Self, WalError> {
         let (queue, batches) = channel();
         let directory = wal.directory();
+        let snapshots = wal.snapshot_writer();
         let shared = Arc::new(Shared {
             log: Mutex::new(Log { wal, failed: None }),
             waiting: AtomicUsize::new(0),
@@ -100,7 +103,14 @@ impl Writer {
             queue,
             thread,
             shared,
+            snapshots,
         })
+    }
+
+    /// Writes snapshots' files on other threads, so that a batch with one is
+    /// written as quickly as any other. None if the disk has no such files.
+    pub(crate) fn snapshot_writer(&self) -> Option<SnapshotWriter> {
+        self.snapshots.clone()
     }
 
     /// Hands over a batch. It never waits, for the thread that owns the machine

@@ -1,0 +1,318 @@
+//! Files of snapshots, written before the log is asked for them.
+//!
+//! A snapshot may have hundreds of megabytes, and the log's thread writes what
+//! it is given in order: a small entry behind a large snapshot would wait for
+//! seconds, and with it all clients, if two of three servers write theirs at
+//! the same time. So the thread that has encoded or decoded a snapshot writes
+//! and syncs its file too, under a name that nobody reads. What is left to the
+//! log is to give the file its name, before the record that refers to it.
+//!
+//! A file that cannot be written here is left to the log, which says why it
+//! fails. What a process leaves behind the next one removes.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+use tenure_alpo::wal::{Format, snapshot_header};
+use tenure_alpo::{Position, Snapshot};
+
+use super::disk::{Claim, DiskFile as _};
+
+/// How a file is called until it is a snapshot; a number follows. Not one of
+/// the log's own names.
+const NAME: &str = "prepared-";
+/// How much is written and synced at a time: what a sync of the log may have
+/// to wait for.
+const PIECE: usize = 1024 * 1024;
+
+/// The files of one directory.
+#[derive(Debug)]
+pub struct SnapshotFiles {
+    path: PathBuf,
+    claim: Option<Arc<Claim>>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How many files are being written.
+    writing: usize,
+    ended: bool,
+    /// How many files were begun.
+    begun: u64,
+    ready: Vec<Prepared>,
+}
+
+/// A file that has all of a snapshot, and is synced.
+#[derive(Debug)]
+struct Prepared {
+    last: Position,
+    /// Tells whether the snapshot is needed still, without keeping it.
+    bytes: Weak<Vec<u8>>,
+    name: String,
+}
+
+impl Prepared {
+    fn is_of(&self, snapshot: &Snapshot) -> bool {
+        let bytes = Arc::downgrade(&snapshot.bytes);
+        self.last == snapshot.last && self.bytes.ptr_eq(&bytes)
+    }
+}
+
+/// Writes snapshots' files for one log.
+#[derive(Clone, Debug)]
+pub(crate) struct SnapshotWriter {
+    pub(super) files: Arc<SnapshotFiles>,
+    pub(super) format: Format,
+}
+
+impl SnapshotWriter {
+    /// Writes the file of a snapshot, which the log is going to be given, and
+    /// syncs it. Takes as long as the disk does.
+    pub(crate) fn prepare(&self, snapshot: &Snapshot) {
+        self.files.prepare(&self.format, snapshot);
+    }
+}
+
+impl SnapshotFiles {
+    /// Those of a directory that this process has locked. What an earlier
+    /// process has left is removed.
+    pub(super) fn new(path: &Path, claim: Option<Arc<Claim>>) -> Self {
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            if entry
+                .file_name()
+                .as_encoded_bytes()
+                .starts_with(NAME.as_bytes())
+            {
+                remove(&entry.path());
+            }
+        }
+        Self {
+            path: path.to_owned(),
+            claim,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// The name of the file that has this snapshot. It is the caller's now.
+    pub(super) fn take(&self, snapshot: &Snapshot) -> Option<String> {
+        let mut state = self.lock();
+        let at = state.ready.iter().position(|it| it.is_of(snapshot))?;
+        Some(state.ready.swap_remove(at).name)
+    }
+
+    fn prepare(&self, format: &Format, snapshot: &Snapshot) {
+        let Some(name) = self.begin() else { return };
+        let path = self.path.join(&name);
+        let written = self.write(&path, &snapshot_header(format, snapshot), &snapshot.bytes);
+        let mut state = self.lock();
+        state.writing -= 1;
+        match written {
+            Ok(()) => state.ready.push(Prepared {
+                last: snapshot.last,
+                bytes: Arc::downgrade(&snapshot.bytes),
+                name,
+            }),
+            Err(error) => {
+                tracing::debug!("{}: the log writes it: {error}", path.display());
+                remove(&path);
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The name of a new file; `None` if the directory is given back. Files
+    /// whose snapshots are not needed any more are removed.
+    fn begin(&self) -> Option<String> {
+        let mut state = self.lock();
+        if state.ended {
+            return None;
+        }
+        state.writing += 1;
+        state.begun += 1;
+        let name = format!("{NAME}{}", state.begun);
+        let unneeded = |it: &mut Prepared| it.bytes.strong_count() == 0;
+        let unneeded: Vec<Prepared> = state.ready.extract_if(.., unneeded).collect();
+        drop(state);
+        for it in unneeded {
+            remove(&self.path.join(it.name));
+        }
+        Some(name)
+    }
+
+    fn write(&self, path: &Path, header: &[u8], bytes: &[u8]) -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
+        file.write_at(0, header)?;
+        let mut offset = header.len() as u64;
+        for piece in bytes.chunks(PIECE) {
+            if self.lock().ended {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            file.write_at(offset, piece)?;
+            file.sync()?;
+            offset += piece.len() as u64;
+        }
+        file.sync()?;
+        self.claim.as_ref().map_or(Ok(()), |claim| claim.check())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The directory is given back, and must not change after that. Waits for
+    /// those who write, at most as long as the disk takes for a piece.
+    pub(super) fn end(&self) {
+        let mut state = self.lock();
+        state.ended = true;
+        let writes = |state: &mut State| state.writing > 0;
+        let ended = self.changed.wait_while(state, writes);
+        let mut state = ended.unwrap_or_else(PoisonError::into_inner);
+        for it in state.ready.drain(..) {
+            remove(&self.path.join(it.name));
+        }
+    }
+}
+
+/// Costs only room if it fails, until the next start.
+fn remove(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        let path = path.display();
+        tracing::warn!("{path} is not needed, but could not be removed: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use tenure_alpo::{Batch, ClusterId, Identity, ServerId, StorageId};
+    use tenure_core::ids::Term;
+
+    use super::super::log::{Options, Wal};
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity {
+            cluster: ClusterId::from_u128(7),
+            server: ServerId::new(1).expect("a number"),
+            storage: StorageId::from_u128(3),
+        }
+    }
+
+    fn snapshot(id: u64, bytes: usize) -> Snapshot {
+        Snapshot {
+            last: Position::new(Term::new(1).expect("a term"), id),
+            bytes: Arc::new(vec![5; bytes]),
+        }
+    }
+
+    /// A batch that puts a snapshot in the place of everything.
+    fn batch(number: u64, snapshot: &Snapshot) -> Batch {
+        Batch {
+            number,
+            snapshot: Some(snapshot.clone()),
+            reset: true,
+            ..Batch::default()
+        }
+    }
+
+    fn prepared(directory: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(directory).expect("a directory");
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        let is_prepared = |path: &PathBuf| path.to_string_lossy().contains(NAME);
+        paths.filter(is_prepared).collect()
+    }
+
+    #[test]
+    fn the_log_gives_a_prepared_snapshot_its_name_and_reads_it_back() {
+        let place = tempfile::tempdir().expect("a directory");
+        let directory = place.path().join("data");
+        let mut log = Wal::create(&directory, &identity(), Options::default()).expect("a log");
+        let files = log.snapshot_writer().expect("files");
+        let snapshot = snapshot(9, 3 * PIECE + 5);
+        files.prepare(&snapshot);
+        let written = prepared(&directory);
+        assert_eq!(written.len(), 1, "{written:?}");
+        let inode = std::fs::metadata(&written[0]).expect("written").ino();
+
+        log.append(&[batch(1, &snapshot)]).expect("appended");
+        assert_eq!(prepared(&directory), Vec::<PathBuf>::new());
+        let named = std::fs::read_dir(&directory).expect("a directory");
+        let named = named.map(|entry| entry.expect("an entry").metadata().expect("known").ino());
+        assert!(
+            named.into_iter().any(|it| it == inode),
+            "it was written again"
+        );
+        drop(log);
+        let (_, recovered) =
+            Wal::open(&directory, &identity(), Options::default()).expect("opened");
+        assert_eq!(recovered.snapshot, Some(snapshot));
+    }
+
+    #[test]
+    fn another_snapshot_of_the_same_entry_is_not_taken_for_it() {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut log = Wal::create(&place.path().join("data"), &identity(), Options::default())
+            .expect("a log");
+        let files = log.snapshot_writer().expect("files");
+        files.prepare(&snapshot(9, 100));
+        let other = snapshot(9, 200);
+        assert_eq!(files.files.take(&other), None);
+        log.append(&[batch(1, &other)]).expect("appended");
+        drop(log);
+        let (_, recovered) =
+            Wal::open(&place.path().join("data"), &identity(), Options::default()).expect("opened");
+        assert_eq!(recovered.snapshot, Some(other));
+    }
+
+    #[test]
+    fn what_is_not_needed_any_more_is_removed() {
+        let place = tempfile::tempdir().expect("a directory");
+        let files = SnapshotFiles::new(place.path(), None);
+        let format = Format::new(identity(), crc32c::crc32c_append);
+        let first = snapshot(9, 100);
+        files.prepare(&format, &first);
+        drop(first);
+        let second = snapshot(10, 100);
+        files.prepare(&format, &second);
+        assert_eq!(prepared(place.path()).len(), 1);
+
+        // A process that is killed removes nothing; the next one does.
+        let after = SnapshotFiles::new(place.path(), None);
+        assert_eq!(prepared(place.path()).len(), 0);
+        after.prepare(&format, &second);
+        assert_eq!(prepared(place.path()).len(), 1);
+        after.end();
+        assert_eq!(prepared(place.path()).len(), 0);
+        after.prepare(&format, &second);
+        assert_eq!(
+            prepared(place.path()).len(),
+            0,
+            "the directory was given back"
+        );
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_left_to_the_log() {
+        let place = tempfile::tempdir().expect("a directory");
+        let files = SnapshotFiles::new(&place.path().join("missing"), None);
+        let format = Format::new(identity(), crc32c::crc32c_append);
+        let snapshot = snapshot(9, 100);
+        files.prepare(&format, &snapshot);
+        assert_eq!(files.take(&snapshot), None);
+        files.end();
+    }
+}
