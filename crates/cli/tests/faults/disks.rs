@@ -2,6 +2,8 @@
 //!
 //! How they are made so is in `faulty`.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tenure_client::{Client, Error};
@@ -11,7 +13,7 @@ use crate::healed::{end_of_log, equal, write};
 use crate::load::Load;
 use crate::network::Network;
 use crate::room::{Room, within};
-use crate::servers::{Servers, until};
+use crate::servers::{Servers, TENURE, until};
 
 /// Room for the first two segments of the log, a short one and one of 64 MiB,
 /// and for no third.
@@ -104,6 +106,38 @@ fn judge_without(inner: &crate::record::Inner, log: crate::record::Log) {
     let log = (1..).zip(log).collect();
     let verdict = inner.judge(&log).unwrap_or_else(|why| panic!("{why}"));
     eprintln!("  {verdict}");
+}
+
+/// There is room for the log and its spare segment, or for a snapshot.
+#[test]
+fn a_snapshot_takes_the_room_of_the_spare_segment() {
+    const SMALL: &str = "170m";
+    let name = "disks::a_snapshot_takes_the_room_of_the_spare_segment";
+    within(name, async |room| {
+        if room == Room::Shared {
+            return left_out(name, "a small file system cannot be mounted");
+        }
+        let mut servers = Servers::new(3, Network::best(room, 3).await);
+        small_disk(&mut servers, 1, SMALL);
+        (1..=3).for_each(|server| servers.start(server));
+        servers.leader().await;
+        let url = servers.url();
+        let mut large = 0..;
+        fill(&url, || large.next() == Some(100)).await;
+        equal(&servers).await;
+        let spare = Path::new("/mnt/1/data/spare");
+        let is_whole = |it: std::fs::Metadata| it.len() == 64 * 1024 * 1024;
+        let made = async || spare.metadata().is_ok_and(is_whole).then_some(());
+        until("the spare segment", made).await;
+        let mut snapshot = Command::new(TENURE);
+        snapshot.args(["snapshot", "--store", &url]);
+        let said = tokio::task::block_in_place(|| snapshot.output()).expect("it runs");
+        let errors = String::from_utf8_lossy(&said.stderr);
+        assert!(said.status.success(), "{errors}");
+        assert!(!spare.exists(), "there was room for both");
+        write(&url).await;
+        equal(&servers).await;
+    });
 }
 
 #[test]
