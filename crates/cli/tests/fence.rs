@@ -331,6 +331,87 @@ fn a_command_whose_fence_was_killed_holds_the_lock() {
     assert_eq!(scene.ledger(), "7\n8\n");
 }
 
+/// Scripts lock files of their own as descriptor 9. That must not let the lock go.
+#[test]
+fn a_script_with_descriptors_of_its_own_holds_the_lock() {
+    let scene = Scene::new();
+    let own: String = (3..10).map(|it| format!("exec {it}>own.{it}; ")).collect();
+    let script = format!(
+        "cd {}; {own}echo $$; read go",
+        scene.directory.path().display()
+    );
+    let mut command = scene.command(5, &[], &script);
+    let command = command.stderr(Stdio::null()).stdin(Stdio::piped());
+    let mut holder = command.stdout(Stdio::piped()).spawn().expect("it runs");
+    // To wait for a process closes its input.
+    let to = holder.stdin.take();
+    let mut line = String::new();
+    let from = holder.stdout.take().expect("its output");
+    BufReader::new(from)
+        .read_line(&mut line)
+        .expect("it says who it is");
+    holder.kill().expect("killed");
+    holder.wait().expect("it has ended");
+    let refused = scene.write(6, &["--wait", "300ms"]);
+    assert_eq!(code(&refused), Some(1), "{}", said(&refused));
+    assert_eq!(scene.ledger(), "");
+    drop(to);
+    assert_eq!(code(&scene.write(6, &["--wait", "20s"])), Some(0));
+}
+
+/// Whose turn it is to raise the mark is named: the term is not known, so
+/// `--kill` does not end it.
+#[test]
+fn who_raises_the_mark_and_does_not_go_on_is_named() {
+    let scene = Scene::new();
+    let mut raising = Command::new("flock")
+        .arg(scene.path("mark.new"))
+        .args(["sh", "-c", "echo locked; read go"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("flock, of util-linux");
+    let mut line = String::new();
+    let from = raising.stdout.take().expect("its output");
+    BufReader::new(from)
+        .read_line(&mut line)
+        .expect("it says so");
+    let refused = scene.write(6, &["--wait", "200ms", "--kill"]);
+    assert_eq!(code(&refused), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("(flock)"), "{}", said(&refused));
+    drop(raising.stdin.take());
+    raising.wait().expect("it ends");
+    assert_eq!(code(&scene.write(6, &[])), Some(0));
+}
+
+/// A rename does not reach a mount, so the two would go on apart.
+#[test]
+fn a_mark_that_is_mounted_by_itself_is_refused() {
+    let scene = Scene::new();
+    assert_eq!(code(&scene.write(5, &[])), Some(0));
+    let other = scene.path("other");
+    fs::write(&other, "").expect("written");
+    let mount = "mount --bind \"$1\" \"$2\" && exec \"$3\" fence --mark \"$2\" --term 6 -- true";
+    let user: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &[],
+        false => &["--user", "--map-root-user"],
+    };
+    let refused = Command::new("unshare")
+        .args(user)
+        .args(["--mount", "sh", "-ec", mount, "sh"])
+        .args([&scene.path("mark"), &other])
+        .arg(TENURE)
+        .output()
+        .expect("unshare, of util-linux");
+    assert_eq!(code(&refused), Some(2), "{}", said(&refused));
+    assert!(
+        said(&refused).contains("mount its directory"),
+        "{}",
+        said(&refused)
+    );
+    assert_eq!(scene.mark(), "term 5\n");
+}
+
 /// A command that closes what it inherits, as `sudo` does: its `tenure fence`
 /// holds the lock.
 #[test]

@@ -19,7 +19,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -27,11 +27,14 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Pid, Signal, getpgid, getpgrp, kill_process_group};
 
 use crate::Term;
 use crate::mark::{Mark, MarkError, is_in_place, open_plain};
 
+/// The least number of the descriptor that commands inherit.
+const INHERITED_MIN: RawFd = 100;
 /// How many bytes the line of the holder has.
 const LINE_BYTES: usize = 26;
 
@@ -134,9 +137,18 @@ impl MarkLock {
     }
 }
 
-impl AsFd for MarkLock {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+impl MarkLock {
+    /// The lock as a descriptor that commands inherit. Its number is 100 or
+    /// more where so many may be open: scripts name theirs by one digit, often
+    /// 9, and one that opens its own under the same number would let the lock go.
+    ///
+    /// # Errors
+    /// If there is no descriptor to be had.
+    pub fn inherited(&self) -> io::Result<OwnedFd> {
+        let high = fcntl_dupfd_cloexec(&self.file, INHERITED_MIN);
+        let inherited = high.or_else(|_| fcntl_dupfd_cloexec(&self.file, 3))?;
+        fcntl_setfd(&inherited, FdFlags::empty())?;
+        Ok(inherited)
     }
 }
 
@@ -181,7 +193,19 @@ pub fn held_in(mark: &Mark) -> io::Result<Option<Term>> {
 /// # Errors
 /// If `/proc` or the lock cannot be read.
 pub fn holders(mark: &Mark) -> io::Result<Vec<Holder>> {
-    let lock = fs::metadata(MarkLock::path(mark))?;
+    holders_of(&MarkLock::path(mark))
+}
+
+/// The processes that raise a mark, as far as this process may see.
+///
+/// # Errors
+/// If `/proc` or the file that is to be the next mark cannot be read.
+pub fn raising(mark: &Mark) -> io::Result<Vec<Holder>> {
+    holders_of(&mark.beside(".new"))
+}
+
+fn holders_of(path: &Path) -> io::Result<Vec<Holder>> {
+    let lock = fs::metadata(path)?;
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
         let name = entry.file_name();

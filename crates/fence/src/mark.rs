@@ -24,7 +24,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxAttributes, StatxFlags, flock, statx};
 
 use crate::{Deposed, Term};
 
@@ -179,13 +179,19 @@ impl Mark {
         synced.map_err(|error| self.failed("sync the directory of", error))
     }
 
-    /// Refuses a file with two names. A rename replaces one of them, and the
-    /// other one would go on with what it has seen.
+    /// Refuses a file with two names, a bind mount too. A rename replaces one of
+    /// them, and the other one would go on with what it has seen.
     fn check(&self, file: &File) -> Result<(), MarkError> {
         let about = file.metadata();
         let about = about.map_err(|error| self.failed("read", error))?;
         if !about.is_file() {
             return Err(self.damaged("a plain file", "a directory, a device or a pipe"));
+        }
+        if is_mounted(file) {
+            return Err(self.damaged(
+                "a file with one name",
+                "a mount of its own, which a rename does not reach; mount its directory",
+            ));
         }
         match about.nlink() {
             0 | 1 => Ok(()),
@@ -213,6 +219,12 @@ impl Mark {
             error,
         }
     }
+}
+
+/// Whether a file is mounted by itself. A kernel before Linux 5.8 does not say.
+fn is_mounted(file: &File) -> bool {
+    let about = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::empty());
+    about.is_ok_and(|it| it.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 fn text(term: Term) -> String {

@@ -28,11 +28,9 @@
 //! on to CMD.
 
 use std::io;
-use std::os::fd::AsFd as _;
 use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
 
-use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, PidfdFlags, Signal, getpgrp, pidfd_open, pidfd_send_signal, setpgid};
 use rustix::termios::tcgetpgrp;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -80,14 +78,14 @@ pub(crate) fn fence(args: &args::Fence) -> Result<ExitCode, Failure> {
     let noted = held.note_term(term);
     noted.map_err(|error| broken(&mark, "to note the term in the lock of", error))?;
     // CMD inherits the lock; nothing else is started in this process.
-    fcntl_setfd(held.as_fd(), FdFlags::empty())?;
+    let inherited = held.inherited()?;
     let signals = Signals::new(forwarded(is_at_terminal))?;
     let child = match Command::new(program).args(rest).spawn() {
         Ok(child) => child,
         Err(error) => return Ok(not_started(&error)),
     };
     let code = supervise(child, signals)?;
-    drop(held);
+    drop((held, inherited));
     Ok(ExitCode::from(code))
 }
 
@@ -143,13 +141,27 @@ impl Turn<'_> {
         thread.spawn(raise)?;
         match done.recv_timeout(self.left()) {
             Ok(raised) => raised.map_err(told),
-            Err(_) => Err(Failure::Other(anyhow::anyhow!(
-                "{}: expected to raise the mark within {:?}, found that another process is \
-                 raising it and does not go on, or that the file system hangs",
-                self.mark.path().display(),
-                self.wait
-            ))),
+            Err(_) => Err(self.not_raised()),
         }
+    }
+
+    /// Whose turn it is to raise the mark is not known to be of a lower term,
+    /// so `--kill` does not end it.
+    fn not_raised(&self) -> Failure {
+        let found = match lock::raising(self.mark) {
+            Ok(holders) if !holders.is_empty() => format!(
+                "that {} is raising it and does not go on; end it: the mark stays whole",
+                shown(&holders)
+            ),
+            _ => "that another process is raising it and does not go on, or that the file \
+                  system hangs"
+                .to_owned(),
+        };
+        Failure::Other(anyhow::anyhow!(
+            "{}: expected to raise the mark within {:?}, found {found}",
+            self.mark.path().display(),
+            self.wait
+        ))
     }
 
     /// Takes the lock. Past the time, and with `kill`, what holds it in a lower
