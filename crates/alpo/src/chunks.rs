@@ -101,12 +101,12 @@ impl<T> Chunks<T> {
         }
     }
 
-    /// Drops whole chunks at the front: at most `most`, and none that has
-    /// more than the first `len` items. Says how many items are gone.
-    pub(super) fn free(&mut self, most: usize, len: usize) -> usize {
-        let count = most.min(len.min(self.len()) / CHUNK);
-        self.chunks.drain(..count);
-        count * CHUNK
+    /// Takes whole chunks away from the front: none that has more than the
+    /// first `len` items. To drop them is left to the caller.
+    pub(super) fn take_front(&mut self, len: usize) -> Self {
+        let rest = self.chunks.split_off(len.min(self.len()) / CHUNK);
+        let chunks = core::mem::replace(&mut self.chunks, rest);
+        Self { chunks }
     }
 }
 
@@ -131,9 +131,11 @@ mod tests {
                     }
                     1 => {
                         let len = rng.below(model.len() as u64 + 2) as usize;
-                        let freed = chunks.free(rng.below(3) as usize, len);
-                        assert!(freed <= len && freed.is_multiple_of(CHUNK));
-                        model.drain(..freed);
+                        let front = chunks.take_front(len);
+                        let taken = front.len();
+                        assert!(taken <= len && taken.is_multiple_of(CHUNK));
+                        assert!(front.from(0).eq(model.range(..taken)));
+                        model.drain(..taken);
                     }
                     _ => {
                         for more in 0..rng.below(10) {

@@ -58,7 +58,7 @@ pub use entry::{
 };
 pub use ids::{ClusterId, LogId, MAX_NUMBER, MAX_TERM_LEAP, Position, Rank, ServerId, StorageId};
 pub use known_starts::{CopyEvidence, DiskProgress, KnownStarts, Start, StartVerdict};
-pub use log::Log;
+pub use log::{Forgotten, Log};
 pub use membership::{Change, ChangeError, MAX_MEMBERS, Member, Membership, VotingStatus};
 pub use message::{Body, CompareChecksums, Envelope, Reply, Request, SenderRole};
 pub use node::{

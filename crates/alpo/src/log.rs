@@ -14,25 +14,32 @@ use super::chunks::Chunks;
 use super::entry::{Entry, LogTime};
 use super::ids::{LogId, Position};
 
-/// How many chunks of forgotten entries are freed for each that is filled:
-/// they are gone before as many again are forgotten.
-const FREED: usize = 2;
-
 /// The entries that are still needed one by one.
 #[derive(Clone, Default, Debug)]
 pub struct Log {
     base: Position,
     /// Those at or below the base first, then those that are still there.
     entries: Chunks<Entry>,
-    /// How many are at or below the base and not freed yet. To free some
-    /// hundred thousand at once takes tens of milliseconds, in which a server
-    /// would answer nobody.
+    /// How many are at or below the base: less than a chunk has.
     forgotten: usize,
     bytes: usize,
     /// The last entry's position, or the base, and its time: each new entry
     /// is held against them.
     last: Position,
     last_time: Option<LogTime>,
+}
+
+/// Entries that a log needs no more. To free the memory of some hundred thousand
+/// takes tens of milliseconds, in which a server would answer nobody. So another
+/// thread drops them.
+#[derive(Clone, Default, Debug)]
+pub struct Forgotten(Chunks<Entry>);
+
+impl Forgotten {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.len() == 0
+    }
 }
 
 impl PartialEq for Log {
@@ -144,9 +151,6 @@ impl Log {
         let (last, next) = (self.last, entry.position());
         assert!(self.fits(&entry), "{next} does not follow {last}");
         (self.last, self.last_time) = (next, Some(entry.time));
-        if self.entries.is_full() {
-            self.forgotten -= self.entries.free(FREED, self.forgotten);
-        }
         self.bytes += entry.weight();
         self.entries.push(entry);
     }
@@ -162,19 +166,21 @@ impl Log {
         self.look_at_the_last();
     }
 
-    /// Forgets entries up to and including `id`, which becomes the base. Their
-    /// memory is freed little by little, with the entries that come.
-    pub fn compact(&mut self, id: LogId) {
+    /// Forgets entries up to and including `id`, which becomes the base.
+    pub fn compact(&mut self, id: LogId) -> Forgotten {
         let ids = id.min(self.last().id).saturating_sub(self.base.id);
         let count = usize::try_from(ids).unwrap_or(usize::MAX);
         if count == 0 {
-            return;
+            return Forgotten::default();
         }
         self.bytes = self.bytes_after(self.base.id + ids).unwrap_or(0);
         self.forgotten += count;
         let last = self.entries.get(self.forgotten - 1);
         self.base = last.map_or(self.base, Entry::position);
+        let front = self.entries.take_front(self.forgotten);
+        self.forgotten -= front.len();
         self.look_at_the_last();
+        Forgotten(front)
     }
 
     /// Something was removed.

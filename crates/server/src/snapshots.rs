@@ -169,7 +169,7 @@ impl Snapshots {
     /// part in what the disk or a peer still has.
     pub(super) fn discard(what: Discarded) {
         let is_small = match &what {
-            Discarded::State(_) => false,
+            Discarded::State(_) | Discarded::Entries(_) => false,
             Discarded::Snapshot(snapshot) => snapshot.bytes.len() <= FREED_AT_ONCE,
         };
         if !is_small {

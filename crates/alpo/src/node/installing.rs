@@ -180,7 +180,7 @@ impl Server {
             log = core::mem::replace(&mut self.log, Log::after(last));
             self.members.restart(state.members().clone(), last.id);
         } else {
-            self.log.compact(last.id);
+            self.forget(last.id);
             self.members.committed(last.id);
         }
         self.commit = last.id;

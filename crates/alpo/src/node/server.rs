@@ -522,7 +522,16 @@ impl Server {
         };
         let needed = needed.iter().copied().filter(|after| *after < usual);
         let upto = needed.filter(fits).min();
-        self.log.compact(upto.unwrap_or(usual));
+        self.forget(upto.unwrap_or(usual));
+    }
+
+    /// The log forgets entries up to this one. Their memory is given back
+    /// elsewhere.
+    pub(super) fn forget(&mut self, upto: LogId) {
+        let forgotten = self.log.compact(upto);
+        if !forgotten.is_empty() {
+            self.discard(Discarded::Entries(forgotten));
+        }
     }
 
     /// Sends a request to a peer. Returns its number.

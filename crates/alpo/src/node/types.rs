@@ -9,7 +9,7 @@ use tenure_core::time::StoreTime;
 use super::super::durable::{Batch, Snapshot};
 use super::super::entry::{ClusterVersion, Command, Outcome, Serial, SessionId};
 use super::super::ids::{LogId, Position, ServerId, StorageId};
-use super::super::log::Log;
+use super::super::log::{Forgotten, Log};
 use super::super::membership::{Change, ChangeError};
 use super::super::message::Envelope;
 use super::super::session_owner::{Fingerprint, OpenSession, OwnershipProof, SessionOpener};
@@ -392,6 +392,8 @@ pub enum Discarded {
     State(Box<(State, Log)>),
     /// A snapshot.
     Snapshot(Snapshot),
+    /// Entries that the log needs no more.
+    Entries(Forgotten),
 }
 
 /// Nothing depends on what is in it.

@@ -319,8 +319,7 @@ impl<D: Disk + ?Sized> Wal<D> {
             return renamed.map_err(|error| WalError::disk(&prepared, None, "rename", error));
         }
         let header = header::snapshot_header(&self.format, snapshot);
-        let length = (header.len() + snapshot.bytes.len()) as u64;
-        create_file(&*self.disk, &name, length, &[&header, &snapshot.bytes]).map(drop)
+        create_file(&*self.disk, &name, 0, &[&header, &snapshot.bytes]).map(drop)
     }
 
     /// Goes on in a new segment, with room for a group of `needed` bytes.

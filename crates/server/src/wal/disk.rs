@@ -22,7 +22,7 @@ use tenure_alpo::Snapshot;
 
 use super::error::WalError;
 use super::snapshot_files::SnapshotFiles;
-use super::spare::Spare;
+use super::spare::{Spare, SpareRoom};
 
 /// The file whose lock says that the directory is in use.
 pub(crate) const LOCK: &str = "lock";
@@ -209,11 +209,22 @@ impl Claim {
 struct Owned {
     file: File,
     claim: Option<Arc<Claim>>,
+    spare: Option<SpareRoom>,
 }
 
 impl DiskFile for Owned {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        DiskFile::write_at(&mut self.file, offset, bytes)
+        match DiskFile::write_at(&mut self.file, offset, bytes) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                let Some(spare) = &self.spare else {
+                    return Err(error);
+                };
+                // What was made in advance must not be in the way.
+                spare.give_up();
+                DiskFile::write_at(&mut self.file, offset, bytes)
+            }
+            written => written,
+        }
     }
 
     /// What was synced counts only if the directory is still the same: looked
@@ -316,8 +327,11 @@ impl Directory {
     }
 
     fn owned(&self, file: File) -> Box<dyn DiskFile> {
-        let claim = self.claim.clone();
-        Box::new(Owned { file, claim })
+        Box::new(Owned {
+            file,
+            claim: self.claim.clone(),
+            spare: self.spare.as_ref().map(Spare::room),
+        })
     }
 
     /// The same, with files of so many zeros made in advance.
@@ -399,7 +413,7 @@ impl Disk for Directory {
             let mut reserved = reserve();
             if let (Err(Errno::NOSPC), Some(spare)) = (reserved, &self.spare) {
                 // What was made in advance must not be in the way.
-                spare.give_up();
+                spare.room().give_up();
                 reserved = reserve();
             }
             match reserved {

@@ -101,15 +101,26 @@ impl Spare {
         given
     }
 
-    /// Gives the room it takes back to the disk, which has none left for what
-    /// is needed now. Another is made when one is asked for in vain.
+    /// The room that it takes.
+    pub(super) fn room(&self) -> SpareRoom {
+        SpareRoom(Arc::clone(&self.shared))
+    }
+}
+
+/// The room on the disk that a spare file takes.
+#[derive(Clone, Debug)]
+pub(super) struct SpareRoom(Arc<Shared>);
+
+impl SpareRoom {
+    /// Gives it back to the disk, which has none left for what is needed now.
+    /// Another file is made when one is asked for in vain.
     pub(super) fn give_up(&self) {
-        let mut state = self.shared.lock();
+        let mut state = self.0.lock();
         *state = State::Failed;
         // While it is written, removing its name would free nothing.
-        let file = OpenOptions::new().write(true).open(&self.shared.path);
+        let file = OpenOptions::new().write(true).open(&self.0.path);
         let _ = file.and_then(|file| file.set_len(0));
-        let _ = std::fs::remove_file(&self.shared.path);
+        let _ = std::fs::remove_file(&self.0.path);
     }
 }
 
@@ -302,7 +313,7 @@ mod tests {
         let bytes = 2 * PIECE as u64;
         let spare = Spare::start(directory.path(), bytes).expect("a thread");
         wait(&spare);
-        spare.give_up();
+        spare.room().give_up();
         assert!(!directory.path().join(NAME).exists());
         let name = directory.path().join("name");
         assert!(spare.take(bytes, &name).expect("a sound disk").is_none());
