@@ -318,14 +318,16 @@ impl Client {
     ) -> Result<T, Error> {
         let (leader_discovery, within) = (Arc::clone(&self.shared.leader_discovery), self.time());
         let work = async move {
-            let mut sent = false;
-            let called = on_leader(&leader_discovery, &mut sent, meaning, call);
+            let mut progress = Progress::default();
+            let called = on_leader(&leader_discovery, &mut progress, meaning, call);
             match timeout(within, called).await {
                 Ok(answer) => answer,
-                Err(_) if sent => Err(meaning(&tonic::Status::deadline_exceeded(
+                Err(_) if progress.sent => Err(meaning(&tonic::Status::deadline_exceeded(
                     "no answer in time",
                 ))),
-                Err(_) => Err(Error::Unavailable(leader_discovery.trouble())),
+                Err(_) => Err(progress
+                    .busy
+                    .unwrap_or_else(|| Error::Unavailable(leader_discovery.trouble()))),
             }
         };
         drive::background()
@@ -335,9 +337,18 @@ impl Client {
     }
 }
 
+/// What has become of a call to the leader.
+#[derive(Default)]
+struct Progress {
+    /// It is under way: it may be carried out.
+    sent: bool,
+    /// The leader has no room for it.
+    busy: Option<Error>,
+}
+
 async fn on_leader<T>(
     leader_discovery: &LeaderDiscovery,
-    sent: &mut bool,
+    progress: &mut Progress,
     meaning: fn(&tonic::Status) -> Error,
     call: impl Fn(Channel) -> Call<T>,
 ) -> Result<T, Error> {
@@ -348,7 +359,7 @@ async fn on_leader<T>(
         let channel = leader_discovery
             .channel(&address)
             .map_err(Error::Unavailable)?;
-        *sent = true;
+        progress.sent = true;
         let status = match call(channel).await {
             Ok(answer) => return Ok(answer.into_inner()),
             Err(status) => status,
@@ -362,7 +373,9 @@ async fn on_leader<T>(
         let Some(error) = certainly_not else {
             return Err(meaning(&status));
         };
-        *sent = false;
+        progress.sent = false;
+        let is_busy = error.cause() == v1::Cause::Busy;
+        progress.busy = is_busy.then(|| Error::from_wire(&error));
         leader_discovery.learn(&error.leader_address);
         tokio::time::sleep(PAUSE).await;
     }

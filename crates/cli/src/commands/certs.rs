@@ -5,6 +5,7 @@
 //! certificates that the cluster believes.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -35,7 +36,9 @@ pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure
         )));
     }
     let hosts = hosts(args)?;
-    fs::create_dir_all(&args.dir)?;
+    // Whatever the umask is, no one else changes what is in it.
+    let mut directory = fs::DirBuilder::new();
+    directory.recursive(true).mode(0o755).create(&args.dir)?;
     let issuer = authority(&args.dir)?;
     revoke::begin(&args.dir, &issuer)?;
     let mut params = CertificateParams::new(hosts.clone()).map_err(|error| {

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tenure_api::v1;
@@ -12,6 +13,9 @@ use tenure_client::{Client, Error, ServerStatus};
 
 use crate::failure::{Failure, usage};
 use crate::{Context, args, config};
+
+/// How long a server may take for a snapshot of a large state, if nobody has said.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A client of the cluster that `--store` names.
 pub(super) fn client(context: &Context) -> Result<Client, Failure> {
@@ -357,6 +361,8 @@ pub(crate) async fn snapshot(
             )));
         }
     }
+    let patient = self::client(context)?;
+    let patient = patient.with_timeout(context.said.unwrap_or(SNAPSHOT_TIMEOUT));
     let (mut taken, mut failed) = (0, Vec::new());
     for server in servers {
         let Some(id) = server.id else {
@@ -370,7 +376,7 @@ pub(crate) async fn snapshot(
             continue;
         }
         let upto = match &server.status {
-            Ok(_) => client.snapshot(&server.address).await.map_err(failure),
+            Ok(_) => patient.snapshot(&server.address).await.map_err(failure),
             Err(why) => Err(Failure::Other(anyhow::anyhow!("{why}"))),
         };
         match upto {

@@ -332,10 +332,13 @@ fn default_path() -> Option<PathBuf> {
 /// Makes the directory of the default store, before the store is made there.
 #[cfg(feature = "sqlite")]
 fn make_default_directory(path: &Path) -> Result<(), StoreError> {
+    use std::os::unix::fs::DirBuilderExt as _;
     let (Some(directory), true) = (path.parent(), default_path().as_deref() == Some(path)) else {
         return Ok(());
     };
-    std::fs::create_dir_all(directory).map_err(|error| {
+    let mut builder = std::fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| {
         StoreError::broken(format!(
             "expected to make {} for the default store: {error}; name another with --store",
             directory.display()
