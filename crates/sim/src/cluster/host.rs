@@ -32,6 +32,8 @@ pub(super) struct Host {
     pub(super) old: bool,
     /// A sync is under way that takes until then.
     pub(super) stalled_until: u64,
+    /// Until when a thread makes a state of a snapshot, and of which process.
+    pub(super) decodes_until: (u64, u64),
     /// The process does nothing until then.
     pub(super) paused_until: u64,
     /// The next time it is woken, in true time.
@@ -69,6 +71,7 @@ impl Host {
             rate,
             old: false,
             stalled_until: 0,
+            decodes_until: (0, 0),
             paused_until: 0,
             wake_at: u64::MAX,
             starts: 0,
@@ -89,6 +92,12 @@ impl Host {
             old: old.old,
             ..Self::new(old.id, old.offset, old.rate)
         }
+    }
+
+    /// Until when a thread of this process makes a state of a snapshot.
+    pub(super) fn decodes_until(&self) -> Option<u64> {
+        let (epoch, until) = self.decodes_until;
+        (self.node.is_some() && epoch == self.epoch).then_some(until)
     }
 
     pub(super) fn identity(&self) -> Identity {

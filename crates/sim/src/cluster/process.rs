@@ -34,7 +34,11 @@ impl World {
                     epoch: self.hosts[server].epoch,
                     snapshot,
                 };
-                let delay = self.snapshot_thread_time();
+                // Most are quick; some take longer than all that may happen
+                // meanwhile: a crash, another leader, its snapshot.
+                let slow = self.rng.below(4) == 0;
+                let most = if slow { 10 * SECOND } else { SECOND / 10 };
+                let delay = self.rng.below(most);
                 self.after(delay, event);
             }
             Output::DecodeSnapshot(received) => {
@@ -43,7 +47,11 @@ impl World {
                     epoch: self.hosts[server].epoch,
                     decoded: Box::new(received.decode()),
                 };
-                let delay = self.snapshot_thread_time();
+                let slow = self.rng.below(4) == 0;
+                let most = if slow { 10 * SECOND } else { SECOND / 10 };
+                let delay = self.rng.below(most);
+                let host = &mut self.hosts[server];
+                host.decodes_until = (host.epoch, self.now + delay);
                 self.after(delay, event);
             }
             Output::Discard(_) => {}
@@ -172,19 +180,6 @@ impl World {
         }
         self.deferral.excuse(server);
         self.step(server, |node, now| node.handle(now, closed))
-    }
-
-    /// How long a thread takes to encode or decode a snapshot.
-    ///
-    /// Most are quick; some take longer than all that may happen meanwhile: a
-    /// crash, another leader, its snapshot. After the storm all are quick: a
-    /// majority may need a server that has nothing but a snapshot, and the
-    /// checks after the storm give it little time.
-    fn snapshot_thread_time(&mut self) -> u64 {
-        const QUICK: u64 = SECOND / 10;
-        let slow = self.rng.below(4) == 0;
-        let delay = self.rng.below(if slow { 10 * SECOND } else { QUICK });
-        delay.min(self.swarm.storm.saturating_sub(self.now) + QUICK)
     }
 
     /// A thread of that process has encoded a snapshot.

@@ -9,7 +9,8 @@
 //! The bounds: somebody is elected within 25 timeouts and 3 seconds (twice
 //! that if one server can only answer), and is ready after the time in which
 //! the shortest log can be brought up to the longest entry by entry, as it
-//! has to be where one is all that a request holds and a window of one; from
+//! has to be where one is all that a request holds and a window of one (and
+//! a thread has made a state of a snapshot, which may take ten seconds); from
 //! then on one server that is not the leader is cut off and comes back, again
 //! and again, and the leader stays; every request is answered within 10
 //! timeouts and 2 seconds; and at the end all members have the same log and
@@ -88,6 +89,22 @@ impl World {
         Ok(())
     }
 
+    /// The leader may need a server for its majority that has nothing but a
+    /// snapshot, of which a thread makes a state. That is waited for, once.
+    fn unready(&mut self) -> Verdict {
+        let until = self.hosts.iter().filter_map(Host::decodes_until).max();
+        let until = until.filter(|until| *until > self.now);
+        match until.filter(|_| !self.waited_for_snapshot) {
+            Some(until) => {
+                self.waited_for_snapshot = true;
+                let left = until - self.now + self.catching_up();
+                self.after(left + 1, Event::Calm);
+                Ok(())
+            }
+            None => self.nobody_leads(),
+        }
+    }
+
     fn nobody_leads(&self) -> Verdict {
         let all: Vec<_> = self.hosts.iter().map(describe).collect();
         broken(Check::Election, all.join("; "))
@@ -115,7 +132,7 @@ impl World {
             node.is_some_and(tenure_alpo::Node::is_ready)
         });
         let Some(leader) = ready else {
-            return self.nobody_leads();
+            return self.unready();
         };
         if let Some(node) = &self.hosts[leader].node {
             self.undisturbed = Some((node.id(), node.term()));

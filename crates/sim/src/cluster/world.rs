@@ -94,6 +94,8 @@ pub(super) struct World {
     pub(super) quiet: bool,
     /// The leader from here on must not be disturbed.
     pub(super) undisturbed: Option<(ServerId, tenure_core::ids::Term)>,
+    /// The calm began later, for a snapshot.
+    pub(super) waited_for_snapshot: bool,
     /// What was committed a while before the end.
     pub(super) settled: LogId,
     /// Counts storages, so that each is new.
@@ -162,6 +164,7 @@ impl World {
             healed: false,
             quiet: false,
             undisturbed: None,
+            waited_for_snapshot: false,
             settled: 0,
             storages: 1_000,
             rng,
