@@ -35,7 +35,7 @@
 //! happens ([`election::Event`], [`ha::Event`]); nothing safe depends on them.
 //! Enums get more variants, unless they say otherwise.
 //!
-//! The features are the stores: `sqlite` (the default), `postgres`, `mysql`,
+//! The features are the stores: `sqlite` (the default), `file`, `postgres`, `mysql`,
 //! `redis`, `etcd`, `nats`, `consul`, `s3`, `azure`, and `cluster` for `tenure://`, whose client is
 //! `tenure-client`.
 

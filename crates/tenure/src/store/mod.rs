@@ -57,10 +57,20 @@ mod dial;
 pub mod envelope;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "file")]
+mod file;
+#[cfg(any(feature = "file", feature = "sqlite"))]
+mod file_mode;
+#[cfg(any(feature = "file", feature = "sqlite"))]
+mod file_notices;
+#[cfg(any(feature = "file", feature = "sqlite"))]
+mod filesystem;
 mod hub;
 mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(any(feature = "azure", feature = "file", feature = "s3"))]
+mod names;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(any(feature = "azure", feature = "s3"))]
@@ -85,11 +95,14 @@ pub mod postgres;
 pub mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(any(feature = "file", feature = "sqlite"))]
+mod symlinks;
 #[cfg(feature = "cluster")]
 mod tenure;
 #[cfg(any(
     feature = "consul",
     feature = "etcd",
+    feature = "file",
     feature = "mysql",
     feature = "nats",
     feature = "postgres",
@@ -103,6 +116,8 @@ pub use crate::round_trip::{LEASE_TRIPS, lease_for};
 pub use backend::Backend;
 #[cfg(feature = "etcd")]
 pub use etcd::Etcd;
+#[cfg(any(feature = "file", feature = "sqlite"))]
+pub use file_mode::FileMode;
 pub use memory::Memory;
 pub use open::{IfMissing, Opened, Registry, default_url, open, open_existing};
 pub use polled::Polled;
@@ -112,7 +127,7 @@ pub use postgres::Postgres;
 #[cfg(feature = "redis")]
 pub use redis::Redis;
 #[cfg(feature = "sqlite")]
-pub use sqlite::{FileMode, Sqlite};
+pub use sqlite::Sqlite;
 #[cfg(feature = "cluster")]
 pub use tenure::Tenure;
 pub use watch::{Feed, Selector, Sighting, Watch};
@@ -124,6 +139,7 @@ pub const REPAIR: &str = "tenure repair ELECTION --create --term-above N";
 
 /// What is said where a store is only looked at, and there is none.
 #[cfg(any(
+    feature = "file",
     feature = "mysql",
     feature = "nats",
     feature = "postgres",

@@ -14,12 +14,14 @@ use crate::error::StoreError;
 use crate::small;
 
 /// Schemes of stores that are planned and not in this version.
-const PLANNED: &[&str] = &["file", "gs", "k8s"];
+const PLANNED: &[&str] = &["gs", "k8s"];
 
 /// Opens the store that `url` names:
 ///
 /// * `memory:` registers in this process;
 /// * `sqlite:///path/to.db` a file on this machine;
+/// * `file:///path/to/directory` a directory on this machine, with a file for each
+///   register;
 /// * `postgres://user:password@host:5432/database` a PostgreSQL server, with
 ///   the options of `docs/reference/stores.md` in the query string;
 /// * `etcd://host:2379,host:2379` the servers of an etcd cluster, with its
@@ -122,6 +124,10 @@ impl Registry {
         let all = all.with("sqlite", "sqlite:///path", |url, if_missing| {
             let rest = url.strip_prefix("sqlite:").unwrap_or(url).to_owned();
             Box::pin(async move { open_sqlite(&rest, if_missing).await })
+        });
+        #[cfg(feature = "file")]
+        let all = all.with("file", "file:///path/to/directory", |url, if_missing| {
+            Box::pin(open_file(url.to_owned(), if_missing))
         });
         #[cfg(feature = "postgres")]
         let all = {
@@ -268,6 +274,7 @@ fn ready(opened: Result<impl Store, StoreError>) -> BoxFuture<'static, Opened> {
 /// Schemes that a build may lack, and the feature that brings each.
 const OPTIONAL: &[(&str, &str)] = &[
     ("sqlite", "sqlite"),
+    ("file", "file"),
     ("postgres", "postgres"),
     ("postgresql", "postgres"),
     ("etcd", "etcd"),
@@ -282,6 +289,12 @@ const OPTIONAL: &[(&str, &str)] = &[
     ("redis+sentinel", "redis"),
     ("rediss+sentinel", "redis"),
 ];
+
+#[cfg(feature = "file")]
+async fn open_file(url: String, if_missing: IfMissing) -> Opened {
+    let opened = super::file::open(&url, if_missing == IfMissing::Create).await?;
+    Ok(Arc::new(opened))
+}
 
 #[cfg(feature = "sqlite")]
 async fn open_sqlite(rest: &str, if_missing: IfMissing) -> Result<Arc<dyn Store>, StoreError> {

@@ -2,6 +2,7 @@
 //! and the options that mean the same in each.
 
 #[cfg(any(
+    feature = "file",
     feature = "mysql",
     feature = "nats",
     feature = "postgres",
@@ -39,6 +40,7 @@ pub(super) fn with_port(host: &str, otherwise: u16) -> Option<String> {
 #[cfg(any(
     feature = "consul",
     feature = "etcd",
+    feature = "file",
     feature = "mysql",
     feature = "nats",
     feature = "redis"
@@ -111,6 +113,7 @@ pub(super) fn expiry(value: &str) -> Result<bool, StoreError> {
 
 /// How often to look for changes.
 #[cfg(any(
+    feature = "file",
     feature = "mysql",
     feature = "nats",
     feature = "postgres",

@@ -1,72 +1,14 @@
 //! Which object holds which key.
 //!
-//! An object's name is the store's prefix and, behind a slash, the key with all
-//! but letters, digits, `-`, `_` and `.` written as `=` and two hexadecimal digits
-//! of each byte. No name has an empty segment, a `..` or a further slash, so that
-//! servers which keep objects as files take it, and no `%`, which some proxies
-//! decode once too often.
-//!
-//! The name of a long key is the beginning of that, and a hash of the key: servers
-//! on file systems take 255 bytes in a segment. The key itself is in the object.
+//! An object's name is the store's prefix and, behind a slash, the name of the key
+//! (`store/names.rs`). No name has an empty segment, a `..` or a further slash, so
+//! that servers which keep objects as files take it.
 
 use object_store::path::Path;
-use percent_encoding::percent_decode_str;
-use sha2::{Digest as _, Sha256};
 
 use crate::store::Key;
-
-/// A key that takes more is hashed.
-const PLAIN_MAX: usize = 180;
-/// How much of a hashed key can be read in its name, and listed by.
-const HEAD: usize = 100;
-/// What is between the head and the hash. A byte is never written so.
-const HASHED: &str = "=-";
-
-/// What an object is, by its name.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Named {
-    /// The register of this key.
-    Register(Key),
-    /// The register of a long key, which is in the object.
-    Hashed,
-    /// None of ours.
-    Foreign,
-}
-
-fn encode(text: &str) -> String {
-    let mut name = String::with_capacity(text.len());
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'.' if at > 0 => name.push('.'),
-            b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => name.push(byte.into()),
-            _ => name.push_str(&format!("={byte:02X}")),
-        }
-    }
-    name
-}
-
-/// The first bytes; the text is ASCII.
-fn head(encoded: &str) -> &str {
-    encoded.get(..HEAD).unwrap_or(encoded)
-}
-
-/// Whether the object of this key has to say which key it is.
-pub(super) fn is_hashed(key: &Key) -> bool {
-    encode(key.as_str()).len() > PLAIN_MAX
-}
-
-/// The name below the prefix.
-fn local(key: &str) -> String {
-    let mut name = encode(key);
-    if name.len() > PLAIN_MAX {
-        name.truncate(HEAD);
-        name.push_str(HASHED);
-        for byte in Sha256::digest(key.as_bytes()) {
-            name.push_str(&format!("{byte:02x}"));
-        }
-    }
-    name
-}
+use crate::store::names;
+pub(super) use crate::store::names::{Named, is_hashed};
 
 /// Where objects are: below the prefix of the URL, which may be empty.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -82,7 +24,7 @@ impl Folder {
 
     /// The object of a key.
     pub(super) fn object(&self, key: &Key) -> Path {
-        self.at(&local(key.as_str()))
+        self.at(&names::name(key))
     }
 
     /// An object that is no register's.
@@ -97,30 +39,13 @@ impl Folder {
 
     /// What the names of all objects begin with whose keys begin so; others may.
     pub(super) fn beginning(&self, prefix: &str) -> String {
-        format!("{}{}", self.0, head(&encode(prefix)))
+        format!("{}{}", self.0, names::beginning(prefix))
     }
 
     /// What an object is.
     pub(super) fn named(&self, object: &Path) -> Named {
-        let Some(name) = object.as_ref().strip_prefix(self.0.as_str()) else {
-            return Named::Foreign;
-        };
-        if let Some((_, hash)) = name.split_once(HASHED) {
-            let is_hash = hash.len() == 64 && hash.bytes().all(|it| it.is_ascii_hexdigit());
-            return if is_hash {
-                Named::Hashed
-            } else {
-                Named::Foreign
-            };
-        }
-        let text = name.replace('=', "%");
-        let text = percent_decode_str(&text).decode_utf8();
-        let key = text.ok().and_then(|text| Key::new(&text).ok());
-        // One key has one name.
-        match key {
-            Some(key) if local(key.as_str()) == name => Named::Register(key),
-            _ => Named::Foreign,
-        }
+        let local = object.as_ref().strip_prefix(self.0.as_str());
+        local.map_or(Named::Foreign, names::named)
     }
 }
 

@@ -48,11 +48,10 @@ use rustix::fs::{Access, access};
 use tenure_core::time::Instant;
 
 use super::identity::{self, FileInfo, Identity};
-use super::mode::FileMode;
-use super::{filesystem, journal_files, symlinks, table};
+use super::{journal_files, table};
 use crate::clock;
 use crate::error::StoreError;
-use crate::store::{REPAIR, no_store};
+use crate::store::{FileMode, REPAIR, filesystem, no_store, symlinks};
 
 /// How long to wait for the locks of other processes, where nobody waits for
 /// an answer.
@@ -61,6 +60,21 @@ pub(super) const BUSY_WAIT: Duration = Duration::from_secs(5);
 const TRIES: usize = 3;
 /// To this size the journal is cut after a larger transaction.
 const JOURNAL_BYTES: u64 = 1 << 20;
+
+/// Refuses a file on a file system that machines share: SQLite coordinates by locks
+/// of one machine.
+fn refuse_shared(path: &Path) -> Result<(), StoreError> {
+    match filesystem::shared_at(path) {
+        Some(shared) => Err(StoreError::broken(format!(
+            "expected {} on a local disk, found it on {}, which machines share: SQLite cannot \
+             coordinate them and two leaders would be possible; use a local disk, or PostgreSQL \
+             between machines",
+            path.display(),
+            shared.name
+        ))),
+        None => Ok(()),
+    }
+}
 
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,7 +190,7 @@ impl FileConnection {
     /// of a process that was not using it. Waits for older processes that are
     /// about to end.
     pub(super) fn open_or_create(file: &Arc<DatabaseFile>) -> Result<Self, StoreError> {
-        filesystem::check(&file.path)?;
+        refuse_shared(&file.path)?;
         symlinks::check(&file.path)?;
         let until = clock::boot().after(BUSY_WAIT);
         let mut file_connection = Self::new(file, Purpose::Write);
@@ -275,7 +289,7 @@ impl FileConnection {
         self.open = None;
         for _ in 0..TRIES {
             let found = self.file.stat()?;
-            filesystem::check(&self.file.path)?;
+            refuse_shared(&self.file.path)?;
             if self.purpose == Purpose::Write {
                 symlinks::check(&self.file.path)?;
             }

@@ -24,8 +24,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{getegid, geteuid};
 
-use super::mode::FileMode;
 use crate::error::StoreError;
+use crate::store::FileMode;
 
 /// What SQLite adds to the name of the database.
 const ENDS: [&str; 3] = ["-journal", "-wal", "-shm"];

@@ -22,11 +22,8 @@
 //! systems that machines share are refused.
 
 mod file_connection;
-mod filesystem;
 mod identity;
 mod journal_files;
-mod mode;
-mod symlinks;
 mod table;
 mod watcher;
 mod worker;
@@ -39,11 +36,9 @@ use std::time::Duration;
 use self::file_connection::{DatabaseFile, FileConnection, Purpose};
 use self::worker::{Job, Worker};
 use super::hub::Hub;
-pub use mode::FileMode;
-
 use super::{
-    BoxFuture, Clock, Features, Key, Page, Reading, Selector, Store, Version, Watch, Write,
-    Written, refuse_oversized,
+    BoxFuture, Clock, Features, FileMode, Key, Page, Reading, Selector, Store, Version, Watch,
+    Write, Written, refuse_oversized,
 };
 use crate::error::{StoreError, about};
 

@@ -10,21 +10,17 @@
 //!
 //! Where there is no inotify we look every 20 ms instead.
 
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::inotify;
 
 use super::file_connection::{self, BUSY_WAIT, DatabaseFile, FileConnection, Purpose};
 use super::table;
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::Key;
+use crate::store::file_notices::{Events, Notices, Signal, WakeUp};
 use crate::store::hub::Hub;
 
 const POLL_SLOWLY: Duration = Duration::from_millis(250);
@@ -38,27 +34,9 @@ pub(super) struct Watcher {
     wake_signal: Arc<Signal>,
 }
 
-#[derive(Debug)]
-struct Signal {
-    descriptor: OwnedFd,
-    ended: AtomicBool,
-}
-
-impl Signal {
-    fn signal(&self) {
-        // A counter that is full has signalled already.
-        let _ = rustix::io::write(&self.descriptor, &1u64.to_ne_bytes());
-    }
-}
-
 impl Watcher {
     pub(super) fn start(file: &Arc<DatabaseFile>, hub: Arc<Hub>) -> Result<Self, StoreError> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let descriptor = eventfd(0, flags).map_err(StoreError::unavailable)?;
-        let wake_signal = Arc::new(Signal {
-            descriptor,
-            ended: AtomicBool::new(false),
-        });
+        let wake_signal = Arc::new(Signal::new()?);
         let thread = SqliteWatchThread {
             file_connection: FileConnection::new(file, Purpose::Read),
             times_opened: 0,
@@ -76,59 +54,40 @@ impl Watcher {
 
     /// The interest has changed: fetch what is new in it.
     pub(super) fn wake(&self) {
-        self.wake_signal.signal();
+        self.wake_signal.wake();
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.wake_signal.ended.store(true, Ordering::Release);
-        self.wake_signal.signal();
+        self.wake_signal.end();
     }
-}
-
-/// Notices of writes to the file; `None` where the system has none to give.
-fn notices(path: &Path) -> Option<OwnedFd> {
-    let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
-    let notices = inotify::init(flags).ok()?;
-    inotify::add_watch(&notices, path, inotify::WatchFlags::MODIFY).ok()?;
-    Some(notices)
 }
 
 struct SqliteWatchThread {
     file_connection: FileConnection,
     /// Which connection of the link the notices are of.
     times_opened: u64,
-    notices: Option<OwnedFd>,
+    notices: Option<Notices>,
     wake_signal: Arc<Signal>,
     hub: Arc<Hub>,
     /// The `data_version` when everything watched was last fetched.
     seen: Option<i64>,
 }
 
-/// Why the thread woke up.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WakeUp {
-    /// A watch began, or was dropped.
-    Signal,
-    /// Somebody wrote, or is about to.
-    Notice,
-    /// Time has passed.
-    Time,
-}
-
 impl SqliteWatchThread {
     fn serve(mut self) {
         let mut settled = true;
         loop {
-            let wake_up = self.wait(match &self.notices {
+            let wait = match &self.notices {
                 _ if !settled => POLL_AGAIN,
                 Some(_) => POLL_SLOWLY,
                 // Nothing to look at, or nobody to tell.
                 None if self.file_connection.is_closed() => POLL_SLOWLY,
                 None => POLL_WITHOUT_INOTIFY,
-            });
-            if self.wake_signal.ended.load(Ordering::Acquire) {
+            };
+            let wake_up = self.wake_signal.wait(self.notices.as_ref(), wait);
+            if self.wake_signal.has_ended() {
                 return;
             }
             if self.hub.is_idle() && wake_up != WakeUp::Signal {
@@ -136,35 +95,6 @@ impl SqliteWatchThread {
                 continue;
             }
             settled = self.check(wake_up == WakeUp::Signal);
-        }
-    }
-
-    fn wait(&self, wait: Duration) -> WakeUp {
-        let wake_signal = PollFd::new(&self.wake_signal.descriptor, PollFlags::IN);
-        let mut polled = vec![wake_signal];
-        if let Some(notices) = &self.notices {
-            polled.push(PollFd::from_borrowed_fd(notices.as_fd(), PollFlags::IN));
-        }
-        let wait = Timespec {
-            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: wait.subsec_nanos().into(),
-        };
-        // An interrupted wait is a short one.
-        let _ = poll(&mut polled, Some(&wait));
-        let ready = |at: usize| polled.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        let (signalled, noticed) = (ready(0), ready(1));
-        let mut buffer = [0; 4096];
-        if let (true, Some(notices)) = (noticed, &self.notices) {
-            while rustix::io::read(notices, &mut buffer).is_ok_and(|read| read > 0) {}
-        }
-        if signalled {
-            let _ = rustix::io::read(&self.wake_signal.descriptor, &mut buffer);
-            return WakeUp::Signal;
-        }
-        if noticed {
-            WakeUp::Notice
-        } else {
-            WakeUp::Time
         }
     }
 
@@ -196,7 +126,7 @@ impl SqliteWatchThread {
             self.times_opened = self.file_connection.times_opened();
             // Each connection counts from a number of its own.
             self.seen = None;
-            self.notices = notices(self.file_connection.path());
+            self.notices = Notices::of(self.file_connection.path(), Events::Writes);
         }
         let connection = self.file_connection.current()?;
         let version = connection

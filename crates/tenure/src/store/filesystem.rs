@@ -1,11 +1,16 @@
-//! Whether the file lies where SQLite can keep its promises.
+//! Whether files lie where the locks of one machine reach all who use them.
 //!
-//! WAL mode coordinates through memory that all who open the file share, so
-//! they must be on one machine; and grants are judged by that machine's
-//! boot-time clock. On a file system that several machines (or a host and its
-//! guests) mount, each would find the other's log index missing, and take the
-//! other's boot for one that is over: two leaders. So such file systems are
-//! refused by their kind.
+//! Stores of files coordinate processes by locks of the kernel, and date grants by
+//! its boot-time clock. On a file system that several machines (or a host and its
+//! guests) mount, each kernel may keep locks of its own, and two would lead. So such
+//! file systems are told from local ones by their kind, and what is refused, and in
+//! which words, each store says.
+//!
+//! Some are **cluster file systems**: their locks are the same for all machines, and
+//! a machine that falls silent is cut off from the disk *before* what it held is
+//! given to another (fencing of nodes, a blocklist of clients). NFS and SMB do not
+//! have that: a client that was silent for too long loses its locks, wakes up in
+//! the middle of a write, and is let go on with it.
 //!
 //! FUSE is the one kind that says nothing by itself: a local encrypted
 //! directory has it and so has a directory shared with a host. There the name
@@ -14,8 +19,6 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-
-use crate::error::StoreError;
 
 /// File systems that machines share, by the number that statfs(2) gives.
 const SHARED: [(u64, &str); 13] = [
@@ -52,16 +55,34 @@ const SHARED_FUSE: [&str; 12] = [
     "fuse.grpcfuse",
 ];
 
-/// Refuses a file on a file system that machines share. What cannot be found
-/// out is left to SQLite, which fails in words of its own.
-pub(super) fn check(path: &Path) -> Result<(), StoreError> {
+/// Those of them whose machines are cut off before their locks are given away.
+#[cfg(feature = "file")]
+const FENCED: [&str; 4] = ["Ceph", "GFS2", "OCFS2", "GPFS"];
+
+/// A file system that machines share.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct SharedFilesystem {
+    /// What it is called.
+    pub(super) name: String,
+}
+
+impl SharedFilesystem {
+    /// Whether a machine that falls silent is cut off before its locks are given
+    /// to another.
+    #[cfg(feature = "file")]
+    pub(super) fn is_fenced(&self) -> bool {
+        FENCED.contains(&self.name.as_str())
+    }
+}
+
+/// The file system of a path, or of its directory if nothing is there yet, if
+/// machines share it. What cannot be found out is left to those who open the file,
+/// who fail in words of their own.
+pub(super) fn shared_at(path: &Path) -> Option<SharedFilesystem> {
     let exists = [Some(path), path.parent()].into_iter().flatten();
-    let Some((at, kind)) = exists
+    let (at, kind) = exists
         .filter_map(|at| Some((at, rustix::fs::statfs(at).ok()?.f_type)))
-        .next()
-    else {
-        return Ok(());
-    };
+        .next()?;
     // A number of 32 bits, whose sign differs between architectures.
     let kind = u64::try_from(i128::from(kind) & 0xffff_ffff).unwrap_or_default();
     let mounts = || {
@@ -69,15 +90,8 @@ pub(super) fn check(path: &Path) -> Result<(), StoreError> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         mounted_as(&mounts, device).map(str::to_owned)
     };
-    match shared(kind, mounts) {
-        Some(kind) => Err(StoreError::broken(format!(
-            "expected {} on a local disk, found it on {kind}, which machines share: SQLite cannot \
-             coordinate them and two leaders would be possible; use a local disk, or PostgreSQL \
-             between machines",
-            path.display()
-        ))),
-        None => Ok(()),
-    }
+    let name = shared(kind, mounts)?;
+    Some(SharedFilesystem { name })
 }
 
 /// What it is called if machines share it; `mounted` finds the name among the
@@ -137,6 +151,21 @@ mod tests {
     #[test]
     fn a_temporary_directory_will_do() {
         let directory = tempfile::tempdir().expect("a directory");
-        check(&directory.path().join("tenure.db")).expect("a local disk");
+        assert_eq!(shared_at(&directory.path().join("tenure.db")), None);
+    }
+
+    #[cfg(feature = "file")]
+    #[test]
+    fn cluster_file_systems_are_told_from_those_that_let_a_late_client_go_on() {
+        let fenced = |kind| {
+            let name = shared(kind, || None).expect("a shared one");
+            SharedFilesystem { name }.is_fenced()
+        };
+        for cluster in [0x00c3_6400, 0x0116_1970, 0x7461_636f, 0x4750_4653] {
+            assert!(fenced(cluster), "{cluster:x}");
+        }
+        for other in [0x6969, 0xff53_4d42, 0x0102_1997, 0x0bd0_0bd0, 0x5346_414f] {
+            assert!(!fenced(other), "{other:x}");
+        }
     }
 }

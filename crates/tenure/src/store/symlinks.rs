@@ -1,25 +1,28 @@
-//! Symbolic links on the way to the database.
+//! Symbolic links on the way to a store of files.
 //!
 //! Who owns a link can make it lead elsewhere at any time, and with it every
-//! process that opens the database next: two lead. In a directory where others
-//! may make files somebody can put a link under the name of a database that is
+//! process that opens the store next: two lead. In a directory where others
+//! may make files somebody can put a link under the name of a store that is
 //! to be. So a link counts only if it is this user's or root's.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+#[cfg(feature = "sqlite")]
+use std::path::PathBuf;
 
 use rustix::process::geteuid;
 
 use crate::error::StoreError;
 
 /// How many links in a row are followed, as by the kernel.
+#[cfg(feature = "sqlite")]
 const LINKS_MAX: usize = 40;
 
 /// Refuses a path with a link that somebody else can turn.
 pub(super) fn check(path: &Path) -> Result<(), StoreError> {
     let Ok(path) = std::path::absolute(path) else {
-        // SQLite says why when it is opened.
+        // Who opens it says why.
         return Ok(());
     };
     let me = geteuid().as_raw();
@@ -31,8 +34,8 @@ pub(super) fn check(path: &Path) -> Result<(), StoreError> {
         if found.is_symlink() && ![me, 0].contains(&owner) {
             return Err(StoreError::broken(format!(
                 "expected symbolic links of user {me} or of root alone, found {} of user {owner}, \
-                 who can turn it at any time: two processes would use two databases, and two would \
-                 lead; name the file itself, or make the link your own",
+                 who can turn it at any time: two processes would use two stores, and two would \
+                 lead; name the store itself, or make the link your own",
                 part.display()
             )));
         }
@@ -41,6 +44,7 @@ pub(super) fn check(path: &Path) -> Result<(), StoreError> {
 }
 
 /// What a path leads to, also if nothing is there yet.
+#[cfg(feature = "sqlite")]
 pub(super) fn target(path: &Path) -> PathBuf {
     let mut at = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -58,6 +62,7 @@ mod tests {
 
     use super::*;
 
+    #[cfg(feature = "sqlite")]
     #[test]
     fn links_are_followed_to_what_is_not_there_yet() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,8 +1,12 @@
-//! Who may use a SQLite file beside its owner.
+//! Who may use a store of files beside its owner.
 
+#[cfg(feature = "sqlite")]
 use std::fs::{File, OpenOptions, Permissions};
+#[cfg(feature = "sqlite")]
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+#[cfg(feature = "sqlite")]
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::error::StoreError;
@@ -10,7 +14,8 @@ use crate::error::StoreError;
 /// The mode of a file that a store makes.
 ///
 /// Who may read the file may also lock it, and keep everybody from leading; so
-/// nobody but its owner may, unless the URL says otherwise.
+/// nobody but its owner may, unless the URL says otherwise. A directory of registers
+/// has the same mode, and may be searched by those who may read it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum FileMode {
     /// 0600: its owner alone reads and writes.
@@ -46,7 +51,18 @@ impl FileMode {
         }
     }
 
+    /// The same for a directory: 0700, 0750 or 2770, in which files get its group.
+    #[cfg(feature = "file")]
+    pub(super) const fn directory_bits(self) -> u32 {
+        match self {
+            Self::Owner => 0o700,
+            Self::GroupReads => 0o750,
+            Self::GroupWrites => 0o2770,
+        }
+    }
+
     /// Makes a file of this mode, whatever the umask is. Fails if one is there.
+    #[cfg(feature = "sqlite")]
     pub(super) fn create(self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
@@ -60,8 +76,13 @@ impl FileMode {
     /// Says so if others may use the file who are not meant to.
     pub(super) fn warn_if_wider(self, path: &Path) {
         let found = std::fs::metadata(path).map_or(0, |it| it.permissions().mode() & 0o777);
-        if found & !self.bits() & 0o077 != 0 {
-            let (path, wanted) = (path.display(), self.bits());
+        let wanted = if path.is_dir() {
+            self.bits() | (self.bits() & 0o444) >> 2
+        } else {
+            self.bits()
+        };
+        if found & !wanted & 0o077 != 0 {
+            let path = path.display();
             tracing::warn!(
                 "{path}: expected mode {wanted:04o}, found {found:04o}: other accounts of this \
                  machine can read it, and who can read it can keep everybody from leading; chmod \

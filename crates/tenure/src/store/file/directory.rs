@@ -1,0 +1,418 @@
+//! One directory, for as long as the path leads to it.
+//!
+//! **The lock is that of the directory itself** (flock(2) of an open directory). A
+//! file for the lock could be removed as a leftover by a person or by a program that
+//! cleans up: its holder goes on, another process makes a new one, and both write.
+//! A directory cannot be removed while registers are in it. flock, and not fcntl's
+//! locks of records, for two reasons. It belongs to what was opened, so two stores
+//! of one process exclude each other, and closing one of them does not drop the lock
+//! of the other. And it can be had of a directory.
+//!
+//! **Whatever the path is, the directory is one.** Files are reached by the opened
+//! directory and not by the path, so two paths to it (a symbolic link, a mount) are
+//! one store. That the path leads to what was opened is looked up, by device and
+//! inode, before each use, again when the lock was got, and again after the use and
+//! before its answer: what was written into a directory that nobody finds any more
+//! is no acknowledged write.
+//!
+//! **A directory that was in use is never made again by those who used it.** They
+//! remember terms that a new one would begin below. It is for an operator to put it
+//! back or to make one that begins above.
+
+use std::fs::{self, DirBuilder, File, Metadata, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::fs::{Access, access};
+use rustix::process::{getegid, geteuid};
+use tenure_core::time::Instant;
+
+use super::files::{self, STORE};
+use super::record;
+use super::settings::Settings;
+use crate::clock;
+use crate::error::{StoreError, about};
+use crate::store::{FileMode, REPAIR, filesystem, no_store, symlinks};
+
+/// How often a directory that changes while it is opened is tried.
+const TRIES: usize = 3;
+/// How long to wait for the lock when a directory is made.
+const MAKE_WITHIN: Duration = Duration::from_secs(5);
+
+/// What those who use one directory in this process have in common.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) settings: Settings,
+    /// The directory was in use: should it be missing, somebody took it away.
+    was_used: AtomicBool,
+}
+
+impl Place {
+    pub(super) fn new(settings: Settings) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            was_used: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.settings.path
+    }
+
+    /// There is no directory, or no store in it.
+    fn missing(&self, found: &str) -> StoreError {
+        let path = self.path().display();
+        if self.was_used.load(Ordering::Acquire) {
+            return StoreError::unavailable(format!(
+                "expected {path} as it was in use here, found it deleted or replaced ({found}): \
+                 put it back; if it is lost, `{REPAIR}` makes another"
+            ));
+        }
+        StoreError::unavailable(no_store(format!("{path}: {found}")))
+    }
+
+    /// The path leads to another directory than the one that was opened.
+    pub(super) fn replaced(&self) -> StoreError {
+        StoreError::unavailable(format!(
+            "expected {} to be the directory that was opened, found it deleted or replaced",
+            self.path().display()
+        ))
+    }
+
+    fn refuse_shared(&self) -> Result<(), StoreError> {
+        let Some(shared) = filesystem::shared_at(self.path()) else {
+            return Ok(());
+        };
+        let (path, name) = (self.path().display(), &shared.name);
+        if !shared.is_fenced() {
+            return Err(StoreError::broken(format!(
+                "expected {path} on a local disk, found it on {name}, which machines share: a \
+                 machine that is slow or cut off loses its locks there and goes on writing, so two \
+                 leaders would be possible; use a local disk, or PostgreSQL between machines"
+            )));
+        }
+        if self.settings.on_cluster {
+            return Ok(());
+        }
+        Err(StoreError::broken(format!(
+            "expected {path} on a local disk, found it on {name}, which machines share; if all of \
+             them mount it so that locks are the same for all, and a machine is cut off before \
+             its locks are given away, say ?filesystem=cluster"
+        )))
+    }
+}
+
+/// Device and inode. An inode number is not given to another while somebody has the
+/// first one open.
+fn identity(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+/// A directory that follows its path.
+#[derive(Debug)]
+pub(super) struct Directory {
+    place: Arc<Place>,
+    open: Option<Opened>,
+    times_opened: u64,
+}
+
+#[derive(Debug)]
+struct Opened {
+    file: File,
+    identity: (u64, u64),
+}
+
+/// The lock of a directory, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Locked<'a> {
+    pub(super) file: &'a File,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // What is closed is unlocked as well.
+        let _ = self.file.unlock();
+    }
+}
+
+impl Directory {
+    pub(super) fn new(place: &Arc<Place>) -> Self {
+        Self {
+            place: Arc::clone(place),
+            open: None,
+            times_opened: 0,
+        }
+    }
+
+    /// Opens the directory to write, making what is missing of it: at the start of a
+    /// process that was not using it.
+    pub(super) fn open_or_make(place: &Arc<Place>) -> Result<Self, StoreError> {
+        let mut directory = Self::new(place);
+        directory.open(true)?;
+        warn(place);
+        Ok(directory)
+    }
+
+    /// The directory that the path leads to now.
+    pub(super) fn current(&mut self) -> Result<&File, StoreError> {
+        if !self.is_current() {
+            self.open(false)?;
+        }
+        let open = self.open.as_ref();
+        Ok(&open.expect("it was just opened").file)
+    }
+
+    /// The same, locked: no other process writes until the lock is dropped. It is
+    /// waited for until then.
+    pub(super) fn locked(&mut self, until: Instant) -> Result<Locked<'_>, StoreError> {
+        for _ in 0..TRIES {
+            self.current()?;
+            let place = Arc::clone(&self.place);
+            let open = self.open.as_ref().expect("it was just opened");
+            lock(&open.file, &place, until)?;
+            // It may have been moved away while the lock was waited for.
+            if self.is_current() {
+                let open = self.open.as_ref().expect("it is open");
+                return Ok(Locked { file: &open.file });
+            }
+            self.close();
+        }
+        Err(self.place.replaced())
+    }
+
+    /// Whether the path leads to what was opened still.
+    pub(super) fn is_current(&self) -> bool {
+        let found = fs::metadata(self.place.path());
+        let open = self.open.as_ref();
+        open.is_some_and(|open| found.is_ok_and(|it| identity(&it) == open.identity))
+    }
+
+    /// The next use opens what is there then.
+    pub(super) fn close(&mut self) {
+        self.open = None;
+    }
+
+    /// How often it was opened.
+    pub(super) fn times_opened(&self) -> u64 {
+        self.times_opened
+    }
+
+    fn open(&mut self, make: bool) -> Result<(), StoreError> {
+        self.open = None;
+        let place = &self.place;
+        place.refuse_shared()?;
+        symlinks::check(place.path())?;
+        for _ in 0..TRIES {
+            let file = match File::open(place.path()) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound && make => {
+                    make_directory(place)?;
+                    continue;
+                }
+                Err(error) => return Err(why_not(place, &error)),
+            };
+            let found = file.metadata().map_err(StoreError::unavailable)?;
+            refuse_unfit(place, &found)?;
+            match read_floor(place, &file)? {
+                Some(_) => {}
+                None if make => make_store(place, &file)?,
+                None => return Err(place.missing("no file =store in it")),
+            }
+            if make {
+                let writable = access(place.path(), Access::WRITE_OK | Access::EXEC_OK);
+                writable.map_err(|error| read_only(place, &error.into()))?;
+                sync_parent(place)?;
+            }
+            let opened = Opened {
+                file,
+                identity: identity(&found),
+            };
+            self.open = Some(opened);
+            self.times_opened += 1;
+            place.was_used.store(true, Ordering::Release);
+            return Ok(());
+        }
+        Err(place.replaced())
+    }
+}
+
+/// Waits for the lock of a directory. That of another process cannot be awaited, so
+/// it is tried more and more rarely.
+fn lock(file: &File, place: &Place, until: Instant) -> Result<(), StoreError> {
+    let began = clock::boot();
+    for tries in 0_u32.. {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if clock::boot() < until => {}
+            Err(TryLockError::WouldBlock) => break,
+            Err(TryLockError::Error(error)) => {
+                return Err(StoreError::broken(format!(
+                    "expected {} on a file system with locks of directories (flock), found one \
+                     that refuses them ({error}); use a local disk",
+                    place.path().display()
+                )));
+            }
+        }
+        std::thread::sleep(Duration::from_micros(match tries {
+            0..20 => 500,
+            20..100 => 2_000,
+            _ => 10_000,
+        }));
+    }
+    Err(StoreError::unavailable(format!(
+        "{} was locked by another process for {}; one that is stopped or hangs keeps the lock \
+         (`lslocks` says which)",
+        place.path().display(),
+        about(clock::boot().since(began))
+    )))
+}
+
+/// Makes an empty directory, for its owner alone; the store in it comes later.
+fn make_directory(place: &Place) -> Result<(), StoreError> {
+    let made = DirBuilder::new().mode(0o700).create(place.path());
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StoreError::broken(format!(
+            "expected {} in a directory in which others can be made, found none above it, or one \
+             of the system's own ({error}); make that one first",
+            place.path().display()
+        ))),
+        Err(error) => Err(why_not(place, &error)),
+        Ok(()) if place.settings.mode == FileMode::Owner => Ok(()),
+        Ok(()) => {
+            let mode = Permissions::from_mode(place.settings.mode.directory_bits());
+            fs::set_permissions(place.path(), mode).map_err(|error| why_not(place, &error))
+        }
+    }
+}
+
+/// Makes a store of an empty directory. Of several who meet one does it.
+fn make_store(place: &Place, file: &File) -> Result<(), StoreError> {
+    lock(file, place, clock::boot().after(MAKE_WITHIN))?;
+    let _locked = Locked { file };
+    if read_floor(place, file)?.is_some() {
+        return Ok(());
+    }
+    let names = files::names(file).map_err(StoreError::unavailable)?;
+    if let Some(name) = names.iter().find(|name| *name != files::NEW) {
+        return Err(StoreError::broken(format!(
+            "expected {} to be an empty directory, or one that tenure made, found {name:?} and no \
+             =store in it; name another directory. If =store was removed from a store, put it \
+             back, or move the directory away and make another with `{REPAIR}`",
+            place.path().display()
+        )));
+    }
+    let floor = record::encode_floor(0);
+    let made = files::put(file, STORE, &floor, place.settings.mode);
+    let made = made.map_err(files::Failed::into_error);
+    let synced = made.and_then(|()| file.sync_all());
+    synced.map_err(|error| files::unavailable(place.path(), &error))
+}
+
+/// A new directory is there after a crash of the machine when the one above it is
+/// on disk.
+fn sync_parent(place: &Place) -> Result<(), StoreError> {
+    let real = fs::canonicalize(place.path()).map_err(|error| why_not(place, &error))?;
+    let above = File::open(real.parent().unwrap_or(&real));
+    match above.and_then(|above| above.sync_all()) {
+        // One that this user may not read was there before.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        Err(error) => Err(files::unavailable(place.path(), &error)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// The highest count of what was deleted; `None` where there is no store.
+pub(super) fn read_floor(place: &Place, directory: &File) -> Result<Option<u64>, StoreError> {
+    let broken = |found: &str| {
+        StoreError::broken(format!(
+            "expected {} to say that this is a directory of registers (format 1), found {found}; \
+             stop all processes that use it and put a copy back, or move the directory away and \
+             make another with `{REPAIR}`",
+            place.path().join(STORE).display()
+        ))
+    };
+    match files::read(directory, STORE) {
+        Ok(files::Read::Absent) => Ok(None),
+        Ok(files::Read::Odd(what)) => Err(broken(what)),
+        Ok(files::Read::Bytes(bytes)) => match record::decode_floor(&bytes) {
+            Ok(floor) => Ok(Some(floor)),
+            Err(found) => Err(broken(&found)),
+        },
+        Err(error) => Err(why_not(place, &error)),
+    }
+}
+
+/// Refuses what is no directory, and one in which any account makes files.
+fn refuse_unfit(place: &Place, found: &Metadata) -> Result<(), StoreError> {
+    let path = place.path().display();
+    if !found.is_dir() {
+        return Err(StoreError::broken(format!(
+            "expected {path} to be a directory, or nothing yet, found a file; name another path, \
+             or open a file of SQLite with sqlite://{path}"
+        )));
+    }
+    let mode = found.mode() & 0o7777;
+    if mode & 0o002 != 0 {
+        return Err(StoreError::broken(format!(
+            "expected {path} with mode {:04o}, found {mode:04o}: any account of this machine could \
+             put registers there, and so say who leads; chmod o-w {path}, or name a directory of \
+             its own below it",
+            place.settings.mode.directory_bits()
+        )));
+    }
+    Ok(())
+}
+
+/// Warns of others who may do there what the mode does not say.
+fn warn(place: &Place) {
+    let path = place.path();
+    place.settings.mode.warn_if_wider(path);
+    let Ok(found) = fs::metadata(path) else {
+        return;
+    };
+    let (owner, me) = (found.uid(), geteuid().as_raw());
+    let mode = found.mode() & 0o7777;
+    // A group of this user's own is on many systems the user alone.
+    let meant = place.settings.mode == FileMode::GroupWrites || found.gid() == getegid().as_raw();
+    let who = if ![me, 0].contains(&owner) && (me == 0 || mode & 0o020 == 0) {
+        format!("user {owner}")
+    } else if mode & 0o020 != 0 && !meant {
+        format!("group {}", found.gid())
+    } else {
+        return;
+    };
+    tracing::warn!(
+        "{}: expected a directory of user {me}, found one with mode {mode:04o} of user {owner}: \
+         {who} can change at any time who leads, and which terms were used; use a directory of \
+         your own (mode 0700), or say that its group may write (?mode=0660)",
+        path.display()
+    );
+}
+
+fn read_only(place: &Place, error: &io::Error) -> StoreError {
+    StoreError::broken(format!(
+        "{}: expected a directory that this user may write, found it read-only ({error})",
+        place.path().display()
+    ))
+}
+
+/// What an error at opening means: mostly that a person must do something.
+fn why_not(place: &Place, error: &io::Error) -> StoreError {
+    let path = place.path().display();
+    match error.kind() {
+        io::ErrorKind::NotFound => place.missing("no such directory"),
+        io::ErrorKind::NotADirectory => StoreError::broken(format!(
+            "expected {path} to be a directory, found a file on the way to it ({error})"
+        )),
+        io::ErrorKind::PermissionDenied => StoreError::broken(format!(
+            "expected {path} to be a directory that this user may use, found no permission \
+             ({error}); chown it, or let the group with ?mode=0660 when it is made"
+        )),
+        _ => files::unavailable(place.path(), error),
+    }
+}
