@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, Mode, OFlags, access};
 use rustix::process::{getegid, geteuid};
 use tenure_core::time::Instant;
 
@@ -108,8 +108,19 @@ impl Place {
 
 /// Device and inode. An inode number is not given to another while somebody has the
 /// first one open.
-fn identity(found: &Metadata) -> (u64, u64) {
-    (found.dev(), found.ino())
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl From<&Metadata> for Identity {
+    fn from(found: &Metadata) -> Self {
+        Self {
+            device: found.dev(),
+            inode: found.ino(),
+        }
+    }
 }
 
 /// A directory that follows its path.
@@ -120,22 +131,38 @@ pub(super) struct Directory {
     times_opened: u64,
 }
 
+/// A directory that is open.
 #[derive(Debug)]
-struct Opened {
-    file: File,
-    identity: (u64, u64),
+pub(super) struct Opened {
+    pub(super) file: File,
+    pub(super) identity: Identity,
+    mode: u32,
+}
+
+impl Opened {
+    pub(super) fn at(path: &Path) -> io::Result<Self> {
+        // A pipe would be waited for, and a device would do something.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        let found = file.metadata()?;
+        Ok(Self {
+            file,
+            identity: Identity::from(&found),
+            mode: found.mode() & 0o7777,
+        })
+    }
 }
 
 /// The lock of a directory, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
-    pub(super) file: &'a File,
+    pub(super) opened: &'a Opened,
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         // What is closed is unlocked as well.
-        let _ = self.file.unlock();
+        let _ = self.opened.file.unlock();
     }
 }
 
@@ -158,26 +185,24 @@ impl Directory {
     }
 
     /// The directory that the path leads to now.
-    pub(super) fn current(&mut self) -> Result<&File, StoreError> {
+    pub(super) fn current(&mut self) -> Result<&Opened, StoreError> {
         if !self.is_current() {
             self.open(false)?;
         }
         let open = self.open.as_ref();
-        Ok(&open.expect("it was just opened").file)
+        Ok(open.expect("it was just opened"))
     }
 
     /// The same, locked: no other process writes until the lock is dropped. It is
     /// waited for until then.
     pub(super) fn locked(&mut self, until: Instant) -> Result<Locked<'_>, StoreError> {
         for _ in 0..TRIES {
-            self.current()?;
             let place = Arc::clone(&self.place);
-            let open = self.open.as_ref().expect("it was just opened");
-            lock(&open.file, &place, until)?;
+            lock(self.current()?, &place, until)?;
             // It may have been moved away while the lock was waited for.
             if self.is_current() {
-                let open = self.open.as_ref().expect("it is open");
-                return Ok(Locked { file: &open.file });
+                let opened = self.open.as_ref().expect("it is open");
+                return Ok(Locked { opened });
             }
             self.close();
         }
@@ -188,7 +213,16 @@ impl Directory {
     pub(super) fn is_current(&self) -> bool {
         let found = fs::metadata(self.place.path());
         let open = self.open.as_ref();
-        open.is_some_and(|open| found.is_ok_and(|it| identity(&it) == open.identity))
+        open.is_some_and(|open| found.is_ok_and(|it| Identity::from(&it) == open.identity))
+    }
+
+    /// What was opened, if the path leads to it still. If not it is closed, and the
+    /// next use opens what is there then.
+    pub(super) fn still_current(&mut self) -> Option<&Opened> {
+        if !self.is_current() {
+            self.close();
+        }
+        self.open.as_ref()
     }
 
     /// The next use opens what is there then.
@@ -207,30 +241,25 @@ impl Directory {
         place.refuse_shared()?;
         symlinks::check(place.path())?;
         for _ in 0..TRIES {
-            let file = match File::open(place.path()) {
-                Ok(file) => file,
+            let opened = match Opened::at(place.path()) {
+                Ok(opened) => opened,
                 Err(error) if error.kind() == io::ErrorKind::NotFound && make => {
                     make_directory(place)?;
                     continue;
                 }
                 Err(error) => return Err(why_not(place, &error)),
             };
-            let found = file.metadata().map_err(StoreError::unavailable)?;
-            refuse_unfit(place, &found)?;
-            match read_floor(place, &file)? {
+            refuse_open_to_all(place, &opened)?;
+            match read_floor(place, &opened)? {
                 Some(_) => {}
-                None if make => make_store(place, &file)?,
+                None if make => make_store(place, &opened)?,
                 None => return Err(place.missing("no file =store in it")),
             }
             if make {
                 let writable = access(place.path(), Access::WRITE_OK | Access::EXEC_OK);
-                writable.map_err(|error| read_only(place, &error.into()))?;
+                writable.map_err(|error| files::unavailable(place.path(), &error.into()))?;
                 sync_parent(place)?;
             }
-            let opened = Opened {
-                file,
-                identity: identity(&found),
-            };
             self.open = Some(opened);
             self.times_opened += 1;
             place.was_used.store(true, Ordering::Release);
@@ -242,10 +271,10 @@ impl Directory {
 
 /// Waits for the lock of a directory. That of another process cannot be awaited, so
 /// it is tried more and more rarely.
-fn lock(file: &File, place: &Place, until: Instant) -> Result<(), StoreError> {
+fn lock(opened: &Opened, place: &Place, until: Instant) -> Result<(), StoreError> {
     let began = clock::boot();
     for tries in 0_u32.. {
-        match file.try_lock() {
+        match opened.file.try_lock() {
             Ok(()) => return Ok(()),
             Err(TryLockError::WouldBlock) if clock::boot() < until => {}
             Err(TryLockError::WouldBlock) => break,
@@ -291,13 +320,13 @@ fn make_directory(place: &Place) -> Result<(), StoreError> {
 }
 
 /// Makes a store of an empty directory. Of several who meet one does it.
-fn make_store(place: &Place, file: &File) -> Result<(), StoreError> {
-    lock(file, place, clock::boot().after(MAKE_WITHIN))?;
-    let _locked = Locked { file };
-    if read_floor(place, file)?.is_some() {
+fn make_store(place: &Place, opened: &Opened) -> Result<(), StoreError> {
+    lock(opened, place, clock::boot().after(MAKE_WITHIN))?;
+    let _locked = Locked { opened };
+    if read_floor(place, opened)?.is_some() {
         return Ok(());
     }
-    let names = files::names(file).map_err(StoreError::unavailable)?;
+    let names = files::names(&opened.file).map_err(StoreError::unavailable)?;
     if let Some(name) = names.iter().find(|name| *name != files::NEW) {
         return Err(StoreError::broken(format!(
             "expected {} to be an empty directory, or one that tenure made, found {name:?} and no \
@@ -307,9 +336,9 @@ fn make_store(place: &Place, file: &File) -> Result<(), StoreError> {
         )));
     }
     let floor = record::encode_floor(0);
-    let made = files::put(file, STORE, &floor, place.settings.mode);
+    let made = files::put(&opened.file, STORE, &floor, place.settings.mode);
     let made = made.map_err(files::Failed::into_error);
-    let synced = made.and_then(|()| file.sync_all());
+    let synced = made.and_then(|()| opened.file.sync_all());
     synced.map_err(|error| files::unavailable(place.path(), &error))
 }
 
@@ -327,7 +356,7 @@ fn sync_parent(place: &Place) -> Result<(), StoreError> {
 }
 
 /// The highest count of what was deleted; `None` where there is no store.
-pub(super) fn read_floor(place: &Place, directory: &File) -> Result<Option<u64>, StoreError> {
+pub(super) fn read_floor(place: &Place, directory: &Opened) -> Result<Option<u64>, StoreError> {
     let broken = |found: &str| {
         StoreError::broken(format!(
             "expected {} to say that this is a directory of registers (format 1), found {found}; \
@@ -336,7 +365,7 @@ pub(super) fn read_floor(place: &Place, directory: &File) -> Result<Option<u64>,
             place.path().join(STORE).display()
         ))
     };
-    match files::read(directory, STORE) {
+    match files::read(&directory.file, STORE) {
         Ok(files::Read::Absent) => Ok(None),
         Ok(files::Read::Odd(what)) => Err(broken(what)),
         Ok(files::Read::Bytes(bytes)) => match record::decode_floor(&bytes) {
@@ -347,25 +376,19 @@ pub(super) fn read_floor(place: &Place, directory: &File) -> Result<Option<u64>,
     }
 }
 
-/// Refuses what is no directory, and one in which any account makes files.
-fn refuse_unfit(place: &Place, found: &Metadata) -> Result<(), StoreError> {
+/// Refuses a directory in which any account makes files.
+fn refuse_open_to_all(place: &Place, opened: &Opened) -> Result<(), StoreError> {
+    let mode = opened.mode;
+    if mode & 0o002 == 0 {
+        return Ok(());
+    }
     let path = place.path().display();
-    if !found.is_dir() {
-        return Err(StoreError::broken(format!(
-            "expected {path} to be a directory, or nothing yet, found a file; name another path, \
-             or open a file of SQLite with sqlite://{path}"
-        )));
-    }
-    let mode = found.mode() & 0o7777;
-    if mode & 0o002 != 0 {
-        return Err(StoreError::broken(format!(
-            "expected {path} with mode {:04o}, found {mode:04o}: any account of this machine could \
-             put registers there, and so say who leads; chmod o-w {path}, or name a directory of \
-             its own below it",
-            place.settings.mode.directory_bits()
-        )));
-    }
-    Ok(())
+    Err(StoreError::broken(format!(
+        "expected {path} with mode {:04o}, found {mode:04o}: any account of this machine could \
+         put registers there, and so say who leads; chmod o-w {path}, or name a directory of its \
+         own below it",
+        place.settings.mode.directory_bits()
+    )))
 }
 
 /// Warns of others who may do there what the mode does not say.
@@ -394,20 +417,14 @@ fn warn(place: &Place) {
     );
 }
 
-fn read_only(place: &Place, error: &io::Error) -> StoreError {
-    StoreError::broken(format!(
-        "{}: expected a directory that this user may write, found it read-only ({error})",
-        place.path().display()
-    ))
-}
-
 /// What an error at opening means: mostly that a person must do something.
 fn why_not(place: &Place, error: &io::Error) -> StoreError {
     let path = place.path().display();
     match error.kind() {
         io::ErrorKind::NotFound => place.missing("no such directory"),
         io::ErrorKind::NotADirectory => StoreError::broken(format!(
-            "expected {path} to be a directory, found a file on the way to it ({error})"
+            "expected {path} to be a directory, or nothing yet, found a file, there or on the way \
+             to it ({error}); name another path, or open a file of SQLite with sqlite://{path}"
         )),
         io::ErrorKind::PermissionDenied => StoreError::broken(format!(
             "expected {path} to be a directory that this user may use, found no permission \

@@ -18,13 +18,12 @@
 //!
 //! A file that is none of ours is never written over.
 
-use std::fs::File;
 use std::io;
 
 use tenure_core::cas::{Expect, Stamp, Write};
 use tenure_core::time::StoreTime;
 
-use super::directory::{self, Place};
+use super::directory::{self, Opened, Place};
 use super::files::{self, Failed, Read, STORE};
 use super::record::{self, Record};
 use crate::error::StoreError;
@@ -45,7 +44,7 @@ pub(super) enum Found {
 #[derive(Clone, Copy)]
 pub(super) struct Registers<'a> {
     pub(super) place: &'a Place,
-    pub(super) directory: &'a File,
+    pub(super) directory: &'a Opened,
 }
 
 impl Registers<'_> {
@@ -61,7 +60,7 @@ impl Registers<'_> {
     }
 
     fn find_named(&self, name: &str) -> io::Result<Found> {
-        Ok(match files::read(self.directory, name)? {
+        Ok(match files::read(&self.directory.file, name)? {
             Read::Absent => Found::Absent,
             Read::Odd(what) => Found::Garbage(Vec::new(), what.to_owned()),
             Read::Bytes(bytes) => match Record::decode(&bytes) {
@@ -118,10 +117,10 @@ impl Registers<'_> {
         if self.floor()? < held.count {
             self.put(STORE, &record::encode_floor(held.count))?;
             // The floor is on disk before the file is gone.
-            let synced = self.directory.sync_all();
+            let synced = self.directory.file.sync_all();
             synced.map_err(|error| self.unavailable(&error))?;
         }
-        let removed = files::remove(self.directory, &names::name(key));
+        let removed = files::remove(&self.directory.file, &names::name(key));
         removed.map_err(|error| self.failed(Failed::Before(error)))
     }
 
@@ -131,7 +130,7 @@ impl Registers<'_> {
         let unavailable = |error: io::Error| self.unavailable(&error);
         let beginning = names::beginning(prefix);
         let mut keys = Vec::new();
-        for name in files::names(self.directory).map_err(unavailable)? {
+        for name in files::names(&self.directory.file).map_err(unavailable)? {
             if !name.starts_with(&beginning) {
                 continue;
             }
@@ -194,7 +193,7 @@ impl Registers<'_> {
     }
 
     fn put(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-        let put = files::put(self.directory, name, bytes, self.place.settings.mode);
+        let put = files::put(&self.directory.file, name, bytes, self.place.settings.mode);
         put.map_err(|failed| self.failed(failed))
     }
 

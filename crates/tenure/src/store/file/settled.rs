@@ -7,20 +7,37 @@
 //! directory first: once for each state, however often that is read.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::directory::{Identity, Opened};
 use crate::store::{Key, Register, Version};
 
 /// Of so many keys the state is remembered; then all are forgotten, which costs a
 /// sync for each of them.
 const KEYS_MAX: usize = 4_096;
 
-/// The state of each key that is on disk.
+/// The state of each key that is on disk, in the directory that was used last.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
-    versions: Mutex<HashMap<Key, Version>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    of: Option<Identity>,
+    versions: HashMap<Key, Version>,
+}
+
+impl Known {
+    /// What is known of this directory.
+    fn of(&mut self, directory: &Opened) -> &mut HashMap<Key, Version> {
+        if self.of != Some(directory.identity) {
+            self.of = Some(directory.identity);
+            self.versions.clear();
+        }
+        &mut self.versions
+    }
 }
 
 impl Settled {
@@ -28,26 +45,28 @@ impl Settled {
     /// made sure of: it is rarely read.
     pub(super) fn settle<'a>(
         &self,
-        directory: &File,
+        directory: &Opened,
         read: impl Iterator<Item = (&'a Key, Option<&'a Register>)> + Clone,
     ) -> io::Result<()> {
         let is_settled = |(key, register): (&Key, Option<&Register>)| {
-            let known = self.lock();
-            register.is_some_and(|it| known.get(key).is_some_and(|known| *known == it.version))
+            let mut known = self.lock();
+            let version = known.of(directory).get(key);
+            register.is_some_and(|it| version == Some(&it.version))
         };
         if read.clone().all(is_settled) {
             return Ok(());
         }
         sync(directory)?;
         for (key, register) in read {
-            self.note(key, register);
+            self.note(directory, key, register);
         }
         Ok(())
     }
 
     /// This state was written, and the directory synced.
-    pub(super) fn note(&self, key: &Key, register: Option<&Register>) {
-        let mut versions = self.lock();
+    pub(super) fn note(&self, directory: &Opened, key: &Key, register: Option<&Register>) {
+        let mut known = self.lock();
+        let versions = known.of(directory);
         match register {
             Some(register) => {
                 if versions.len() >= KEYS_MAX {
@@ -59,19 +78,14 @@ impl Settled {
         }
     }
 
-    /// Another directory was opened.
-    pub(super) fn forget(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Version>> {
-        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Waits until the disk has what was renamed and removed in the directory.
-fn sync(directory: &File) -> io::Result<()> {
-    match directory.sync_all() {
+fn sync(directory: &Opened) -> io::Result<()> {
+    match directory.file.sync_all() {
         // Nothing can have been written there.
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(()),
         synced => synced,
@@ -85,7 +99,7 @@ mod tests {
     #[test]
     fn a_state_is_settled_once_and_a_limited_number_is_remembered() {
         let parent = tempfile::tempdir().expect("a directory");
-        let directory = File::open(parent.path()).expect("a directory");
+        let directory = Opened::at(parent.path()).expect("a directory");
         let settled = Settled::default();
         let register = |version| Register {
             value: b"".as_slice().into(),
@@ -94,16 +108,19 @@ mod tests {
         };
         for number in 0..2 * KEYS_MAX as u64 {
             let key = Key::new(&format!("k{number}")).expect("a key");
-            settled.note(&key, Some(&register(number)));
-            assert!(settled.lock().len() <= KEYS_MAX);
+            settled.note(&directory, &key, Some(&register(number)));
+            assert!(settled.lock().versions.len() <= KEYS_MAX);
         }
         let (key, held) = (Key::new("new").expect("a key"), register(7));
+        let known = |directory| settled.lock().of(directory).get(&key).cloned();
         let one = [(&key, Some(&held))];
         settled.settle(&directory, one.into_iter()).expect("synced");
-        assert_eq!(settled.lock().get(&key), Some(&held.version));
-        let key = Key::new("k1").expect("a key");
-        settled.note(&key, Some(&register(1)));
-        settled.note(&key, None);
-        assert_eq!(settled.lock().get(&key), None);
+        assert_eq!(known(&directory), Some(held.version.clone()));
+        settled.note(&directory, &key, None);
+        assert_eq!(known(&directory), None);
+        settled.note(&directory, &key, Some(&held));
+        let other = tempfile::tempdir().expect("a directory");
+        let other = Opened::at(other.path()).expect("a directory");
+        assert_eq!(known(&other), None, "another directory");
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tenure_core::time::{Instant, StoreTime};
 
 use super::call::Call;
-use super::directory::{Directory, Place};
+use super::directory::{Directory, Opened, Place};
 use super::registers::Registers;
 use super::settled::Settled;
 use crate::clock;
@@ -65,7 +65,6 @@ impl Worker {
         let thread = |directory| WorkerThread {
             place: Arc::clone(place),
             directory,
-            times_opened: 0,
             settled: Arc::clone(settled),
             hub: Arc::clone(hub),
         };
@@ -104,7 +103,6 @@ fn refused<T>(error: TrySendError<T>) -> StoreError {
 struct WorkerThread {
     place: Arc<Place>,
     directory: Directory,
-    times_opened: u64,
     settled: Arc<Settled>,
     hub: Arc<Hub>,
 }
@@ -145,7 +143,7 @@ impl WorkerThread {
                 let now = clock::shared();
                 let registers = Registers {
                     place: &self.place,
-                    directory: locked.file,
+                    directory: locked.opened,
                 };
                 done.extend(
                     batch
@@ -153,20 +151,17 @@ impl WorkerThread {
                         .filter_map(|it| it.carry_out(registers, now)),
                 );
                 if done.iter().any(Done::may_have_changed) {
-                    locked.file.sync_all()
+                    locked.opened.file.sync_all()
                 } else {
                     Ok(())
                 }
             }
         };
-        self.forget_another();
-        let sure = if self.directory.is_current() {
-            synced
-        } else {
-            self.directory.close();
-            Err(io::Error::other(
+        let sure = match self.directory.still_current() {
+            Some(opened) => synced.map(|()| opened),
+            None => Err(io::Error::other(
                 "the directory was deleted or replaced while it was written",
-            ))
+            )),
         };
         let sure = sure.map_err(|error| format!("{}: {error}", self.place.path().display()));
         for done in done {
@@ -188,11 +183,14 @@ impl WorkerThread {
 
     fn read(&mut self, key: &Key) -> Result<Reading, StoreError> {
         let now = clock::shared();
-        let register = self.look(|registers| {
+        let register = self.look(|registers, settled| {
             let record = registers.read(key)?;
-            Ok(record.map(|record| record.register()))
+            let register = record.map(|record| record.register());
+            let read = std::iter::once((key, register.as_ref()));
+            let settled = settled.settle(registers.directory, read);
+            settled.map_err(|error| registers.unavailable(&error))?;
+            Ok(register)
         })?;
-        self.settle(std::iter::once((key, register.as_ref())))?;
         Ok(Reading {
             register,
             now,
@@ -202,47 +200,31 @@ impl WorkerThread {
 
     fn list(&mut self, prefix: &str, after: Option<&Key>) -> Result<Page, StoreError> {
         let now = clock::shared();
-        let mut page = self.look(|registers| registers.list(prefix, after))?;
-        let read = page.registers.iter();
-        self.settle(read.map(|(key, register)| (key, Some(register))))?;
+        let mut page = self.look(|registers, settled| {
+            let page = registers.list(prefix, after)?;
+            let read = page.registers.iter();
+            let read = read.map(|(key, register)| (key, Some(register)));
+            let settled = settled.settle(registers.directory, read);
+            settled.map_err(|error| registers.unavailable(&error))?;
+            Ok(page)
+        })?;
         page.now = now;
         Ok(page)
     }
 
+    /// Looks at the directory that the path leads to, before and after it.
     fn look<T>(
         &mut self,
-        look: impl FnOnce(Registers<'_>) -> Result<T, StoreError>,
+        look: impl FnOnce(Registers<'_>, &Settled) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let directory = self.directory.current()?;
-        let found = look(Registers {
+        let registers = Registers {
             place: &self.place,
-            directory,
-        });
-        self.forget_another();
-        found
-    }
-
-    /// Sees to it that what was read is on disk, and in the directory that the path
-    /// leads to.
-    fn settle<'a>(
-        &mut self,
-        read: impl Iterator<Item = (&'a Key, Option<&'a Register>)> + Clone,
-    ) -> Result<(), StoreError> {
-        if !self.directory.is_current() {
-            self.directory.close();
-            return Err(self.place.replaced());
-        }
-        let settled = self.settled.settle(self.directory.current()?, read);
-        settled.map_err(|error| {
-            StoreError::unavailable(format!("{}: {error}", self.place.path().display()))
-        })
-    }
-
-    /// What is known of another directory is not known of this one.
-    fn forget_another(&mut self) {
-        if self.directory.times_opened() != self.times_opened {
-            self.times_opened = self.directory.times_opened();
-            self.settled.forget();
+            directory: self.directory.current()?,
+        };
+        let found = look(registers, &self.settled)?;
+        match self.directory.still_current() {
+            Some(_) => Ok(found),
+            None => Err(self.place.replaced()),
         }
     }
 }
@@ -307,13 +289,16 @@ impl Done {
     }
 
     /// Answers the caller. What was changed is acknowledged if that is sure.
-    fn answer(self, sure: &Result<(), String>, settled: &Settled, hub: &Hub) {
-        let unsure = sure.as_ref().err().map(StoreError::unknown);
-        match (self, unsure) {
-            (Self::Written(_, Ok(_), _, call), Some(unsure)) => call.answer(Err(unsure)),
-            (Self::Deleted(_, _, Ok(()), call), Some(unsure)) => call.answer(Err(unsure)),
-            (Self::Written(key, Ok(register), now, call), None) => {
-                settled.note(&key, Some(&register));
+    fn answer(self, sure: &Result<&Opened, String>, settled: &Settled, hub: &Hub) {
+        match (self, sure) {
+            (Self::Written(_, Ok(_), _, call), Err(why)) => {
+                call.answer(Err(StoreError::unknown(why)));
+            }
+            (Self::Deleted(_, _, Ok(()), call), Err(why)) => {
+                call.answer(Err(StoreError::unknown(why)));
+            }
+            (Self::Written(key, Ok(register), now, call), Ok(directory)) => {
+                settled.note(directory, &key, Some(&register));
                 let written = Written {
                     version: register.version.clone(),
                     now,
@@ -321,8 +306,8 @@ impl Done {
                 hub.publish(&key, register);
                 call.answer(Ok(written));
             }
-            (Self::Deleted(key, version, Ok(()), call), None) => {
-                settled.note(&key, None);
+            (Self::Deleted(key, version, Ok(()), call), Ok(directory)) => {
+                settled.note(directory, &key, None);
                 hub.publish_gone(&key, version);
                 call.answer(Ok(()));
             }
