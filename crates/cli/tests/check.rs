@@ -1,7 +1,11 @@
 //! `tenure check` of real stores that are fit: it says so, says which lease would do,
-//! and leaves nothing behind. Unfit ones are planted in `examples/http-registers`.
+//! and leaves nothing behind. One is unfit; more are planted in
+//! `examples/http-registers`.
 
 mod common;
+#[cfg(feature = "s3")]
+#[path = "../../tenure/tests/common/installed.rs"]
+mod installed;
 
 use std::process::Command;
 
@@ -64,6 +68,18 @@ fn sqlite_is_fit() {
     assert_eq!(count, Ok(0), "registers are left behind");
 }
 
+#[cfg(feature = "file")]
+#[test]
+fn a_directory_of_files_is_fit() {
+    let above = tempfile::tempdir().expect("a directory");
+    let path = above.path().join("registers");
+    let lines = is_fit(&format!("file://{}", path.display()));
+    assert_eq!(trial(&lines, "clock")["outcome"], "passed", "{lines:?}");
+    let left = std::fs::read_dir(path).expect("the directory");
+    let left: Vec<_> = left.flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["=store"], "registers are left behind");
+}
+
 #[cfg(feature = "postgres")]
 #[test]
 fn postgres_is_fit() {
@@ -93,6 +109,59 @@ fn etcd_is_fit() {
     let lines = is_fit(&store.url());
     assert_eq!(trial(&lines, "clock")["outcome"], "left_out", "{lines:?}");
     assert_eq!(trial(&lines, "cuts")["outcome"], "passed", "{lines:?}");
+}
+
+/// A server that is ended when it is dropped.
+#[cfg(feature = "s3")]
+struct Ended(std::process::Child);
+
+#[cfg(feature = "s3")]
+impl Drop for Ended {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// s3rver, an emulator of Amazon's S3, carries each PUT out whatever its conditions say.
+#[cfg(feature = "s3")]
+#[test]
+fn a_server_that_ignores_conditions_is_unfit() {
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::fs::PermissionsExt;
+
+    let above = tempfile::tempdir().expect("a directory");
+    let secrets = above.path().join("credentials");
+    let text = "[default]\naws_access_key_id = S3RVER\naws_secret_access_key = S3RVER\n";
+    std::fs::write(&secrets, text).expect("written");
+    std::fs::set_permissions(&secrets, PermissionsExt::from_mode(0o600)).expect("a mode");
+    let port = common::ports::port()
+        .local_addr()
+        .expect("its address")
+        .port();
+    let mut server = Command::new(installed::installed("node"));
+    server
+        .arg(installed::installed(
+            "npm/node_modules/s3rver/bin/s3rver.js",
+        ))
+        .args(["--address", "127.0.0.1", "--port", &port.to_string()])
+        .args(["--configure-bucket", "bucket", "--directory"])
+        .arg(above.path().join("data"))
+        .stdout(std::process::Stdio::piped());
+    std::fs::create_dir(above.path().join("data")).expect("a directory");
+    let mut server = Ended(server.spawn().expect("node"));
+    let out = server.0.stdout.take().expect("its output");
+    let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("listening")), "it ended");
+    let secrets = secrets.display();
+    let url = format!("s3://bucket/a?endpoint=http://127.0.0.1:{port}&credentials_file={secrets}");
+    let (code, lines, said) = check(&url, &[]);
+    assert_eq!(code, Some(4), "{lines:?} {said}");
+    let last = lines.last().expect("a verdict");
+    assert_eq!(last["verdict"], "unfit", "{last}");
+    let found = trial(&lines, "preconditions");
+    assert_eq!(found["outcome"], "found", "{found}");
+    assert!(found.to_string().contains("If-None-Match"), "{found}");
 }
 
 #[test]

@@ -87,6 +87,17 @@ async fn a_store_that_loses_updates_only_in_a_race_is_found() {
     assert_eq!(server.count(), 0, "{said}");
 }
 
+/// The gap is as long as a value takes to arrive: writers with small ones do not meet in
+/// it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_looks_before_the_value_has_arrived_is_found() {
+    let server = server(Fault::LooksTooEarly).await;
+    let said = is_found(server.url.clone(), "loses_updates").await;
+    let found = of_trial(&said, "collisions");
+    assert!(found.contains("\"outcome\":\"found\""), "{found}");
+    assert_eq!(server.count(), 0, "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_loses_one_update_in_a_hundred_is_found() {
     let server = server(Fault::LosesOneInAHundred).await;

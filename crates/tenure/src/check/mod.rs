@@ -19,6 +19,7 @@
 mod advice;
 mod clean_up;
 mod clock_trial;
+mod collisions;
 mod connection;
 mod cuts;
 mod finding;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::advice::{Advice, dollars};
 use super::clean_up::clean_up;
 use super::clock_trial;
+use super::collisions;
 use super::connection::{Connection, Meter, Stop};
 use super::cuts;
 use super::finding::{Fault, Finding};
@@ -20,6 +21,8 @@ use crate::store::{Clock, Durability, Key};
 
 /// How many connections look for what another one wrote.
 const READERS: usize = 3;
+/// How many connections write at one version at the same moment.
+const COLLIDING: usize = 4;
 /// In how many registers writers race.
 const REGISTERS: usize = 2;
 /// How often a trial is begun again whose calls failed.
@@ -121,6 +124,7 @@ impl<F: FnMut(&Trial)> Check<'_, F> {
         let reads = async |key: &Key| stale::reads(&store, &readers, key).await;
         self.attempt("reads", reads).await?;
         self.durability();
+        self.collisions().await?;
         self.race().await?;
         self.cuts().await?;
         self.latency().await?;
@@ -189,6 +193,17 @@ impl<F: FnMut(&Trial)> Check<'_, F> {
             Stop::Failed(error @ StoreError::Broken(_)) => return Err(error),
             Stop::Failed(error) => Outcome::NotTried(error.to_string()),
         })
+    }
+
+    async fn collisions(&mut self) -> Result<(), StoreError> {
+        if self.shows_older_states() {
+            let why = Outcome::LeftOut(UNSETTLED.to_owned());
+            self.note("collisions", why);
+            return Ok(());
+        }
+        let writers = self.others(COLLIDING).await?;
+        let trial = async |key: &Key| collisions::collisions(&writers, key).await;
+        self.attempt("collisions", trial).await
     }
 
     async fn race(&mut self) -> Result<(), StoreError> {

@@ -24,6 +24,9 @@ pub(crate) enum Fault {
     /// It looks whether a document is as expected, does something else, and then
     /// writes.
     ForgetsToLock,
+    /// It looks whether a document is as expected before the new one has arrived, and
+    /// writes when it has.
+    LooksTooEarly,
     /// It acknowledges one write in a hundred that it does not do.
     LosesOneInAHundred,
     /// Every other reading is of a replica, which lags behind by a write.
@@ -90,6 +93,11 @@ impl Server {
         }
     }
 
+    /// Whether it has looked before, and does not look again.
+    fn has_looked(&self) -> bool {
+        matches!(self.fault, Fault::ForgetsToLock | Fault::LooksTooEarly)
+    }
+
     fn fits(&self, held: Option<&(u64, Bytes)>, headers: &HeaderMap) -> Option<bool> {
         let header = |name| headers.get(name).map(|it| it.to_str().unwrap_or_default());
         let fits = match (header(IF_MATCH), header(IF_NONE_MATCH)) {
@@ -112,6 +120,12 @@ fn decode(text: &str) -> String {
 async fn serve(State(server): State<Server>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let name = decode(head.uri.path().trim_start_matches('/'));
+    if server.fault == Fault::LooksTooEarly && head.method != Method::GET {
+        let held = server.lock().all.get(&name).cloned();
+        if server.fits(held.as_ref(), &head.headers) == Some(false) {
+            return StatusCode::PRECONDITION_FAILED.into_response();
+        }
+    }
     let Ok(body) = axum::body::to_bytes(body, 1 << 20).await else {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     };
@@ -164,7 +178,7 @@ async fn change(
     let fits = server.fits(documents.all.get(&name), headers);
     match fits {
         None => return StatusCode::PRECONDITION_REQUIRED.into_response(),
-        Some(false) if server.fault != Fault::ForgetsToLock => {
+        Some(false) if !server.has_looked() => {
             return StatusCode::PRECONDITION_FAILED.into_response();
         }
         Some(_) => {}

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{Access, Mode, OFlags, access};
+use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 use tenure_core::time::Instant;
 
@@ -36,7 +37,8 @@ use super::record;
 use super::settings::Settings;
 use crate::clock;
 use crate::error::{StoreError, about};
-use crate::store::{FileMode, REPAIR, filesystem, no_store, symlinks};
+use crate::store::filesystem::{self, SharedFilesystem};
+use crate::store::{FileMode, REPAIR, no_store, symlinks};
 
 /// How often a directory that changes while it is opened is tried.
 const TRIES: usize = 3;
@@ -83,8 +85,10 @@ impl Place {
         ))
     }
 
-    fn refuse_shared(&self) -> Result<(), StoreError> {
-        let Some(shared) = filesystem::shared_at(self.path()) else {
+    /// Refuses a file system that machines share, unless its locks are for all of them
+    /// and it was said that this is meant.
+    fn refuse_shared(&self, found: Option<SharedFilesystem>) -> Result<(), StoreError> {
+        let Some(shared) = found else {
             return Ok(());
         };
         let (path, name) = (self.path().display(), &shared.name);
@@ -189,8 +193,7 @@ impl Directory {
         if !self.is_current() {
             self.open(false)?;
         }
-        let open = self.open.as_ref();
-        Ok(open.expect("it was just opened"))
+        self.open.as_ref().ok_or_else(|| self.place.replaced())
     }
 
     /// The same, locked: no other process writes until the lock is dropped. It is
@@ -201,7 +204,8 @@ impl Directory {
             lock(self.current()?, &place, until)?;
             // It may have been moved away while the lock was waited for.
             if self.is_current() {
-                let opened = self.open.as_ref().expect("it is open");
+                let opened = self.open.as_ref();
+                let opened = opened.ok_or_else(|| self.place.replaced())?;
                 return Ok(Locked { opened });
             }
             self.close();
@@ -238,7 +242,7 @@ impl Directory {
     fn open(&mut self, make: bool) -> Result<(), StoreError> {
         self.open = None;
         let place = &self.place;
-        place.refuse_shared()?;
+        place.refuse_shared(filesystem::shared_at(place.path()))?;
         symlinks::check(place.path())?;
         for _ in 0..TRIES {
             let opened = match Opened::at(place.path()) {
@@ -278,13 +282,7 @@ fn lock(opened: &Opened, place: &Place, until: Instant) -> Result<(), StoreError
             Ok(()) => return Ok(()),
             Err(TryLockError::WouldBlock) if clock::boot() < until => {}
             Err(TryLockError::WouldBlock) => break,
-            Err(TryLockError::Error(error)) => {
-                return Err(StoreError::broken(format!(
-                    "expected {} on a file system with locks of directories (flock), found one \
-                     that refuses them ({error}); use a local disk",
-                    place.path().display()
-                )));
-            }
+            Err(TryLockError::Error(error)) => return Err(unlockable(place, &error)),
         }
         std::thread::sleep(Duration::from_micros(match tries {
             0..20 => 500,
@@ -298,6 +296,20 @@ fn lock(opened: &Opened, place: &Place, until: Instant) -> Result<(), StoreError
         place.path().display(),
         about(clock::boot().since(began))
     )))
+}
+
+/// Why there is no lock to be had.
+fn unlockable(place: &Place, error: &io::Error) -> StoreError {
+    let path = place.path().display();
+    match Errno::from_io_error(error) {
+        Some(Errno::BADF | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            StoreError::broken(format!(
+                "expected {path} on a file system with locks of directories (flock), found one \
+                 that refuses them ({error}); use a local disk"
+            ))
+        }
+        _ => StoreError::unavailable(format!("{path} cannot be locked: {error}")),
+    }
 }
 
 /// Makes an empty directory, for its owner alone; the store in it comes later.
@@ -431,5 +443,39 @@ fn why_not(place: &Place, error: &io::Error) -> StoreError {
              ({error}); chown it, or let the group with ?mode=0660 when it is made"
         )),
         _ => files::unavailable(place.path(), error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_file_systems_that_machines_share_only_those_with_fences_can_be_allowed() {
+        let place = |options| {
+            let url = format!("file:///var/lib/tenure{options}");
+            Place::new(Settings::parse(&url).expect("settings"))
+        };
+        let (local, cluster) = (place(""), place("?filesystem=cluster"));
+        let judged = |place: &Place, name: &str| {
+            let name = name.to_owned();
+            let refused = place.refuse_shared(Some(SharedFilesystem { name }));
+            refused.map_err(|error| error.to_string())
+        };
+        for name in ["NFS", "SMB", "9p", "virtiofs", "Lustre", "fuse.sshfs"] {
+            for place in [&local, &cluster] {
+                let why = judged(place, name).expect_err(name);
+                assert!(
+                    why.contains("loses its locks") && why.contains(name),
+                    "{why}"
+                );
+            }
+        }
+        for name in ["GFS2", "OCFS2", "Ceph", "GPFS"] {
+            let why = judged(&local, name).expect_err(name);
+            assert!(why.contains("?filesystem=cluster"), "{why}");
+            assert_eq!(judged(&cluster, name), Ok(()));
+        }
+        assert!(local.refuse_shared(None).is_ok() && cluster.refuse_shared(None).is_ok());
     }
 }
