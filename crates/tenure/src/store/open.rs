@@ -14,7 +14,7 @@ use crate::error::StoreError;
 use crate::small;
 
 /// Schemes of stores that are planned and not in this version.
-const PLANNED: &[&str] = &["gs", "k8s"];
+const PLANNED: &[&str] = &["k8s"];
 
 /// Opens the store that `url` names:
 ///
@@ -36,6 +36,7 @@ const PLANNED: &[&str] = &["gs", "k8s"];
 /// * `s3://bucket/prefix` objects in a bucket of S3, or of a server that speaks its
 ///   protocol (`?endpoint=…`);
 /// * `az://container/prefix` objects in a container of Azure's Blob service;
+/// * `gs://bucket/prefix` objects in a bucket of Google Cloud Storage;
 /// * `tenure://h1:7400,h2:7400,h3:7400` a cluster of `tenure serve`.
 ///
 /// It can be awaited on any executor. A file is opened; a server is only
@@ -161,18 +162,35 @@ impl Registry {
         let all = all.with("consul", "consul://host:8500", |url, _| {
             ready(super::consul::open(url))
         });
-        #[cfg(feature = "s3")]
-        let all = all.with("s3", "s3://bucket/prefix", |url, _| {
-            ready(super::object::open_s3(url))
-        });
-        #[cfg(feature = "azure")]
-        let all = all.with("az", "az://container/prefix", |url, _| {
-            ready(super::object::open_az(url))
-        });
+        #[cfg(any(feature = "azure", feature = "gcs", feature = "s3"))]
+        let all = all.with_object_stores();
         #[cfg(feature = "cluster")]
         let all = all.with("tenure", "tenure://host:port,host:port", |url, _| {
             ready(super::Tenure::new(url))
         });
+        all
+    }
+
+    #[cfg(any(feature = "azure", feature = "gcs", feature = "s3"))]
+    fn with_object_stores(self) -> Self {
+        #[cfg(feature = "s3")]
+        let all = self.with("s3", "s3://bucket/prefix", |url, _| {
+            ready(super::object::open_s3(url))
+        });
+        #[cfg(not(feature = "s3"))]
+        let all = self;
+        #[cfg(feature = "azure")]
+        let all = all.with("az", "az://container/prefix", |url, _| {
+            ready(super::object::open_az(url))
+        });
+        #[cfg(feature = "gcs")]
+        let all = super::object::GCS_SCHEMES
+            .into_iter()
+            .fold(all, |all, scheme| {
+                all.with(scheme, "gs://bucket/prefix", |url, _| {
+                    ready(super::object::open_gcs(url))
+                })
+            });
         all
     }
 
@@ -264,7 +282,8 @@ impl fmt::Debug for Registry {
     feature = "consul",
     feature = "cluster",
     feature = "s3",
-    feature = "azure"
+    feature = "azure",
+    feature = "gcs"
 ))]
 fn ready(opened: Result<impl Store, StoreError>) -> BoxFuture<'static, Opened> {
     let opened = opened.map(|store| Arc::new(store) as Arc<dyn Store>);
@@ -283,6 +302,8 @@ const OPTIONAL: &[(&str, &str)] = &[
     ("consul", "consul"),
     ("s3", "s3"),
     ("az", "azure"),
+    ("gs", "gcs"),
+    ("gcs", "gcs"),
     ("tenure", "tenure"),
     ("redis", "redis"),
     ("rediss", "redis"),

@@ -1,11 +1,13 @@
 //! The store of objects against private S3 servers: SeaweedFS, a real one, and moto,
 //! an emulator of Amazon's. The conformance suite, races, answers that are lost,
-//! servers that go away or ignore conditions, and what a minute costs.
+//! servers that go away or ignore conditions, and what a minute costs. The same against
+//! emulators of Azure's and Google's ([`google`]).
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
 #[path = "../common/certificates.rs"]
 mod certificates;
+mod google;
 #[path = "../common/ports.rs"]
 mod ports;
 mod proxy;
@@ -240,14 +242,17 @@ async fn child_counts() {
 
 #[tokio::test]
 async fn processes_lose_no_update() {
-    let place = Place::seaweed();
+    processes_count(&Place::seaweed().url()).await;
+}
+
+async fn processes_count(url: &str) {
     let program = std::env::current_exe().expect("this program");
     let mut children: Vec<_> = (0..4)
         .map(|_| {
             let mut child = Command::new(&program);
             child
                 .args(["--exact", "child_counts", "--nocapture"])
-                .env(COUNTER, place.url())
+                .env(COUNTER, url)
                 // Without TLS no authorities are needed.
                 .env("SSL_CERT_FILE", "/nonexistent")
                 .env("SSL_CERT_DIR", "/nonexistent")
@@ -258,16 +263,19 @@ async fn processes_lose_no_update() {
     for child in &mut children {
         assert!(child.wait().expect("it ends").success());
     }
-    let store = opened(&place.url()).await;
+    let store = opened(url).await;
     let found = read(&store, &key("processes/counter")).await;
     assert_eq!(found.as_ref().map(count_of), Some(40));
 }
 
 #[tokio::test]
 async fn a_register_that_was_deleted_is_made_again_by_one() {
-    let place = Place::moto();
+    is_made_again_by_one(&Place::moto().url()).await;
+}
+
+async fn is_made_again_by_one(url: &str) {
     let key = key("again");
-    let stores = [opened(&place.url()).await, opened(&place.url()).await];
+    let stores = [opened(url).await, opened(url).await];
     let mut last = put(&stores[0], &key, Expect::Absent, b"first").await;
     for round in 0..10u8 {
         let deleted = last.clone();
@@ -375,8 +383,12 @@ async fn a_server_that_ignores_conditions_is_refused() {
 async fn a_server_may_come_late_go_away_and_come_back() {
     let mut place = Place::seaweed();
     let url = place.url();
-    place.server.kill();
-    let store = opened(&url).await;
+    comes_and_goes(&mut place.server, &url).await;
+}
+
+async fn comes_and_goes(server: &mut Server, url: &str) {
+    server.kill();
+    let store = opened(url).await;
     let key = key("key");
     let mut watch = store.watch(Selector::Key(key.clone()));
     let refused = store.compare_and_swap(write(&key, Expect::Absent, b"x"), WITHIN);
@@ -384,17 +396,17 @@ async fn a_server_may_come_late_go_away_and_come_back() {
         Err(StoreError::Unavailable(why)) => {
             let why = why.to_string();
             assert!(
-                why.contains("refused") && why.contains("s3://bucket/a/b"),
+                why.contains("refused") && why.contains("://bucket/a/b"),
                 "{why}"
             );
         }
         other => panic!("expected that nothing was sent, found {other:?}"),
     }
-    place.server.launch();
+    server.launch();
     let version = put_when_it_serves(&store, &key).await;
     until(&mut watch, shows(&version)).await;
     // Frozen in mid use.
-    place.server.pause();
+    server.pause();
     let change = write(&key, Expect::Version(version.clone()), b"late");
     let late = store
         .compare_and_swap(change, Duration::from_millis(300))
@@ -402,7 +414,7 @@ async fn a_server_may_come_late_go_away_and_come_back() {
     assert!(matches!(late, Err(StoreError::Unknown(_))), "{late:?}");
     let late = store.read(&key, Duration::from_millis(300)).await;
     assert!(matches!(late, Err(StoreError::Unavailable(_))), "{late:?}");
-    place.server.resume();
+    server.resume();
     // The late write may take effect at any time from now on, or never.
     let version = loop {
         let held = read(&store, &key).await.expect("a register");
@@ -415,10 +427,10 @@ async fn a_server_may_come_late_go_away_and_come_back() {
     };
     until(&mut watch, shows(&version)).await;
     // Killed, and back with its data.
-    place.server.kill();
+    server.kill();
     let gone = store.read(&key, WITHIN).await;
     assert!(matches!(gone, Err(StoreError::Unavailable(_))), "{gone:?}");
-    place.server.launch();
+    server.launch();
     let give_up = clock::boot().after(WITHIN);
     let held = loop {
         match store.read(&key, WITHIN).await {
@@ -591,8 +603,18 @@ async fn a_listing_reads_what_has_changed_and_no_more() {
 #[tokio::test]
 async fn leaders_are_elected_and_each_request_of_a_minute_is_counted() {
     let place = Place::seaweed();
-    let (leads, leads_url) = place.proxied();
-    let (waits, waits_url) = place.proxied();
+    let (leads, waits) = (place.proxied(), place.proxied());
+    counts_a_minute(&leads, &waits, &place.url(), "PUT").await;
+}
+
+/// `leads` and `waits` are proxies before the store at `url`, with its URLs there;
+/// `writes` is what requests begin with that write.
+async fn counts_a_minute(
+    (leads, leads_url): &(Proxy, String),
+    (waits, waits_url): &(Proxy, String),
+    url: &str,
+    writes: &str,
+) {
     // As the defaults look, for a lease of two fifths of the default.
     let scaled = |url: &str| url.replace("poll=20ms", "poll=400ms&poll_max=4s");
     let stand = async |url: &str, name: &str| {
@@ -603,13 +625,13 @@ async fn leaders_are_elected_and_each_request_of_a_minute_is_counted() {
             .start()
             .expect("a candidate")
     };
-    let mut first = stand(&leads_url, "one").await;
+    let mut first = stand(leads_url, "one").await;
     let leadership = first.elected().await.expect("a leadership");
-    let mut second = stand(&waits_url, "two").await;
+    let mut second = stand(waits_url, "two").await;
     while second.leader().is_none() {
         second.events().next().await.expect("an event");
     }
-    let puts = |asked: &[String]| asked.iter().filter(|it| it.starts_with("PUT")).count();
+    let puts = |asked: &[String]| asked.iter().filter(|it| it.starts_with(writes)).count();
     // Begins with a renewal.
     let mut valid = leadership.extended().await.expect("it leads");
     leads.asked();
@@ -625,8 +647,8 @@ async fn leaders_are_elected_and_each_request_of_a_minute_is_counted() {
     // With the default lease all of it takes two and a half times as long.
     let minute = |count: usize| count as f64 * 60.0 / took / 2.5;
     println!(
-        "requests a minute, with the default lease: a leader {:.0} PUT and {:.0} GET, a candidate \
-         that waits {:.0} PUT and {:.0} GET ({renewals} renewals in {took:.1} s of a lease of 4 s)",
+        "requests a minute, with the default lease: a leader {:.0} {writes} and {:.0} GET, a candidate \
+         that waits {:.0} {writes} and {:.0} GET ({renewals} renewals in {took:.1} s of a lease of 4 s)",
         minute(puts(&of_leader)),
         minute(of_leader.len() - puts(&of_leader)),
         minute(puts(&of_waiting)),
@@ -642,7 +664,7 @@ async fn leaders_are_elected_and_each_request_of_a_minute_is_counted() {
     let next = second.elected().await.expect("a leadership");
     let took_over = clock::boot().since(resigned);
     assert!(next.term().get() >= 2);
-    let store = opened(&place.url()).await;
+    let store = opened(url).await;
     let (latency_key, begun) = (key("latency"), clock::boot());
     let mut version = put(&store, &latency_key, Expect::Absent, b"").await;
     for _ in 0..20 {

@@ -26,6 +26,7 @@ pub(crate) enum Rule {
 struct State {
     rule: Rule,
     asked: Vec<String>,
+    tokens: Vec<String>,
 }
 
 /// See the [module](self).
@@ -58,6 +59,11 @@ impl Proxy {
     pub(crate) fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().expect("no panic").asked)
     }
+
+    /// The tokens that requests were signed with, since this was asked last.
+    pub(crate) fn tokens(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().expect("no panic").tokens)
+    }
 }
 
 fn serve(listener: &TcpListener, port: u16, state: &Arc<Mutex<State>>) {
@@ -80,6 +86,12 @@ fn pass(mut client: TcpStream, port: u16, state: &Mutex<State>) -> std::io::Resu
         let mut words = line.split(' ');
         let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
         state.asked.push(format!("{method} {path}"));
+        let token = headers.lines().find_map(|line| {
+            let (name, value) = line.split_once(": Bearer ")?;
+            name.eq_ignore_ascii_case("authorization")
+                .then(|| value.to_owned())
+        });
+        state.tokens.extend(token);
         state.rule
     };
     if let Rule::Answer(method, answer) = rule
@@ -90,6 +102,10 @@ fn pass(mut client: TcpStream, port: u16, state: &Mutex<State>) -> std::io::Resu
     let kept = |line: &&str| {
         let name = line.split(':').next().unwrap_or("").to_ascii_lowercase();
         !(matches!(rule, Rule::ForgetConditions) && name.starts_with("if-"))
+    };
+    let line = match (rule, line.split_once("&ifGenerationMatch=")) {
+        (Rule::ForgetConditions, Some((line, _))) => &format!("{line} HTTP/1.1"),
+        _ => line,
     };
     let headers: Vec<_> = headers.lines().filter(kept).collect();
     let headers = headers.join("\r\n");

@@ -2,7 +2,7 @@
 //! dropped. They are
 //! installed by `./test.sh`.
 //!
-//! SeaweedFS is a real one, with its data on disk. moto is an emulator of Amazon's,
+//! fake-gcs-server is an emulator of Google's, with its data on disk. SeaweedFS is a real one, with its data on disk. moto is an emulator of Amazon's,
 //! in memory; it takes one request at a time here, since it looks at a condition and
 //! writes in two steps.
 
@@ -47,6 +47,9 @@ server = make_server("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True
 print("ready", file=sys.stderr, flush=True)
 server.serve_forever()
 "#;
+
+/// What fake-gcs-server says when it serves.
+const GOOGLE_READY: &str = "server started at";
 
 /// The account of Azurite, whose key everybody knows.
 pub(crate) const AZURITE_KEY: &str =
@@ -134,6 +137,28 @@ impl Server {
         server
     }
 
+    /// A server of fake-gcs-server.
+    pub(crate) fn google() -> Self {
+        Self::new(Self::google_command, GOOGLE_READY).with_bucket_of_google()
+    }
+
+    /// The same, by TLS alone, with this certificate and key.
+    pub(crate) fn encrypted_google(certificate: &str, key: &str) -> Self {
+        let mut server = Self::new(Self::encrypted_google_command, GOOGLE_READY);
+        server.scheme = "https";
+        for (name, pem) in [("cert.pem", certificate), ("key.pem", key)] {
+            fs::write(server.directory.path().join(name), pem).expect("written");
+        }
+        server.with_bucket_of_google()
+    }
+
+    /// A bucket is a directory there.
+    fn with_bucket_of_google(mut self) -> Self {
+        fs::create_dir_all(self.directory.path().join("data/bucket")).expect("a bucket");
+        self.launch();
+        self
+    }
+
     fn start(command: fn(&Self) -> Command, ready: &'static str) -> Self {
         let mut server = Self::new(command, ready);
         server.launch();
@@ -204,6 +229,20 @@ impl Server {
         ]);
         command.arg("--location").arg(self.directory.path());
         command.args(["--skipApiVersionCheck", "--disableTelemetry"]);
+        command
+    }
+
+    fn google_command(&self) -> Command {
+        let mut command = Command::new(installed("bin/fake-gcs-server"));
+        command.args(["-scheme", self.scheme, "-host", "127.0.0.1"]);
+        command.args(["-filesystem-root", "data", "-port", &self.port.to_string()]);
+        command
+    }
+
+    fn encrypted_google_command(&self) -> Command {
+        let mut command = self.google_command();
+        command.args(["-cert-location", "cert.pem"]);
+        command.args(["-private-key-location", "key.pem"]);
         command
     }
 

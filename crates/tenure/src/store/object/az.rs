@@ -7,7 +7,7 @@ use object_store::azure::{AzureAccessKey, AzureConfigKey, AzureCredential};
 use object_store::azure::{MicrosoftAzure, MicrosoftAzureBuilder};
 use object_store::{Result, StaticCredentialProvider};
 
-use super::bucket::Bucket;
+use super::bucket::Tagged;
 use super::objects::Objects;
 use super::settings::{Form, Settings};
 use super::{Opened, send_once};
@@ -78,7 +78,7 @@ fn in_file(path: &Path) -> Result<AzureCredential, StoreError> {
     Ok(AzureCredential::AccessKey(key?))
 }
 
-impl Bucket for MicrosoftAzure {
+impl Tagged for MicrosoftAzure {
     fn credentials(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async { Self::credentials(self).get_credential().await.map(drop) })
     }

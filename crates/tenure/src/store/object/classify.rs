@@ -1,9 +1,10 @@
 //! What an error of an object store lets us conclude.
 //!
-//! The client tells statuses by the text of its errors alone, so that is read. What
-//! cannot be told of a write is unknown.
+//! The client of S3 and Azure tells statuses by the text of its errors alone, so that
+//! is read. What cannot be told of a write is unknown.
 
 use std::error::Error;
+use std::fmt;
 
 use object_store::Error as ClientError;
 use object_store::client::{HttpError, HttpErrorKind};
@@ -21,7 +22,7 @@ pub(super) enum Call {
 /// spaces.
 const STATUS: &str = "status code: ";
 /// Codes of the three providers for a bucket that is not there.
-const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
+pub(super) const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
 /// Codes for credentials that were good and will be replaced.
 const EXPIRED: [&str; 2] = ["ExpiredToken", "TokenRefreshRequired"];
 
@@ -31,17 +32,28 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
 }
 
 /// An answer of the server that says no.
-#[derive(PartialEq, Eq, Debug)]
-struct Refusal {
-    status: u16,
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Refusal {
+    pub(super) status: u16,
     /// The server's word for it, if it says one.
-    code: String,
+    pub(super) code: String,
     /// For people.
-    text: String,
+    pub(super) text: String,
 }
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Error for Refusal {}
 
 impl Refusal {
     fn find(error: &(dyn Error + 'static)) -> Option<Self> {
+        if let Some(said) = causes(error).find_map(|it| it.downcast_ref::<Self>()) {
+            return Some(said.clone());
+        }
         let texts = causes(error).map(ToString::to_string);
         let mut found = texts.filter_map(|text| {
             let (_, answer) = text.split_once(STATUS)?;
@@ -105,7 +117,7 @@ fn advice(refusal: &Refusal) -> Option<&'static str> {
         401 | 403 => Some(
             "expected credentials that may read, write and list the bucket; check them, and the \
              rights (S3: s3:GetObject, s3:PutObject, s3:ListBucket; Azure: Storage Blob Data \
-             Contributor)",
+             Contributor; Google: Storage Object User)",
         ),
         501 => Some("expected a server that knows conditional writes (If-Match)"),
         408 | 429 => None,

@@ -2,8 +2,8 @@
 //! still has the tag that was read.
 //!
 //! A register's version is the tag of its object and a counter in it
-//! ([`envelope`](super::envelope)), since tags are made of the bytes and repeat. A
-//! register that is deleted leaves an object that says so ([`body`]). Changes of
+//! ([`envelope`](super::envelope)), since tags of most providers are made of the bytes
+//! and repeat; Google's are numbers that do not. A register that is deleted leaves an object that says so ([`body`]). Changes of
 //! others are looked for: nothing tells of them, and each look is a request that
 //! costs money ([`settings`]). There is no clock that can be trusted.
 //!
@@ -23,6 +23,10 @@ mod az;
 mod body;
 mod bucket;
 mod classify;
+#[cfg(feature = "gcs")]
+mod gcs;
+#[cfg(feature = "gcs")]
+mod json_api;
 mod names;
 mod objects;
 #[cfg(feature = "s3")]
@@ -33,6 +37,8 @@ use objects::Objects;
 
 #[cfg(feature = "azure")]
 pub(super) use az::open as open_az;
+#[cfg(feature = "gcs")]
+pub(super) use gcs::{SCHEMES as GCS_SCHEMES, open as open_gcs};
 #[cfg(feature = "s3")]
 pub(super) use s3::open as open_s3;
 

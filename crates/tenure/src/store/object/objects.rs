@@ -4,16 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
-use object_store::{
-    Error as ClientError, GetOptions, ObjectMeta, PutMode, PutOptions, PutPayload, UpdateVersion,
-};
+use object_store::{Error as ClientError, ObjectMeta, PutPayload};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use super::body::{self, BYTES_MAX, Draft, Object};
-use super::bucket::Bucket;
+use super::bucket::{Bucket, Condition};
 use super::classify::{self, Call, classify};
 use super::names::{Folder, Named};
 use super::settings::Settings;
@@ -111,7 +108,7 @@ impl Objects {
     /// What an object has, and its tag.
     async fn get(&self, object: &Path) -> Result<Option<(Object, String)>, StoreError> {
         self.sign().await?;
-        let got = match self.bucket.get_opts(object, GetOptions::default()).await {
+        let got = match self.bucket.read(object, BYTES_MAX).await {
             Ok(got) => got,
             Err(error @ ClientError::NotFound { .. }) => {
                 return match classify(&self.shown, &error, Call::Write) {
@@ -121,26 +118,23 @@ impl Objects {
             }
             Err(error) => return Err(self.class(&error, Call::Read)),
         };
-        let meta = got.meta.clone();
-        if !usize::try_from(meta.size).is_ok_and(|size| size <= BYTES_MAX) {
+        let Some(bytes) = got.bytes else {
             return Err(StoreError::broken(format!(
                 "{self}: expected a register of at most {BYTES_MAX} bytes in {object}, found an \
                  object of {}; delete it",
-                meta.size
+                got.size
             )));
-        }
-        let bytes = got.bytes().await;
-        let bytes = bytes.map_err(|error| self.class(&error, Call::Read))?;
-        let tag = self.tag(meta.e_tag)?;
+        };
+        let tag = self.tag(got.tag)?;
         Ok(Some((body::read(&bytes, tag.as_bytes()), tag)))
     }
 
-    fn tag(&self, e_tag: Option<String>) -> Result<String, StoreError> {
-        // A weak one says that the bytes mean the same, and no condition holds for it.
-        e_tag.filter(|tag| !tag.starts_with("W/")).ok_or_else(|| {
+    fn tag(&self, tag: Option<String>) -> Result<String, StoreError> {
+        tag.ok_or_else(|| {
+            let name = self.bucket.tag_name();
             StoreError::broken(format!(
-                "{self}: expected a strong ETag with each object, found none; use a server that \
-                 gives them, without a proxy that changes answers"
+                "{self}: expected {name} with each object, found none; use a server that gives \
+                 them, without a proxy that changes answers"
             ))
         })
     }
@@ -152,8 +146,8 @@ impl Objects {
         expect: &Expect,
         payload: PutPayload,
     ) -> Result<String, StoreError> {
-        let mode = match expect {
-            Expect::Absent => PutMode::Create,
+        let condition = match expect {
+            Expect::Absent => Condition::Absent,
             Expect::Version(version) => {
                 let tag = envelope::tag(version).ok_or(StoreError::Conflict)?;
                 let tag = std::str::from_utf8(tag).map_err(|_| StoreError::Conflict)?;
@@ -164,20 +158,13 @@ impl Objects {
                 {
                     return Err(StoreError::Conflict);
                 }
-                PutMode::Update(UpdateVersion {
-                    e_tag: Some(tag.to_owned()),
-                    version: None,
-                })
+                Condition::Tag(tag)
             }
         };
-        let stored = self
-            .bucket
-            .put_opts(object, payload, PutOptions::from(mode));
-        let stored = stored.await;
-        let stored = stored.map_err(|error| self.class(&error, Call::Write))?;
-        // It is written, and under which tag is not known.
-        let tag = self.tag(stored.e_tag);
-        tag.map_err(StoreError::unknown)
+        let stored = self.bucket.write(object, payload, condition).await;
+        let tag = stored.map_err(|error| self.class(&error, Call::Write))?;
+        // If there is none it is written, and under which tag is not known.
+        self.tag(tag).map_err(StoreError::unknown)
     }
 
     /// Writes the next state of a register: a value, or that it is deleted.
@@ -219,27 +206,24 @@ impl Objects {
             return Ok(());
         }
         Err(StoreError::unfit(format!(
-            "{self}: expected a server that refuses a PUT whose If-None-Match or If-Match does \
-             not hold, found one that carried it out; two would lead: use another server, or a \
-             newer one"
+            "{self}: expected a server that refuses a write whose {} does not hold, found one \
+             that carried it out; two would lead: use another server, or a newer one",
+            self.bucket.condition_name()
         )))
     }
 
     /// All objects whose names begin so.
     async fn listed(&self, beginning: &str) -> Result<Vec<ObjectMeta>, StoreError> {
         self.sign().await?;
-        let (mut found, mut options) = (Vec::new(), PaginatedListOptions::default());
+        let (mut found, mut token) = (Vec::new(), None);
         loop {
-            let page = self.bucket.list_paginated(Some(beginning), options).await;
-            let page = page.map_err(|error| self.class(&error, Call::Read))?;
-            found.extend(page.result.objects);
-            let Some(token) = page.page_token else {
+            let page = self.bucket.page(beginning, token).await;
+            let (objects, next) = page.map_err(|error| self.class(&error, Call::Read))?;
+            found.extend(objects);
+            if next.is_none() {
                 return Ok(found);
-            };
-            options = PaginatedListOptions {
-                page_token: Some(token),
-                ..PaginatedListOptions::default()
-            };
+            }
+            token = next;
         }
     }
 

@@ -8,7 +8,7 @@ use object_store::aws::{
 };
 use object_store::{Result, StaticCredentialProvider};
 
-use super::bucket::Bucket;
+use super::bucket::Tagged;
 use super::objects::Objects;
 use super::settings::{Form, Settings};
 use super::{Opened, send_once};
@@ -123,7 +123,7 @@ fn credentials_in(text: &str) -> Option<AwsCredential> {
     })
 }
 
-impl Bucket for AmazonS3 {
+impl Tagged for AmazonS3 {
     fn credentials(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async { Self::credentials(self).get_credential().await.map(drop) })
     }

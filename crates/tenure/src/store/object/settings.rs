@@ -147,6 +147,10 @@ impl Settings {
     }
 
     /// An option that not all kinds have.
+    #[cfg_attr(
+        not(any(test, feature = "azure", feature = "s3")),
+        expect(dead_code, reason = "Google has none of its own")
+    )]
     pub(super) fn option(&self, name: &str) -> Option<&str> {
         self.own.get(name).map(String::as_str)
     }

@@ -1,0 +1,158 @@
+//! `gs://`: Google Cloud Storage, and servers that speak the JSON form of its protocol.
+//!
+//! A token is a secret that serves whoever has it, for an hour. So it is sent by TLS,
+//! or within this machine; without TLS nothing is signed, which is what emulators want.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use object_store::client::{HttpConnector as _, ReqwestConnector};
+use object_store::gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::{ClientOptions, Result};
+use reqwest::Url;
+
+use super::json_api::JsonApi;
+use super::objects::Objects;
+use super::settings::{Form, Settings};
+use super::{Opened, send_once};
+use crate::error::StoreError;
+use crate::small;
+use crate::store::Polled;
+
+/// Of the same stores: Google's own spelling, and one that other tools have.
+pub(in crate::store) const SCHEMES: [&str; 2] = ["gs", "gcs"];
+/// Where Google's own servers are.
+const GOOGLE: &str = "https://storage.googleapis.com";
+/// The longest file of credentials that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 64 * 1_024;
+
+const FORM: Form = Form {
+    scheme: "gs",
+    bucket: "bucket",
+    options: &[],
+    credentials: "name a file of a service account or of application default credentials by \
+                  GOOGLE_APPLICATION_CREDENTIALS or credentials_file=, or run where the machine \
+                  has a service account",
+};
+
+/// The store of such a URL. Nothing is sent before the first call.
+pub(in crate::store) fn open(url: &str) -> Opened {
+    let settings = match url.strip_prefix("gcs:") {
+        Some(rest) => Settings::parse(&format!("{}:{rest}", FORM.scheme), &FORM)?,
+        None => Settings::parse(url, &FORM)?,
+    };
+    let client = client(&settings)?;
+    let objects = Objects::new(Arc::new(client), &settings);
+    Ok(Polled::new(objects, settings.times))
+}
+
+fn client(settings: &Settings) -> Result<JsonApi, StoreError> {
+    let endpoint = settings.endpoint.as_deref().unwrap_or(GOOGLE);
+    let is_plain = endpoint.starts_with("http://");
+    let parsed = Url::parse(endpoint).map_err(|error| {
+        StoreError::broken(format!(
+            "endpoint=: expected http://host:port or https://host:port, found {endpoint:?}: {error}"
+        ))
+    })?;
+    if let Some(path) = &settings.credentials_file {
+        let read = small::read_secret(path, FILE_BYTES_MAX);
+        read.map_err(|why| StoreError::broken(format!("credentials_file=: {why}")))?;
+        if is_plain && !is_here(&parsed) {
+            return Err(StoreError::broken(format!(
+                "{settings}: expected an endpoint=https://… beside credentials_file=, found one \
+                 without TLS on another machine; tokens are not sent to it"
+            )));
+        }
+    }
+    settings.client(is_plain, FORM.credentials, |options| {
+        let http = ReqwestConnector::default().connect(&options)?;
+        let credentials = credentials(settings, is_plain, options)?;
+        Ok(JsonApi::new(
+            http,
+            endpoint,
+            &settings.bucket,
+            credentials,
+            FORM.credentials,
+        ))
+    })
+}
+
+/// What signs requests; `None` if nothing does.
+fn credentials(
+    settings: &Settings,
+    is_plain: bool,
+    options: ClientOptions,
+) -> Result<Option<GcpCredentialProvider>> {
+    let builder = match settings.credentials_file.as_deref() {
+        Some(path) => GoogleCloudStorageBuilder::new()
+            .with_application_credentials(path.display().to_string()),
+        None if is_plain => return Ok(None),
+        None => GoogleCloudStorageBuilder::from_env(),
+    };
+    let skips = builder.get_config_value(&GoogleConfigKey::SkipSignature);
+    if skips.is_some_and(|it| it == "true") {
+        return Ok(None);
+    }
+    let client = builder
+        .with_bucket_name(&settings.bucket)
+        .with_client_options(options)
+        .with_retry(send_once())
+        .build()?;
+    Ok(Some(Arc::clone(client.credentials())))
+}
+
+/// Whether a server is on this machine.
+fn is_here(server: &Url) -> bool {
+    let host = server.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || address
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_opened_without_a_word_to_the_server() {
+        for url in [
+            "gs://bucket/a/b?endpoint=http://127.0.0.1:1&poll=1s",
+            "gs://bucket?endpoint=http://emulator:4443",
+        ] {
+            let store = open(url).expect("a store").to_string();
+            assert!(url.starts_with(&store), "{store} of {url}");
+        }
+        let alias = open("gcs://bucket/p?endpoint=http://h:1").expect("a store");
+        assert_eq!(alias.to_string(), "gs://bucket/p?endpoint=http://h:1");
+    }
+
+    #[test]
+    fn a_token_is_not_sent_to_another_machine_without_tls() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("account.json");
+        let text = r#"{"type": "authorized_user", "client_id": "i", "client_secret": "hunter2",
+                       "refresh_token": "hunter2"}"#;
+        std::fs::write(&file, text).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, mode).expect("a mode");
+        let url = |endpoint: &str| {
+            let file = file.display();
+            format!("gs://bucket/p?credentials_file={file}&endpoint={endpoint}")
+        };
+        for endpoint in ["http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1"] {
+            open(&url(endpoint)).expect("a store");
+        }
+        let refused = open(&url("http://10.0.0.1:1")).expect_err("no TLS");
+        assert!(
+            refused.to_string().contains("tokens are not sent"),
+            "{refused}"
+        );
+        std::fs::write(&file, "{\"type\": \"hunter2\"}").expect("written");
+        let refused = open(&url("http://127.0.0.1:1")).expect_err("no credentials");
+        assert!(refused.to_string().contains("credentials"), "{refused}");
+        let refused = open("gs://bucket?endpoint=http://h:99999").expect_err("no port");
+        assert!(refused.to_string().contains("expected"), "{refused}");
+    }
+}
