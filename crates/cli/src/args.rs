@@ -84,6 +84,12 @@ pub(crate) struct Common {
         hide_env_values = true
     )]
     pub(crate) store: Option<String>,
+    /// The format of elections on gs://, where another program stands in them, too.
+    ///
+    /// `leaderelection-go` is that of vimeo's Go library. Its candidates judge by the
+    /// calendar, so ours do, with the bound of --max-clock-skew [default: 1s].
+    #[arg(long, global = true, env = "TENURE_FORMAT", value_name = "FORMAT")]
+    pub(crate) format: Option<RecordFormat>,
     /// The file of the token by which the servers of tenure:// know this client.
     #[arg(long, global = true, env = "TENURE_TOKEN_FILE", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
@@ -111,6 +117,12 @@ pub(crate) struct Common {
         allow_hyphen_values = true
     )]
     pub(crate) timeout: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum RecordFormat {
+    /// Of vimeo's Go library `leaderelection`.
+    LeaderelectionGo,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, serde::Deserialize)]

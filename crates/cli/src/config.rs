@@ -31,7 +31,7 @@ use tenure::election::Priority;
 use tenure::store::{Registry, Store};
 use tenure::{Election, election};
 
-use crate::args::{self, LogFormat, Restart};
+use crate::args::{self, LogFormat, RecordFormat, Restart};
 use crate::failure::{Failure, store_failure, usage};
 use crate::guard;
 
@@ -93,6 +93,10 @@ pub(crate) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Str
 /// The store's URL, if one was named.
 pub(crate) fn given_store(common: &args::Common, file: &File) -> Option<String> {
     let url = common.store.clone().or_else(|| file.store.clone())?;
+    let url = match common.format {
+        Some(RecordFormat::LeaderelectionGo) => with_option(url, FORMAT, "leaderelection-go"),
+        None => url,
+    };
     let token = common.token_file.as_ref().or(file.token_file.as_ref());
     Some(match token {
         Some(token) => with_token(url, token),
@@ -103,10 +107,7 @@ pub(crate) fn given_store(common: &args::Common, file: &File) -> Option<String> 
 /// A URL that names the token's file too, if it is of a store that has use
 /// for one and names none.
 fn with_token(url: String, token: &Path) -> String {
-    const OPTION: &str = "token_file=";
-    let options = url.split_once('?').map(|(_, options)| options);
-    let named = options.is_some_and(|it| it.split('&').any(|option| option.starts_with(OPTION)));
-    if !url.starts_with("tenure://") || named {
+    if !url.starts_with("tenure://") {
         return url;
     }
     let mut escaped = String::new();
@@ -117,8 +118,36 @@ fn with_token(url: String, token: &Path) -> String {
             escaped.push_str(&format!("%{byte:02x}"));
         }
     }
-    let sign = if options.is_some() { '&' } else { '?' };
-    format!("{url}{sign}{OPTION}{escaped}")
+    with_option(url, "token_file=", &escaped)
+}
+
+/// The option by which a URL says in which format elections are kept.
+const FORMAT: &str = "format=";
+
+/// Whether a URL has an option, such as `ttl=`.
+fn has_option(url: &str, option: &str) -> bool {
+    let options = url.split_once('?').map_or("", |(_, options)| options);
+    options.split('&').any(|it| it.starts_with(option))
+}
+
+/// A URL with an option, if it has none of this name.
+fn with_option(url: String, option: &str, value: &str) -> String {
+    if has_option(&url, option) {
+        return url;
+    }
+    let sign = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{sign}{option}{value}")
+}
+
+/// A URL that says by how much clocks may differ, where a format needs it.
+fn with_skew(url: String, skew: Option<Duration>) -> String {
+    match skew {
+        Some(skew) if has_option(&url, FORMAT) => {
+            let millis = skew.as_nanos().div_ceil(1_000_000);
+            with_option(url, "max_clock_skew=", &format!("{millis}ms"))
+        }
+        _ => url,
+    }
 }
 
 /// The store's URL.
@@ -129,13 +158,15 @@ pub(crate) fn store_url(common: &args::Common, file: &File) -> Result<String, Fa
     }
 }
 
-/// Opens the store that was meant, making it if it is missing.
+/// Opens the store that was meant, making it if it is missing, for a candidate that
+/// was told by how much clocks may differ.
 pub(crate) async fn open(
     common: &args::Common,
     file: &File,
     registry: &Registry,
+    skew: Option<Duration>,
 ) -> Result<std::sync::Arc<dyn Store>, Failure> {
-    let url = store_url(common, file)?;
+    let url = with_skew(store_url(common, file)?, skew);
     if given_store(common, file).is_none() {
         tracing::info!(
             "no --store: using {url}, which is this user's; for processes of other users, or \
@@ -171,6 +202,16 @@ pub(crate) struct RunPlan {
     pub(crate) restart: Restart,
 }
 
+/// By how much clocks may differ, as `tenure run` was told.
+pub(crate) fn max_clock_skew(run: &args::Run, file: &File) -> Result<Option<Duration>, Failure> {
+    let typed = run.times.max_clock_skew.as_ref();
+    let named = file.elections.get(&run.election);
+    let named = named.and_then(|named| named.max_clock_skew.as_ref());
+    let text = typed.or(named).or(file.run.max_clock_skew.as_ref());
+    text.map(|text| duration("--max-clock-skew", text))
+        .transpose()
+}
+
 /// A candidate as `tenure run` was asked to be one, with times that hold.
 pub(crate) fn candidate(
     run: &args::Run,
@@ -184,6 +225,9 @@ pub(crate) fn candidate(
         .unwrap_or_default();
     let both = |pick: Field| pick(&named).clone().or_else(|| pick(&file.run).clone());
     let mut builder = times(run, &both, Election::builder(store, run.election.as_str()))?;
+    if let Some(skew) = max_clock_skew(run, file)? {
+        builder = builder.max_clock_skew(skew);
+    }
     if let Some(name) = run.name.clone().or_else(|| both(|file| &file.name)) {
         builder = builder.name(name);
     }
@@ -267,12 +311,6 @@ fn times(
     })? {
         builder = builder.kill_margin(margin);
     }
-    let skew = time("--max-clock-skew", &typed.max_clock_skew, |file| {
-        &file.max_clock_skew
-    })?;
-    if let Some(skew) = skew {
-        builder = builder.max_clock_skew(skew);
-    }
     if let Some(text) = typed.drift.clone().or_else(|| filed(|file| &file.drift)) {
         builder = builder.drift(drift(&text)?);
     }
@@ -329,7 +367,25 @@ pub(crate) fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::{drift, with_token};
+    use std::time::Duration;
+
+    use super::{drift, with_skew, with_token};
+
+    #[test]
+    fn a_bound_on_clocks_is_part_of_the_url_of_a_format() {
+        let skew = Some(Duration::from_micros(1_500_001));
+        for (url, wanted) in [
+            ("gs://b?format=x", "gs://b?format=x&max_clock_skew=1501ms"),
+            (
+                "gs://b?max_clock_skew=2s&format=x",
+                "gs://b?max_clock_skew=2s&format=x",
+            ),
+            ("gs://b", "gs://b"),
+        ] {
+            assert_eq!(with_skew(url.to_owned(), skew), wanted);
+            assert_eq!(with_skew(url.to_owned(), None), url);
+        }
+    }
 
     #[test]
     fn the_token_of_a_client_is_part_of_the_url() {

@@ -26,7 +26,15 @@ pub(crate) struct Context {
 impl Context {
     /// The store; made if it is missing.
     pub(crate) async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
-        config::open(&self.common, &self.file, &self.registry).await
+        self.open_within(None).await
+    }
+
+    /// The same for a candidate that was told by how much clocks may differ.
+    pub(crate) async fn open_within(
+        &self,
+        skew: Option<Duration>,
+    ) -> Result<Arc<dyn Store>, Failure> {
+        config::open(&self.common, &self.file, &self.registry, skew).await
     }
 
     /// The store, for commands that make none: calls fail as unavailable

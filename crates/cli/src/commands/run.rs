@@ -50,7 +50,15 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
     program::find(command).map_err(usage)?;
     let election = name(&args.election)?;
     let ready = async {
-        let store = context.open().await?;
+        let skew = config::max_clock_skew(args, &context.file)?;
+        let store = context.open_within(skew).await?;
+        if let Some(skew) = store.max_clock_skew() {
+            tracing::warn!(
+                "{store}: the others judge by the calendar, and so does this candidate: two may \
+                 lead where clocks differ by more than {skew:?} (--max-clock-skew); the format \
+                 has no room for requests, so `tenure resign` and `transfer` do not work"
+            );
+        }
         // Wrong settings are told before anything is asked of the store.
         let (builder, _) = config::candidate(args, &context.file, Arc::clone(&store))?;
         let lease = builder

@@ -11,7 +11,7 @@ use tenure_election::{Config, ConfigError, Expiry, Priority};
 use tenure_runtime::host_name;
 
 use super::Election;
-use super::observe::natural_expiry;
+use super::observe::expiry_of;
 use crate::store::Store;
 
 /// What a candidate is told before it stands. Every setting has a default;
@@ -143,7 +143,8 @@ impl Builder {
 
     /// Judge grants by the calendar, assuming that calendars differ by at
     /// most this ([`Expiry::BoundedSkew`]). By default the store decides
-    /// ([`natural_expiry`]).
+    /// ([`natural_expiry`](super::natural_expiry)). Where the store has a bound of
+    /// its own ([`Store::max_clock_skew`]) the larger of the two counts.
     pub fn max_clock_skew(mut self, skew: Duration) -> Self {
         self.max_clock_skew = Some(skew);
         self
@@ -193,9 +194,13 @@ impl Builder {
         config.drift = self.drift;
         config.work_confirms = self.work_confirms;
         config.priority = self.priority;
-        config.expiry = match self.max_clock_skew {
-            Some(skew) => Expiry::BoundedSkew(skew),
-            None => natural_expiry(self.store.features()),
+        config.expiry = match (expiry_of(self.store.as_ref()), self.max_clock_skew) {
+            // What the store says was told to the others.
+            (Expiry::BoundedSkew(skew), other) => {
+                Expiry::BoundedSkew(other.unwrap_or_default().max(skew))
+            }
+            (_, Some(skew)) => Expiry::BoundedSkew(skew),
+            (natural, None) => natural,
         };
         config.affinity = match &self.affinity {
             Some(election) => Some(named("affinity", election)?),

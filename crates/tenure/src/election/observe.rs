@@ -35,6 +35,12 @@ pub fn natural_expiry(features: Features) -> Expiry {
     }
 }
 
+/// By what grants of a store are judged over, unless a candidate is told otherwise.
+pub(super) fn expiry_of(store: &dyn Store) -> Expiry {
+    let natural = natural_expiry(store.features());
+    store.max_clock_skew().map_or(natural, Expiry::BoundedSkew)
+}
+
 /// Follows an election; see [`watch`]. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Observer {
@@ -67,7 +73,7 @@ pub fn watch(store: Arc<dyn Store>, election: Name, renewals: bool) -> Observer 
     let (events, mailbox) = (fan.subscribe(), Arc::new(Mailbox::default()));
     let for_driver = Arc::clone(&mailbox);
     drive::background().spawn(async move {
-        let expiry = natural_expiry(store.features());
+        let expiry = expiry_of(store.as_ref());
         let observer = Machine::new(election, expiry, Drift::DEFAULT, renewals, clock::now());
         let keys = observer.keys().cloned().collect();
         let environment = ElectionEnvironment::new(store, keys, for_driver, |event| {
@@ -155,7 +161,7 @@ pub(super) async fn look_closely(
             _ => StoreError::unknown(format!("two answers were damaged, ask again: {damage}")),
         })?;
     }
-    let look = judge(store.features(), election, asked, &reading);
+    let look = judge(store, election, asked, &reading);
     Ok((look, version(&reading)))
 }
 
@@ -183,16 +189,16 @@ pub(super) fn decoded(election: &Name, reading: &Reading) -> Result<(), StoreErr
 }
 
 /// What a reading that can be decoded amounts to.
-fn judge(features: Features, election: &Name, asked: Instant, reading: &Reading) -> Look {
-    let (mut judge, config) = (LeaseJudge::new(), judging(features, election));
+fn judge(store: &dyn Store, election: &Name, asked: Instant, reading: &Reading) -> Look {
+    let (mut judge, config) = (LeaseJudge::new(), judging(store, election));
     judge.read(&config, clock::now(), asked, reading);
     (judge.observation(config.expiry), judge.record().cloned())
 }
 
 /// What an onlooker judges by.
-fn judging(features: Features, election: &Name) -> Config {
+fn judging(store: &dyn Store, election: &Name) -> Config {
     Config {
-        expiry: natural_expiry(features),
+        expiry: expiry_of(store),
         ..Config::new(election.clone(), election.clone())
     }
 }
@@ -229,7 +235,7 @@ pub(super) async fn confirm(
 ) -> Result<Look, StoreError> {
     let key = Key::of_election(election);
     let mut watch = store.watch(Selector::Key(key.clone()));
-    let (mut judge, config) = (LeaseJudge::new(), judging(store.features(), election));
+    let (mut judge, config) = (LeaseJudge::new(), judging(store, election));
     let mut until = clock::boot().after(within);
     loop {
         let asked = clock::boot();
@@ -295,7 +301,7 @@ pub async fn list(
                     bound: None,
                 };
                 let seen = match decoded(&name, &reading) {
-                    Ok(()) => Ok(judge(store.features(), &name, asked, &reading)),
+                    Ok(()) => Ok(judge(store.as_ref(), &name, asked, &reading)),
                     Err(_) => look(store.as_ref(), &name, within).await,
                 };
                 elections.push((name, seen));

@@ -4,6 +4,7 @@
 //! [`Polled`](super::Polled) makes a store of it.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::{Clock, Durability, Features, Key, Page, Reading, Version, Write, Written};
 use crate::error::StoreError;
@@ -27,6 +28,11 @@ pub trait Backend: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// Whether the system may lose what it has acknowledged, as far as it has told.
     fn durability(&self) -> Durability {
         Durability::Untold
+    }
+
+    /// As [`Store::max_clock_skew`](super::Store::max_clock_skew) says.
+    fn max_clock_skew(&self) -> Option<Duration> {
+        None
     }
 
     /// Reads one register.

@@ -240,6 +240,13 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
         Durability::Untold
     }
 
+    /// By how much clocks may differ, where grants are judged by the calendar because
+    /// other programs, which share the elections, do so; `None` where the candidate
+    /// chooses. It is judged so whatever a candidate is told.
+    fn max_clock_skew(&self) -> Option<Duration> {
+        None
+    }
+
     /// Takes note that a candidate of this name stands in this election, until
     /// what it returns is dropped; `None` where nobody keeps a list.
     fn register_candidate(&self, election: &Name, name: &Name) -> Option<CandidateRegistration> {

@@ -188,7 +188,7 @@ impl Registry {
             .into_iter()
             .fold(all, |all, scheme| {
                 all.with(scheme, "gs://bucket/prefix", |url, _| {
-                    ready(super::object::open_gcs(url))
+                    Box::pin(std::future::ready(super::object::open_gcs(url)))
                 })
             });
         all
@@ -282,8 +282,7 @@ impl fmt::Debug for Registry {
     feature = "consul",
     feature = "cluster",
     feature = "s3",
-    feature = "azure",
-    feature = "gcs"
+    feature = "azure"
 ))]
 fn ready(opened: Result<impl Store, StoreError>) -> BoxFuture<'static, Opened> {
     let opened = opened.map(|store| Arc::new(store) as Arc<dyn Store>);

@@ -115,6 +115,10 @@ impl<B: Backend> Store for Polled<B> {
         self.shared.backend.durability()
     }
 
+    fn max_clock_skew(&self) -> Option<Duration> {
+        self.shared.backend.max_clock_skew()
+    }
+
     fn read<'a>(
         &'a self,
         key: &'a Key,

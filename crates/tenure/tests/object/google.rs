@@ -260,7 +260,7 @@ async fn what_others_wrote_at_google_is_a_value_and_troubles_no_other_register()
 }
 
 /// Puts an object there by other means.
-fn foreign(server: &Server, name: &str, bytes: &[u8]) {
+pub(crate) fn foreign(server: &Server, name: &str, bytes: &[u8]) {
     use std::io::{Read as _, Write as _};
     let name = name.replace('/', "%2F");
     let head = format!(

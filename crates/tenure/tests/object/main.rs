@@ -1,7 +1,8 @@
 //! The store of objects against private S3 servers: SeaweedFS, a real one, and moto,
 //! an emulator of Amazon's. The conformance suite, races, answers that are lost,
 //! servers that go away or ignore conditions, and what a minute costs. The same against
-//! emulators of Azure's and Google's ([`google`]).
+//! emulators of Azure's and Google's ([`google`]), and there elections that are shared with
+//! another program ([`shared_elections`]).
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
@@ -12,6 +13,7 @@ mod google;
 mod ports;
 mod proxy;
 mod servers;
+mod shared_elections;
 #[path = "../common/stopped.rs"]
 mod stopped;
 

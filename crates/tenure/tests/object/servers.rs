@@ -83,7 +83,7 @@ pub(crate) struct Server {
     others: Vec<u16>,
 }
 
-fn installed(program: &str) -> PathBuf {
+pub(crate) fn installed(program: &str) -> PathBuf {
     let place = std::env::var_os("TENURE_TEST_SERVERS").map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").expect("a home directory"));
     let place = place.unwrap_or_else(|| home().join(".cache/tenure-test-servers"));

@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use object_store::client::{HttpConnector as _, ReqwestConnector};
 use object_store::gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -13,37 +14,64 @@ use reqwest::Url;
 
 use super::json_api::JsonApi;
 use super::objects::Objects;
-use super::settings::{Form, Settings};
-use super::{Opened, send_once};
+use super::race_entries::{FORMAT, RaceEntries};
+use super::send_once;
+use super::settings::{Form, Settings, duration};
 use crate::error::StoreError;
 use crate::small;
-use crate::store::Polled;
+use crate::store::{Polled, Store};
 
 /// Of the same stores: Google's own spelling, and one that other tools have.
 pub(in crate::store) const SCHEMES: [&str; 2] = ["gs", "gcs"];
 /// Where Google's own servers are.
 const GOOGLE: &str = "https://storage.googleapis.com";
+/// By how much clocks may differ, if a URL of a shared format does not say it.
+const SKEW: Duration = Duration::from_secs(1);
 /// The longest file of credentials that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1_024;
 
 const FORM: Form = Form {
     scheme: "gs",
     bucket: "bucket",
-    options: &[],
+    options: &["format", "max_clock_skew"],
     credentials: "name a file of a service account or of application default credentials by \
                   GOOGLE_APPLICATION_CREDENTIALS or credentials_file=, or run where the machine \
                   has a service account",
 };
 
 /// The store of such a URL. Nothing is sent before the first call.
-pub(in crate::store) fn open(url: &str) -> Opened {
+pub(in crate::store) fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
     let settings = match url.strip_prefix("gcs:") {
         Some(rest) => Settings::parse(&format!("{}:{rest}", FORM.scheme), &FORM)?,
         None => Settings::parse(url, &FORM)?,
     };
-    let client = client(&settings)?;
-    let objects = Objects::new(Arc::new(client), &settings);
-    Ok(Polled::new(objects, settings.times))
+    let (client, times) = (Arc::new(client(&settings)?), settings.times);
+    Ok(match shared(&settings)? {
+        None => Arc::new(Polled::new(Objects::new(client, &settings), times)),
+        Some(skew) => Arc::new(Polled::new(
+            RaceEntries::new(client, &settings, skew),
+            times,
+        )),
+    })
+}
+
+/// Whether elections are shared with candidates of vimeo's library, and then by how
+/// much clocks may differ.
+fn shared(settings: &Settings) -> Result<Option<Duration>, StoreError> {
+    let skew = settings.option("max_clock_skew");
+    match settings.option("format") {
+        None if skew.is_some() => Err(StoreError::broken(format!(
+            "max_clock_skew=: expected it beside format={FORMAT}, found it alone; a candidate is \
+             told of it by --max-clock-skew"
+        ))),
+        None => Ok(None),
+        Some(FORMAT) => skew
+            .map_or(Ok(SKEW), |skew| duration("max_clock_skew", skew))
+            .map(Some),
+        Some(other) => Err(StoreError::broken(format!(
+            "format=: expected {FORMAT}, found {other:?}"
+        ))),
+    }
 }
 
 fn client(settings: &Settings) -> Result<JsonApi, StoreError> {
@@ -126,6 +154,24 @@ mod tests {
         }
         let alias = open("gcs://bucket/p?endpoint=http://h:1").expect("a store");
         assert_eq!(alias.to_string(), "gs://bucket/p?endpoint=http://h:1");
+    }
+
+    #[test]
+    fn the_format_of_others_is_asked_for_with_a_bound_on_clocks() {
+        let url = "gs://bucket/p?endpoint=http://h:1";
+        let skew = |more: &str| Some(open(&format!("{url}{more}")).ok()?.max_clock_skew());
+        assert_eq!(skew(""), Some(None));
+        assert_eq!(skew("&format=leaderelection-go"), Some(Some(SKEW)));
+        let stated = "&format=leaderelection-go&max_clock_skew=250ms";
+        assert_eq!(skew(stated), Some(Some(Duration::from_millis(250))));
+        for wrong in [
+            "&format=go",
+            "&max_clock_skew=1s",
+            "&format=leaderelection-go&max_clock_skew=soon",
+        ] {
+            let refused = open(&format!("{url}{wrong}")).expect_err("a wrong URL");
+            assert!(refused.to_string().contains("expected"), "{refused}");
+        }
     }
 
     #[test]

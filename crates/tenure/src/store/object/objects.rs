@@ -1,17 +1,16 @@
-//! The calls of an object store.
+//! A store of registers that are each in an object of their own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use object_store::ObjectMeta;
 use object_store::path::Path;
-use object_store::{Error as ClientError, ObjectMeta, PutPayload};
-use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use super::body::{self, BYTES_MAX, Draft, Object};
 use super::bucket::{Bucket, Condition};
-use super::classify::{self, Call, classify};
+use super::calls::Calls;
 use super::names::{Folder, Named};
 use super::settings::Settings;
 use crate::error::StoreError;
@@ -28,20 +27,16 @@ const KEPT_BYTES_MAX: usize = 16 * 1024 * 1024;
 const KEPT_OVERHEAD: usize = 1_024;
 
 /// The registers in one bucket, below one prefix. Clones are the same.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(in crate::store) struct Objects {
-    bucket: Arc<dyn Bucket>,
+    calls: Calls,
     folder: Folder,
-    /// What may be shown of the URL.
-    shown: Arc<str>,
     kept: Arc<Mutex<Kept>>,
-    /// Set once it is known that the server heeds conditions.
-    heeds_conditions: Arc<OnceCell<()>>,
 }
 
 /// What listings have read: an object with the same tag, of the same time, has the
 /// same bytes, and a request is saved.
-#[derive(Default)]
+#[derive(Default, Debug)]
 struct Kept {
     objects: BTreeMap<Path, (ObjectMeta, Object)>,
     bytes: usize,
@@ -70,101 +65,24 @@ impl Kept {
 
 impl fmt::Display for Objects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
-    }
-}
-
-/// Without the credentials.
-impl fmt::Debug for Objects {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        fmt::Display::fmt(&self.calls, f)
     }
 }
 
 impl Objects {
     pub(super) fn new(bucket: Arc<dyn Bucket>, settings: &Settings) -> Self {
+        let folder = Folder::new(&settings.prefix);
         Self {
-            bucket,
-            folder: Folder::new(&settings.prefix),
-            shown: settings.to_string().into(),
+            calls: Calls::new(bucket, settings, folder.probe()),
+            folder,
             kept: Arc::default(),
-            heeds_conditions: Arc::default(),
         }
-    }
-
-    fn class(&self, error: &ClientError, call: Call) -> StoreError {
-        classify(&self.shown, error, call)
-    }
-
-    /// Fails if there are no credentials to sign a request with.
-    async fn sign(&self) -> Result<(), StoreError> {
-        let credentials = self.bucket.credentials().await;
-        credentials.map_err(|error| {
-            let (why, advice) = (classify::words(&error), self.bucket.advice());
-            StoreError::unavailable(format!("{self}: no credentials: {why}; {advice}"))
-        })
     }
 
     /// What an object has, and its tag.
     async fn get(&self, object: &Path) -> Result<Option<(Object, String)>, StoreError> {
-        self.sign().await?;
-        let got = match self.bucket.read(object, BYTES_MAX).await {
-            Ok(got) => got,
-            Err(error @ ClientError::NotFound { .. }) => {
-                return match classify(&self.shown, &error, Call::Write) {
-                    no_bucket @ StoreError::Broken(_) => Err(no_bucket),
-                    _ => Ok(None),
-                };
-            }
-            Err(error) => return Err(self.class(&error, Call::Read)),
-        };
-        let Some(bytes) = got.bytes else {
-            return Err(StoreError::broken(format!(
-                "{self}: expected a register of at most {BYTES_MAX} bytes in {object}, found an \
-                 object of {}; delete it",
-                got.size
-            )));
-        };
-        let tag = self.tag(got.tag)?;
-        Ok(Some((body::read(&bytes, tag.as_bytes()), tag)))
-    }
-
-    fn tag(&self, tag: Option<String>) -> Result<String, StoreError> {
-        tag.ok_or_else(|| {
-            let name = self.bucket.tag_name();
-            StoreError::broken(format!(
-                "{self}: expected {name} with each object, found none; use a server that gives \
-                 them, without a proxy that changes answers"
-            ))
-        })
-    }
-
-    /// Stores bytes on a condition; gives the new tag.
-    async fn put(
-        &self,
-        object: &Path,
-        expect: &Expect,
-        payload: PutPayload,
-    ) -> Result<String, StoreError> {
-        let condition = match expect {
-            Expect::Absent => Condition::Absent,
-            Expect::Version(version) => {
-                let tag = envelope::tag(version).ok_or(StoreError::Conflict)?;
-                let tag = std::str::from_utf8(tag).map_err(|_| StoreError::Conflict)?;
-                // What no server can have given cannot be sent, either.
-                if !tag
-                    .bytes()
-                    .all(|byte| byte.is_ascii_graphic() || byte == b' ')
-                {
-                    return Err(StoreError::Conflict);
-                }
-                Condition::Tag(tag)
-            }
-        };
-        let stored = self.bucket.write(object, payload, condition).await;
-        let tag = stored.map_err(|error| self.class(&error, Call::Write))?;
-        // If there is none it is written, and under which tag is not known.
-        self.tag(tag).map_err(StoreError::unknown)
+        let got = self.calls.get(object, BYTES_MAX).await?;
+        Ok(got.map(|(bytes, tag)| (body::read(&bytes, tag.as_bytes()), tag)))
     }
 
     /// Writes the next state of a register: a value, or that it is deleted.
@@ -174,57 +92,17 @@ impl Objects {
         expect: &Expect,
         value: Option<&[u8]>,
     ) -> Result<Version, StoreError> {
-        self.sign().await?;
-        let tried = self
-            .heeds_conditions
-            .get_or_try_init(|| self.try_conditions());
-        tried.await?;
         let draft = Draft::new(key, expect, value)?;
-        let object = self.folder.object(key);
-        let tag = self.put(&object, expect, draft.payload.clone()).await?;
-        Ok(draft.version(tag.as_bytes()))
-    }
-
-    /// Fails unless the server refuses what is not as expected. Nothing of a
-    /// register is written.
-    async fn try_conditions(&self) -> Result<(), StoreError> {
-        let probe = self.folder.probe();
-        let refuses = async |expect: &Expect| {
-            let payload = PutPayload::from_static(b"tenure tries conditions here\n");
-            match self.put(&probe, expect, payload).await {
-                Err(StoreError::Conflict) => Ok(true),
-                Ok(_) => Ok(false),
-                // The write that waits for this was not sent.
-                Err(StoreError::Unknown(why)) => Err(StoreError::Unavailable(why)),
-                Err(other) => Err(other),
+        let condition = match expect {
+            Expect::Absent => Condition::Absent,
+            Expect::Version(version) => {
+                let tag = envelope::tag(version).ok_or(StoreError::Conflict)?;
+                Condition::Tag(std::str::from_utf8(tag).map_err(|_| StoreError::Conflict)?)
             }
         };
-        // The first one may make it.
-        let creates_once = refuses(&Expect::Absent).await? || refuses(&Expect::Absent).await?;
-        let stranger = Version::from_bytes(&[&[0; 8], self.bucket.stranger().as_bytes()].concat());
-        if creates_once && refuses(&Expect::Version(stranger)).await? {
-            return Ok(());
-        }
-        Err(StoreError::unfit(format!(
-            "{self}: expected a server that refuses a write whose {} does not hold, found one \
-             that carried it out; two would lead: use another server, or a newer one",
-            self.bucket.condition_name()
-        )))
-    }
-
-    /// All objects whose names begin so.
-    async fn listed(&self, beginning: &str) -> Result<Vec<ObjectMeta>, StoreError> {
-        self.sign().await?;
-        let (mut found, mut token) = (Vec::new(), None);
-        loop {
-            let page = self.bucket.page(beginning, token).await;
-            let (objects, next) = page.map_err(|error| self.class(&error, Call::Read))?;
-            found.extend(objects);
-            if next.is_none() {
-                return Ok(found);
-            }
-            token = next;
-        }
+        let (object, payload) = (self.folder.object(key), draft.payload.clone());
+        let tag = self.calls.put(&object, payload, condition).await?;
+        Ok(draft.version(tag.as_bytes()))
     }
 
     /// What the listed objects have, in their order; `None` for one that has gone.
@@ -280,7 +158,7 @@ impl Objects {
         after: Option<&Key>,
     ) -> Result<BTreeMap<Key, ObjectMeta>, StoreError> {
         let (mut keys, mut hashed) = (BTreeMap::new(), Vec::new());
-        for meta in self.listed(&self.folder.beginning(prefix)).await? {
+        for meta in self.calls.listed(&self.folder.beginning(prefix)).await? {
             match self.folder.named(&meta.location) {
                 Named::Register(key) => drop(keys.insert(key, meta)),
                 Named::Hashed => hashed.push(meta),

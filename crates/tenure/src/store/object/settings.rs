@@ -147,10 +147,6 @@ impl Settings {
     }
 
     /// An option that not all kinds have.
-    #[cfg_attr(
-        not(any(test, feature = "azure", feature = "s3")),
-        expect(dead_code, reason = "Google has none of its own")
-    )]
     pub(super) fn option(&self, name: &str) -> Option<&str> {
         self.own.get(name).map(String::as_str)
     }
@@ -213,7 +209,7 @@ fn checked_prefix(prefix: &str, form: &Form) -> Result<Path, StoreError> {
 }
 
 /// A time from 10 ms to an hour.
-fn duration(name: &str, value: &str) -> Result<Duration, StoreError> {
+pub(super) fn duration(name: &str, value: &str) -> Result<Duration, StoreError> {
     let millis = match (value.strip_suffix("ms"), value.strip_suffix('s')) {
         (Some(millis), _) => millis.parse().ok(),
         (None, Some(seconds)) => seconds
