@@ -152,10 +152,18 @@ fn with_skew(url: String, skew: Option<Duration>) -> String {
 
 /// The store's URL.
 pub(crate) fn store_url(common: &args::Common, file: &File) -> Result<String, Failure> {
-    match given_store(common, file) {
-        Some(url) => Ok(url),
-        None => tenure::store::default_url().map_err(store_failure),
+    let url = match given_store(common, file) {
+        Some(url) => url,
+        None => tenure::store::default_url().map_err(store_failure)?,
+    };
+    let scheme = url.split(':').next().unwrap_or_default();
+    if common.format.is_some() && !["gs", "gcs"].contains(&scheme) {
+        return Err(usage(format!(
+            "--format: expected a store in Google Cloud Storage (--store gs://bucket/prefix), \
+             found one of {scheme}:"
+        )));
     }
+    Ok(url)
 }
 
 /// Opens the store that was meant, making it if it is missing, for a candidate that

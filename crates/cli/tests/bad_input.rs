@@ -59,6 +59,17 @@ fn run<'a>(url: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
 fn stores_that_are_none() {
     refused(
         2,
+        &[
+            "list",
+            "--store",
+            "memory:",
+            "--format",
+            "leaderelection-go",
+        ],
+        &["--format", "gs://bucket/prefix", "found one of memory:"],
+    );
+    refused(
+        2,
         &["leader", "x", "--store", "mongo://host/db"],
         &["unknown scheme \"mongo\""],
     );

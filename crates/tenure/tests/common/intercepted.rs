@@ -105,6 +105,10 @@ impl<I: Interceptor> Store for Intercepted<I> {
         self.interceptor.features(&*self.store)
     }
 
+    fn max_clock_skew(&self) -> Option<Duration> {
+        self.store.max_clock_skew()
+    }
+
     fn read<'a>(&'a self, key: &'a Key, within: Duration) -> Answer<'a, Reading> {
         Box::pin(async move {
             self.interceptor.check(None)?;

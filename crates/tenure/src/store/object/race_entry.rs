@@ -216,6 +216,11 @@ impl RaceEntry {
         if holder.request.is_some() {
             return Err("a request to a leader");
         }
+        // The object was lost, and its numbers began again: a leader of theirs would be
+        // in a term below this one.
+        if !is_early(record.term, record.sequence) {
+            return Err("a term above the election number");
+        }
         let Ok(lease) = u64::try_from(record.lease.as_millis()) else {
             return Err("so long a lease");
         };
@@ -257,11 +262,13 @@ impl RaceEntry {
         if self.leader_id.is_empty() {
             return Some(vacant);
         }
-        let ours = self.of_ours();
-        let (id, term, lease, name) = ours.unwrap_or_else(|| {
-            let (id, name) = self.of_others();
-            (id, after, Config::LEASE, name)
-        });
+        let (id, term, lease, name) = match self.of_ours() {
+            Some(ours) => ours,
+            None => {
+                let (id, name) = self.of_others()?;
+                (id, after, Config::LEASE, name)
+            }
+        };
         let lease_ms = u64::try_from(lease.as_millis()).ok()?;
         let renewed_at = WallTime::from_millis(expiry.saturating_sub(lease_ms));
         let addresses = self.host_port.iter().filter_map(|it| Name::new(it).ok());
@@ -292,23 +299,24 @@ impl RaceEntry {
         let term = Term::new(parts.next()?.parse().ok()?)?;
         let lease = Duration::from_millis(parts.next()?.parse().ok()?);
         let name = Name::new(parts.next()?).ok()?;
-        // No term is above those that come after it.
-        let is_early = term.get() <= self.election_number.saturating_add(1);
-        (is_early && !lease.is_zero() && lease <= Config::LEASE_MAX)
-            .then_some((id, term, lease, name))
+        let is_whole = !lease.is_zero() && lease <= Config::LEASE_MAX;
+        (is_whole && is_early(term, self.election_number)).then_some((id, term, lease, name))
     }
 
-    /// An id for a leader that is none of ours, and a name for people.
-    fn of_others(&self) -> (LeaderId, Name) {
+    /// An id for a leader that is none of ours, and a name for people: a hash where
+    /// theirs cannot be shown.
+    fn of_others(&self) -> Option<(LeaderId, Name)> {
         let hash = Sha256::digest(self.leader_id.as_bytes());
-        let (first, _) = hash.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
+        let (first, _) = hash.split_first_chunk::<16>()?;
         let id = LeaderId::from_u128(u128::from_be_bytes(*first));
-        let hashed = || Name::new(&id.to_string());
-        let name = Name::new(&self.leader_id).or_else(|_| hashed());
-        // A hash in hexadecimal digits is a name.
-        let name = name.unwrap_or_else(|_| unreachable!("digits are a name"));
-        (id, name)
+        let name = Name::new(&self.leader_id).or_else(|_| Name::new(&id.to_string()));
+        Some((id, name.ok()?))
     }
+}
+
+/// Whether a term is below all that come after this election number.
+fn is_early(term: Term, number: u64) -> bool {
+    term.get() <= number.saturating_add(1)
 }
 
 fn put_varint(bytes: &mut Vec<u8>, mut number: u64) {
@@ -415,6 +423,7 @@ mod tests {
             holder.request = Some(tenure_election::Request::Resign);
         }
         assert!(RaceEntry::of(&asked, SKEW).is_err());
+        assert!(RaceEntry::of(&record(5, 3), SKEW).is_err());
         let vacant = Record {
             occupancy: Occupancy::Vacant { successor: None },
             ..ours
@@ -496,6 +505,20 @@ mod tests {
         ] {
             let odd = entry(seconds, nanos, number);
             assert_eq!(odd.record(name("payroll")), None, "{odd:?}");
+        }
+        // Whatever is damaged: no panic, and what is read is written as it was read.
+        let whole = bytes(OF_PYTHON);
+        for (at, end) in (0..whole.len()).flat_map(|at| [(at, at), (at, whole.len())]) {
+            for bit in 0..8 {
+                let mut damaged = whole[..end].to_vec();
+                if let Some(byte) = damaged.get_mut(at) {
+                    *byte ^= 1 << bit;
+                }
+                if let Some(entry) = RaceEntry::decode(&damaged) {
+                    assert_eq!(RaceEntry::decode(&entry.encode()), Some(entry.clone()));
+                    let _ = entry.record(name("payroll"));
+                }
+            }
         }
         let read = entry(0, 1, 1).record(name("payroll")).expect("a record");
         assert_eq!(read.holder().expect("a holder").name.as_str().len(), 32);
