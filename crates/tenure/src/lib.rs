@@ -36,8 +36,8 @@
 //! Enums get more variants, unless they say otherwise.
 //!
 //! The features are the stores: `sqlite` (the default), `file`, `postgres`, `mysql`,
-//! `redis`, `etcd`, `nats`, `consul`, `s3`, `azure`, `gcs`, and `cluster` for `tenure://`, whose
-//! client is `tenure-client`.
+//! `redis`, `etcd`, `nats`, `consul`, `kubernetes`, `s3`, `azure`, `gcs`, and `cluster` for
+//! `tenure://`, whose client is `tenure-client`.
 
 pub mod blocking;
 // For `tenure check`; it may become a part of what programs build on.

@@ -244,14 +244,14 @@ impl<T: Connection> Dialer<T> {
 
 /// A call that waits for its answer over a connection. Where it is dropped before, or
 /// has ended badly, the connection is left.
-#[cfg(any(feature = "consul", feature = "nats"))]
+#[cfg(any(feature = "consul", feature = "kubernetes", feature = "nats"))]
 pub(super) struct Pending<'a, T: Connection> {
     dialer: &'a Dialer<T>,
     connection: &'a T,
     is_well: bool,
 }
 
-#[cfg(any(feature = "consul", feature = "nats"))]
+#[cfg(any(feature = "consul", feature = "kubernetes", feature = "nats"))]
 impl<T: Connection> Dialer<T> {
     /// Begins a call.
     pub(super) fn pending<'a>(&'a self, connection: &'a T) -> Pending<'a, T> {
@@ -263,7 +263,7 @@ impl<T: Connection> Dialer<T> {
     }
 }
 
-#[cfg(any(feature = "consul", feature = "nats"))]
+#[cfg(any(feature = "consul", feature = "kubernetes", feature = "nats"))]
 impl<T: Connection> Pending<'_, T> {
     /// The call has ended; whether the connection can be used on.
     pub(super) fn ended(mut self, is_well: bool) {
@@ -271,7 +271,7 @@ impl<T: Connection> Pending<'_, T> {
     }
 }
 
-#[cfg(any(feature = "consul", feature = "nats"))]
+#[cfg(any(feature = "consul", feature = "kubernetes", feature = "nats"))]
 impl<T: Connection> Drop for Pending<'_, T> {
     fn drop(&mut self) {
         if !self.is_well {

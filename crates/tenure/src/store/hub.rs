@@ -165,7 +165,7 @@ impl Hub {
     /// What to watch at the backend so that each watch hears of what it selects: the
     /// watched prefixes and the watched keys that none covers or, if these are more
     /// than `most`, what the names of all have in common.
-    #[cfg(any(feature = "cluster", feature = "consul"))]
+    #[cfg(any(feature = "cluster", feature = "consul", feature = "kubernetes"))]
     pub(super) fn selectors(&self, most: usize) -> Vec<Selector> {
         let interest = self.interest();
         let keys = interest.keys.into_iter().map(|followed| followed.key);
@@ -259,7 +259,7 @@ impl Hub {
 
     /// There was no such register when, after `interest` was drawn up, all
     /// changes up to this version had been made.
-    #[cfg(any(feature = "consul", feature = "etcd"))]
+    #[cfg(any(feature = "consul", feature = "etcd", feature = "kubernetes"))]
     pub(super) fn fetched_gone(&self, interest: &Interest, key: &Key, at: &Version) {
         // If it is older than what was published meanwhile, it is older in
         // truth.
@@ -566,7 +566,7 @@ mod tests {
         assert_eq!(known(&hub), Some(at(9)));
     }
 
-    #[cfg(any(feature = "consul", feature = "etcd"))]
+    #[cfg(any(feature = "consul", feature = "etcd", feature = "kubernetes"))]
     #[test]
     fn an_absence_with_a_version_is_judged_by_it() {
         let (hub, key, _watch) = followed();

@@ -40,7 +40,7 @@ use crate::error::StoreError;
 
 mod backend;
 pub(crate) mod caller;
-#[cfg(any(feature = "consul", feature = "nats"))]
+#[cfg(any(feature = "consul", feature = "kubernetes", feature = "nats"))]
 mod causes;
 pub mod conformance;
 #[cfg(feature = "consul")]
@@ -48,6 +48,7 @@ mod consul;
 #[cfg(any(
     feature = "consul",
     feature = "etcd",
+    feature = "kubernetes",
     feature = "mysql",
     feature = "nats",
     feature = "postgres",
@@ -66,6 +67,8 @@ mod file_notices;
 #[cfg(any(feature = "file", feature = "sqlite"))]
 mod filesystem;
 mod hub;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -103,6 +106,7 @@ mod tenure;
     feature = "consul",
     feature = "etcd",
     feature = "file",
+    feature = "kubernetes",
     feature = "mysql",
     feature = "nats",
     feature = "postgres",

@@ -13,9 +13,6 @@ use crate::drive;
 use crate::error::StoreError;
 use crate::small;
 
-/// Schemes of stores that are planned and not in this version.
-const PLANNED: &[&str] = &["k8s"];
-
 /// Opens the store that `url` names:
 ///
 /// * `memory:` registers in this process;
@@ -31,6 +28,8 @@ const PLANNED: &[&str] = &["k8s"];
 ///   TLS;
 /// * `nats://host:4222,host/bucket` a bucket of NATS JetStream;
 /// * `consul://host:8500,host` the keys of a datacenter of Consul;
+/// * `kubernetes://` Leases and ConfigMaps in a namespace of the cluster that this
+///   runs in, or of another (`?kubeconfig=…`, `kubernetes://host:6443/namespace`);
 /// * `mysql://user@host:3306,host2/database` servers of MySQL or MariaDB, with
 ///   theirs.
 /// * `s3://bucket/prefix` objects in a bucket of S3, or of a server that speaks its
@@ -162,6 +161,10 @@ impl Registry {
         let all = all.with("consul", "consul://host:8500", |url, _| {
             ready(super::consul::open(url))
         });
+        #[cfg(feature = "kubernetes")]
+        let all = all.with("kubernetes", "kubernetes://", |url, _| {
+            ready(super::kubernetes::open(url))
+        });
         #[cfg(any(feature = "azure", feature = "gcs", feature = "s3"))]
         let all = all.with_object_stores();
         #[cfg(feature = "cluster")]
@@ -249,11 +252,6 @@ impl Registry {
                  `--features {feature}` (or `--features full`)"
             ));
         }
-        if PLANNED.contains(&scheme) {
-            return StoreError::broken(format!(
-                "expected one of {known}, found {scheme}:, which this version does not have yet"
-            ));
-        }
         StoreError::broken(format!(
             "expected a store URL, one of {known}, found the unknown scheme {scheme:?}"
         ))
@@ -280,6 +278,7 @@ impl fmt::Debug for Registry {
     feature = "mysql",
     feature = "nats",
     feature = "consul",
+    feature = "kubernetes",
     feature = "cluster",
     feature = "s3",
     feature = "azure"
@@ -299,6 +298,7 @@ const OPTIONAL: &[(&str, &str)] = &[
     ("mysql", "mysql"),
     ("nats", "nats"),
     ("consul", "consul"),
+    ("kubernetes", "kubernetes"),
     ("s3", "s3"),
     ("az", "azure"),
     ("gs", "gcs"),

@@ -17,6 +17,7 @@ use crate::error::StoreError;
 #[cfg(any(
     feature = "consul",
     feature = "etcd",
+    feature = "kubernetes",
     feature = "nats",
     feature = "redis"
 ))]
@@ -41,6 +42,7 @@ pub(super) fn with_port(host: &str, otherwise: u16) -> Option<String> {
     feature = "consul",
     feature = "etcd",
     feature = "file",
+    feature = "kubernetes",
     feature = "mysql",
     feature = "nats",
     feature = "redis"
@@ -86,6 +88,7 @@ pub(super) fn prefix(prefix: String) -> Result<String, StoreError> {
 #[cfg(any(
     feature = "consul",
     feature = "etcd",
+    feature = "kubernetes",
     feature = "mysql",
     feature = "nats"
 ))]

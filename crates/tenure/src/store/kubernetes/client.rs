@@ -1,0 +1,517 @@
+//! Requests: to one server at a time, and to the next one when it becomes suspect.
+//!
+//! The library keeps connections and opens them as they are needed: one for each
+//! request that is under way. A server is believed when it has answered a read of an
+//! object, which need not be there. A request that is given up before its answer has
+//! come makes the server suspect.
+//!
+//! A token that is not good any more (401) is read again, and the request sent once
+//! more with another one: it was refused before anything was done.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::HeaderValue;
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+
+use super::classify::{self, Call, Status};
+use super::names::Kind;
+use super::object;
+use super::settings::Settings;
+use crate::clock;
+use crate::error::StoreError;
+use crate::store::dial::{ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN};
+
+/// The largest answer that is taken: a page of the largest registers.
+const ANSWER_MAX: usize = 64 * 1024 * 1024;
+/// How many objects a server is asked for at once.
+const LIMIT: usize = 100;
+/// How often a listing begins again whose rest was forgotten.
+const ATTEMPTS: usize = 5;
+/// How long a server may tell of changes before it ends a watch.
+const WATCH_SECONDS: u64 = 300;
+/// The object by which a server is tried; there need not be such a one.
+const PROBE: &str = "tenure.probe";
+
+/// A failure, and when the server wants to be asked again if it said so.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) error: StoreError,
+    pub(super) retry_after: Option<Duration>,
+    /// Whether the server has forgotten the version that was asked for (410).
+    pub(super) is_forgotten: bool,
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        Self {
+            error,
+            retry_after: None,
+            is_forgotten: false,
+        }
+    }
+}
+
+impl From<Refused> for StoreError {
+    fn from(refused: Refused) -> Self {
+        refused.error
+    }
+}
+
+/// Which objects are meant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Selected {
+    /// The one of this name.
+    Name(String),
+    /// Those with these labels, or all.
+    Labels(Option<String>),
+}
+
+impl Selected {
+    fn options(&self) -> String {
+        match self {
+            Self::Name(name) => format!("&fieldSelector=metadata.name%3D{name}"),
+            Self::Labels(None) => String::new(),
+            // All other characters of ours are fit for a URL.
+            Self::Labels(Some(labels)) => {
+                let labels = labels.replace('/', "%2F").replace('=', "%3D");
+                format!("&labelSelector={labels}")
+            }
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+struct Request {
+    call: Call,
+    kind: Kind,
+    method: Method,
+    path: String,
+    body: Option<String>,
+}
+
+/// Carries out requests.
+pub(super) struct KubernetesClient {
+    link: Link,
+    dialer: Dialer<Host>,
+}
+
+/// What a request needs beside a host.
+#[derive(Clone)]
+struct Link {
+    settings: Arc<Settings>,
+    http: reqwest::Client,
+}
+
+/// A server that has answered.
+#[derive(Clone)]
+struct Host {
+    at: usize,
+    /// Tells one time that it was believed from another.
+    identity: Arc<()>,
+}
+
+impl Connection for Host {
+    fn is_open(&self) -> bool {
+        // That it is not shows with the next call, which leaves it.
+        true
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.identity, &other.identity)
+    }
+}
+
+impl fmt::Debug for KubernetesClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KubernetesClient({})", self.link.settings)
+    }
+}
+
+impl KubernetesClient {
+    pub(super) fn new(settings: &Arc<Settings>) -> Result<Self, StoreError> {
+        let link = Link {
+            settings: Arc::clone(settings),
+            http: settings.http()?,
+        };
+        let dialled = link.clone();
+        let connect_to: ConnectFn<Host> = Arc::new(move |at| {
+            let link = dialled.clone();
+            Box::pin(async move {
+                link.get(at, Kind::Lease, PROBE).await?;
+                let identity = Arc::new(());
+                Ok(Host { at, identity })
+            })
+        });
+        let hosts = settings.servers.clone();
+        Ok(Self {
+            dialer: Dialer::new(settings.to_string(), hosts, 0, connect_to),
+            link,
+        })
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.link.settings
+    }
+
+    /// The server that is believed. The caller gives up when its own time is over, and
+    /// the search goes on.
+    async fn connected(&self) -> Result<Host, StoreError> {
+        let until = clock::boot().after(HANDSHAKE_WITHIN);
+        self.dialer.connected(until).await
+    }
+
+    /// Carries out what begins with a host.
+    async fn with_host<T>(
+        &self,
+        ask: impl AsyncFnOnce(&Link, usize) -> Result<T, Refused>,
+    ) -> Result<T, Refused> {
+        let host = self.connected().await?;
+        let pending = self.dialer.pending(&host);
+        let answer = ask(&self.link, host.at).await;
+        pending.ended(answer.as_ref().err().is_none_or(is_well));
+        answer
+    }
+
+    /// Reads an object, if it is there. It sees every write that was acknowledged.
+    pub(super) async fn get(&self, kind: Kind, name: &str) -> Result<Option<Value>, StoreError> {
+        let got = self.with_host(async |link, at| link.get(at, kind, name).await);
+        Ok(got.await?)
+    }
+
+    /// Makes an object, or replaces the one that it names.
+    pub(super) async fn put(&self, kind: Kind, object: &Value) -> Result<Value, StoreError> {
+        let all = kind.path(&self.link.settings.namespace);
+        let (method, path) = match object::metadata(object, "uid") {
+            None => (Method::POST, all),
+            Some(_) => {
+                let name = object::metadata(object, "name").unwrap_or_default();
+                (Method::PUT, format!("{all}/{name}"))
+            }
+        };
+        let request = Request {
+            call: Call::Write,
+            kind,
+            method,
+            path,
+            body: Some(object.to_string()),
+        };
+        let written = self.with_host(async |link, at| {
+            let body = link.ask(at, &request).await?;
+            // An answer that cannot be read says nothing of what was done.
+            Ok(serde_json::from_slice(&body).map_err(StoreError::unknown)?)
+        });
+        Ok(written.await?)
+    }
+
+    /// Deletes an object, if it has this state.
+    pub(super) async fn delete(
+        &self,
+        kind: Kind,
+        name: &str,
+        state: &object::State,
+    ) -> Result<(), StoreError> {
+        let body = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": { "uid": state.uid, "resourceVersion": state.number.to_string() },
+        });
+        let request = Request {
+            call: Call::Write,
+            kind,
+            method: Method::DELETE,
+            path: format!("{}/{name}", kind.path(&self.link.settings.namespace)),
+            body: Some(body.to_string()),
+        };
+        let deleted = self.with_host(async |link, at| link.ask(at, &request).await);
+        deleted.await?;
+        Ok(())
+    }
+
+    /// All objects that are selected, and the number of the version at which they were
+    /// so.
+    pub(super) async fn list(
+        &self,
+        kind: Kind,
+        selected: &Selected,
+    ) -> Result<(Vec<Value>, u64), Refused> {
+        self.with_host(async |link, at| link.list(at, kind, selected).await)
+            .await
+    }
+
+    /// Is told of what happens after this version. It may be given up at any time: the
+    /// host is suspect only if it fails.
+    pub(super) async fn watch(
+        &self,
+        kind: Kind,
+        selected: &Selected,
+        after: u64,
+    ) -> Result<Events, Refused> {
+        let host = self.connected().await?;
+        let path = kind.path(&self.link.settings.namespace);
+        let options = selected.options();
+        let request = Request {
+            call: Call::Read,
+            kind,
+            method: Method::GET,
+            path: format!(
+                "{path}?watch=true&allowWatchBookmarks=true&resourceVersion={after}\
+                 &timeoutSeconds={WATCH_SECONDS}{options}"
+            ),
+            body: None,
+        };
+        match self.link.answer(host.at, &request).await {
+            Ok(answer) => Ok(Events::of(answer)),
+            Err(refused) => {
+                if !is_well(&refused) {
+                    self.dialer.abandon(&host);
+                }
+                Err(refused)
+            }
+        }
+    }
+}
+
+/// Whether the host need not be left: it has answered, or another would say the same.
+fn is_well(refused: &Refused) -> bool {
+    let is_busy = refused.retry_after.is_some();
+    is_busy
+        || !matches!(
+            refused.error,
+            StoreError::Unavailable(_) | StoreError::Unknown(_)
+        )
+}
+
+impl Link {
+    async fn get(&self, at: usize, kind: Kind, name: &str) -> Result<Option<Value>, Refused> {
+        let request = Request {
+            call: Call::Read,
+            kind,
+            method: Method::GET,
+            path: format!("{}/{name}", kind.path(&self.settings.namespace)),
+            body: None,
+        };
+        let answer = self.send(at, &request).await?;
+        let status = answer.status();
+        let retry_after = retry_after(&answer);
+        let body = read_body(Call::Read, answer).await?;
+        if status.is_success() {
+            let object = serde_json::from_slice(&body).map_err(not_kubernetes)?;
+            return Ok(Some(object));
+        }
+        let said = Status::parse(&body);
+        if status == StatusCode::NOT_FOUND && said.is_absent(kind) {
+            return Ok(None);
+        }
+        Err(refusal(&request, status, &said, retry_after))
+    }
+
+    async fn list(
+        &self,
+        at: usize,
+        kind: Kind,
+        selected: &Selected,
+    ) -> Result<(Vec<Value>, u64), Refused> {
+        let mut forgotten = None;
+        for _ in 0..ATTEMPTS {
+            match self.pages(at, kind, selected).await {
+                Err(refused) if refused.is_forgotten => forgotten = Some(refused),
+                other => return other,
+            }
+        }
+        let late = || StoreError::unavailable("a listing was forgotten again and again").into();
+        Err(forgotten.unwrap_or_else(late))
+    }
+
+    /// All pages of a listing, which are of one moment.
+    async fn pages(
+        &self,
+        at: usize,
+        kind: Kind,
+        selected: &Selected,
+    ) -> Result<(Vec<Value>, u64), Refused> {
+        let (path, options) = (kind.path(&self.settings.namespace), selected.options());
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        let mut rest = String::new();
+        loop {
+            let request = Request {
+                call: Call::Read,
+                kind,
+                method: Method::GET,
+                path: format!("{path}?limit={LIMIT}{options}{rest}"),
+                body: None,
+            };
+            let body = self.ask(at, &request).await?;
+            bytes += body.len();
+            if bytes > ANSWER_MAX {
+                return Err(too_long().into());
+            }
+            let mut page: Value = serde_json::from_slice(&body).map_err(not_kubernetes)?;
+            let number = object::number(&page)?;
+            match page.get_mut("items").map(Value::take) {
+                Some(Value::Array(more)) => items.extend(more),
+                None | Some(Value::Null) => {}
+                Some(_) => return Err(not_kubernetes("another list")),
+            }
+            match object::metadata(&page, "continue").filter(|token| !token.is_empty()) {
+                Some(token) => rest = format!("&continue={}", escaped(token)),
+                None => return Ok((items, number)),
+            }
+        }
+    }
+
+    /// The body of an answer that is a success.
+    async fn ask(&self, at: usize, request: &Request) -> Result<Vec<u8>, Refused> {
+        let answer = self.answer(at, request).await?;
+        read_body(request.call, answer).await
+    }
+
+    /// An answer that is a success.
+    async fn answer(&self, at: usize, request: &Request) -> Result<reqwest::Response, Refused> {
+        let answer = self.send(at, request).await?;
+        let (status, retry_after) = (answer.status(), retry_after(&answer));
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let body = read_body(request.call, answer).await?;
+        Err(refusal(request, status, &Status::parse(&body), retry_after))
+    }
+
+    /// An answer, of any status.
+    async fn send(&self, at: usize, request: &Request) -> Result<reqwest::Response, Refused> {
+        let token = self.settings.token.header().await;
+        let answer = self.send_as(at, request, token.clone()).await?;
+        if answer.status() != StatusCode::UNAUTHORIZED {
+            return Ok(answer);
+        }
+        match self.settings.token.after(token.as_ref()).await {
+            None => Ok(answer),
+            other => self.send_as(at, request, other).await,
+        }
+    }
+
+    async fn send_as(
+        &self,
+        at: usize,
+        request: &Request,
+        token: Option<HeaderValue>,
+    ) -> Result<reqwest::Response, Refused> {
+        let server = self.settings.servers.get(at).map_or("", String::as_str);
+        let url = format!("{server}{}", request.path);
+        let mut call = self.http.request(request.method.clone(), url);
+        call = call.header("Accept", "application/json");
+        if let Some(token) = token {
+            call = call.header("Authorization", token);
+        }
+        if let Some(body) = &request.body {
+            call = call.header("Content-Type", "application/json");
+            call = call.body(body.clone());
+        }
+        let lost = |error| classify::unanswered(request.call, error);
+        Ok(call.send().await.map_err(lost)?)
+    }
+}
+
+fn refusal(
+    request: &Request,
+    status: StatusCode,
+    said: &Status,
+    retry_after: Option<Duration>,
+) -> Refused {
+    Refused {
+        error: classify::refused(request.call, request.kind, status, said),
+        retry_after: retry_after.or(said.retry_after),
+        is_forgotten: status == StatusCode::GONE,
+    }
+}
+
+/// When the server wants to be asked again.
+fn retry_after(answer: &reqwest::Response) -> Option<Duration> {
+    let seconds = answer.headers().get("Retry-After")?.to_str().ok()?;
+    let seconds = seconds.parse().ok().filter(|seconds| *seconds > 0)?;
+    Some(Duration::from_secs(seconds))
+}
+
+async fn read_body(call: Call, mut answer: reqwest::Response) -> Result<Vec<u8>, Refused> {
+    let lost = |error| classify::unanswered(call, error);
+    let mut body = Vec::new();
+    while let Some(part) = answer.chunk().await.map_err(lost)? {
+        if body.len() + part.len() > ANSWER_MAX {
+            return Err(too_long().into());
+        }
+        body.extend_from_slice(&part);
+    }
+    Ok(body)
+}
+
+fn too_long() -> StoreError {
+    StoreError::broken(format!(
+        "expected answers of at most {ANSWER_MAX} bytes, found a longer one; keep fewer objects in \
+         the namespace"
+    ))
+}
+
+fn not_kubernetes(found: impl fmt::Display) -> Refused {
+    let why = format!("expected an object of Kubernetes, found another answer: {found}");
+    StoreError::broken(why).into()
+}
+
+/// A token of the server's as a part of a URL.
+fn escaped(token: &str) -> String {
+    let mut text = String::with_capacity(token.len());
+    for byte in token.bytes() {
+        match byte {
+            b'-' | b'_' | b'.' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => text.push(byte.into()),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+/// What a server tells of changes: one event a line.
+#[derive(Debug)]
+pub(super) struct Events {
+    answer: reqwest::Response,
+    /// What has come and was not handed on.
+    pending: Vec<u8>,
+    /// How much of that has no end of a line.
+    searched: usize,
+}
+
+impl Events {
+    fn of(answer: reqwest::Response) -> Self {
+        Self {
+            answer,
+            pending: Vec::new(),
+            searched: 0,
+        }
+    }
+
+    /// The next event; `None` if the server has ended the watch.
+    pub(super) async fn next(&mut self) -> Result<Option<Value>, StoreError> {
+        loop {
+            let rest = self.pending.get(self.searched..).unwrap_or_default();
+            if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=self.searched + end).collect();
+                self.searched = 0;
+                if line.trim_ascii().is_empty() {
+                    continue;
+                }
+                let event = serde_json::from_slice(&line);
+                return event.map(Some).map_err(StoreError::unavailable);
+            }
+            self.searched = self.pending.len();
+            let lost = |error| classify::unanswered(Call::Read, error);
+            match self.answer.chunk().await.map_err(lost)? {
+                Some(part) if self.pending.len() + part.len() > ANSWER_MAX => {
+                    return Err(too_long());
+                }
+                Some(part) => self.pending.extend_from_slice(&part),
+                None => return Ok(None),
+            }
+        }
+    }
+}
