@@ -10,7 +10,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::settings::{Access, read};
+use super::access::Access;
+use super::files::read;
 use super::token::Token;
 use super::yaml;
 use crate::error::StoreError;
@@ -39,7 +40,7 @@ pub(super) fn access(path: &Path, context: Option<&str>) -> Result<Access, Store
     let Some(context) = context.or(current).filter(|name| !name.is_empty()) else {
         return Err(wrong("no current-context; name one by context="));
     };
-    let folder = path.parent().unwrap_or(Path::new(""));
+    let folder = path.parent().unwrap_or_else(|| Path::new(""));
     let part = |list: &str, called: &'static str, name: &str| {
         let all = config.get(list).and_then(Value::as_array);
         let mut all = all.into_iter().flatten();

@@ -33,7 +33,7 @@
 //! it by a second at least, whatever the calendar says; with leases below five seconds
 //! it runs ahead of the calendar. A request to a leader moves nothing that client-go
 //! sees. `leaseDurationSeconds` is the lease and the bound on how far clocks drift,
-//! rounded up. (Client-go before 1.24 waits for its *own* `LeaseDuration`, whatever
+//! rounded up. (Client-go before 0.27 waits for its *own* `LeaseDuration`, whatever
 //! the Lease says.)
 //!
 //! # A release by another
@@ -571,7 +571,7 @@ fn spec_of_other(replaced: Option<&Value>, before: Option<&Shown>) -> (Spec, Wri
     let written = Written {
         term: before.map_or(never.term, |before| before.term),
         transitions: spec.transitions,
-        sequence: before.map_or(0, |before| before.sequence) + 1,
+        sequence: before.map_or(0, |before| before.sequence).saturating_add(1),
         ..never
     };
     (spec, written)

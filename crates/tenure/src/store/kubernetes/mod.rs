@@ -19,13 +19,16 @@
 //! credentials of a program (`exec` of a kubeconfig), and reads from a server's cache
 //! (`resourceVersion=0`).
 
+mod access;
 mod classify;
 mod client;
 mod config_maps;
+mod files;
 mod kubeconfig;
 mod leases;
 mod names;
 mod object;
+mod registers;
 mod settings;
 mod times;
 mod token;
@@ -43,7 +46,7 @@ use self::names::Kind;
 use self::object::State;
 use self::settings::Settings;
 use super::backend::Backend;
-use super::{Expect, Key, PAGE_MAX, Page, Polled, Reading, Register, Version, Write, Written};
+use super::{Expect, Key, PAGE_MAX, Page, Polled, Reading, Version, Write, Written};
 use crate::error::StoreError;
 
 /// How many Leases are kept. When there are more, all are forgotten: that costs a read
@@ -76,14 +79,6 @@ pub(super) fn open(url: &str) -> Result<Polled<Kubernetes>, StoreError> {
 impl fmt::Display for Kubernetes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.settings.fmt(f)
-    }
-}
-
-/// The register that an object holds.
-fn register(key: &Key, object: &Value) -> Result<Register, StoreError> {
-    match Kind::of(key) {
-        Kind::Lease => leases::decode(key, object),
-        Kind::ConfigMap => config_maps::decode(object),
     }
 }
 
@@ -160,7 +155,7 @@ impl Kubernetes {
 impl Backend for Kubernetes {
     async fn read(&self, key: &Key) -> Result<Reading, StoreError> {
         let object = self.get(key).await?;
-        let register = object.as_ref().map(|object| register(key, object));
+        let register = object.as_ref().map(|object| registers::decode(key, object));
         let register = register.transpose()?;
         if let (Kind::Lease, Some(lease)) = (Kind::of(key), object) {
             self.keep(key, lease);
@@ -194,7 +189,7 @@ impl Backend for Kubernetes {
     }
 
     async fn list(&self, prefix: &str, after: Option<&Key>) -> Result<Page, StoreError> {
-        let mut registers = Vec::new();
+        let mut found = Vec::new();
         for kind in Kind::ALL {
             if !kind.may_begin(prefix) {
                 continue;
@@ -207,18 +202,18 @@ impl Backend for Kubernetes {
                     key.as_str().starts_with(prefix) && after.is_none_or(|after| key > after)
                 };
                 if let Some(key) = key.filter(is_meant) {
-                    let register = register(&key, item)?;
-                    registers.push((key, register));
+                    let register = registers::decode(&key, item)?;
+                    found.push((key, register));
                 }
             }
         }
-        registers.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        found.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let mut page = Page::default();
-        if registers.len() > PAGE_MAX {
-            registers.truncate(PAGE_MAX);
-            page.more_after = registers.last().map(|(key, _)| key.clone());
+        if found.len() > PAGE_MAX {
+            found.truncate(PAGE_MAX);
+            page.more_after = found.last().map(|(key, _)| key.clone());
         }
-        page.registers = registers;
+        page.registers = found;
         Ok(page)
     }
 }

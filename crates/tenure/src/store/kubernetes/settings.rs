@@ -14,6 +14,8 @@ use std::time::Duration;
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Identity};
 
+use super::access::Access;
+use super::files::read;
 use super::kubeconfig;
 use super::token::Token;
 use crate::error::StoreError;
@@ -37,19 +39,6 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const KEPT_IDLE: Duration = Duration::from_secs(30);
 /// How often a silent connection is asked whether it lives.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
-
-/// How a cluster is reached, as the URL or a kubeconfig says it.
-#[derive(Default)]
-pub(super) struct Access {
-    /// `scheme://host:port/path` of each server, without a slash at the end.
-    pub(super) servers: Vec<String>,
-    pub(super) namespace: Option<String>,
-    pub(super) token: Token,
-    /// Authorities in PEM; without any, the system's are believed.
-    pub(super) authorities: Option<Vec<u8>>,
-    /// Our own certificate and key in PEM.
-    pub(super) own: Option<Vec<u8>>,
-}
 
 /// What a URL says.
 pub(super) struct Settings {
@@ -202,7 +191,7 @@ impl Options {
         self.only(&self.names_credentials(), "kubeconfig=")?;
         let named = [("service_account", self.service_account.is_some())];
         self.only(&named, "kubeconfig=")?;
-        let file = self.kubeconfig.as_deref().unwrap_or(Path::new(""));
+        let file = self.kubeconfig.as_deref().unwrap_or_else(|| Path::new(""));
         kubeconfig::access(file, self.context.as_deref())
     }
 
@@ -227,7 +216,7 @@ impl Options {
         let host = url_options::with_port(&format!("{host}:{port}"), PORT)
             .ok_or_else(|| wrong(format_args!("${SERVICE_HOST}={host:?}, port {port:?}")))?;
         let account = self.service_account.as_deref();
-        let account = account.unwrap_or(Path::new(SERVICE_ACCOUNT));
+        let account = account.unwrap_or_else(|| Path::new(SERVICE_ACCOUNT));
         let namespace = read("service_account", &account.join("namespace"))?;
         let namespace = String::from_utf8(namespace).unwrap_or_default();
         Ok(Access {
@@ -282,14 +271,6 @@ impl Options {
             own,
         })
     }
-}
-
-/// What is in a file that an option, or a kubeconfig, names.
-pub(super) fn read(option: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
-    crate::small::read(path).map_err(|error| {
-        let path = path.display();
-        StoreError::broken(format!("{option}: expected the file {path}: {error}"))
-    })
 }
 
 fn authorities(pem: Vec<u8>) -> Result<Vec<Certificate>, StoreError> {

@@ -102,7 +102,7 @@ impl Source {
 }
 
 fn read(path: &Path) -> Result<HeaderValue, StoreError> {
-    let text = super::settings::read("token_file", path)?;
+    let text = super::files::read("token_file", path)?;
     header(&path.display().to_string(), &String::from_utf8_lossy(&text))
 }
 

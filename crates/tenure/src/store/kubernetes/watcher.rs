@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 use super::classify::Status;
 use super::client::{KubernetesClient, Refused, Selected};
 use super::names::{self, Kind};
-use super::{object, register};
+use super::{object, registers};
 use crate::error::StoreError;
 use crate::store::hub::Hub;
 use crate::store::watcher::{StoreSignals, Watcher};
@@ -260,7 +260,7 @@ impl OneWatch {
             // which begins here, brings the rest.
             let _ = self
                 .hub
-                .fetched(&interest, &key, Some(register(&key, item)?));
+                .fetched(&interest, &key, Some(registers::decode(&key, item)?));
         }
         let at = object::version_at(number);
         for key in gone {
@@ -289,15 +289,14 @@ impl OneWatch {
             });
         }
         let number = object::number(item)?;
-        let key = object::key(self.kind, item).filter(|key| self.is_meant(key));
-        if let Some(key) = key {
+        if let Some(key) = object::key(self.kind, item).filter(|key| self.is_meant(key)) {
             // Late news of what this process wrote itself is passed over.
-            match kind {
-                "ADDED" | "MODIFIED" => drop(self.hub.publish(&key, register(&key, item)?)),
-                "DELETED" => drop(self.hub.publish_gone(&key, object::version_at(number))),
+            let _ = match kind {
+                "ADDED" | "MODIFIED" => self.hub.publish(&key, registers::decode(&key, item)?),
+                "DELETED" => self.hub.publish_gone(&key, object::version_at(number)),
                 // A bookmark has a version and nothing else.
-                _ => {}
-            }
+                _ => true,
+            };
         }
         Ok(number)
     }

@@ -222,91 +222,96 @@ fn a_leader_of_client_go_is_one_that_tenure_knows() {
     );
 }
 
+/// Numbers that look random, and are the same each time.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, most: u64) -> u64 {
+        let product = self.0.wrapping_mul(6_364_136_223_846_793_005);
+        self.0 = product.wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+impl Server {
+    /// One thing happens. Whether somebody has written the record.
+    fn happens(&mut self, draw: &mut Draw, at: i64) -> bool {
+        let choices = if self.lease.is_none() { 2 } else { 7 };
+        match draw.below(choices) {
+            0 | 6 => self.tenure(&self.next(u128::from(draw.below(3)) + 1, at)),
+            1 => self.go(if draw.below(2) == 0 { "go-1" } else { "go-2" }, at),
+            2 => self.go_releases(at),
+            3 => {
+                // A leader goes, and at times leaves a gap, as a repair does.
+                let mut vacant = self.next(9, at);
+                let gap = draw.below(2) * draw.below(99);
+                vacant.term = Term::new(self.record().term.get() + gap).expect("a term");
+                vacant.occupancy = Occupancy::Vacant { successor: None };
+                self.tenure(&vacant);
+            }
+            4 => self.is_asked(),
+            _ => {
+                let mut lease = self.lease.clone().expect("a Lease");
+                lease["metadata"]["labels"] = json!({"a": draw.below(99).to_string()});
+                self.put(lease);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A request to whoever leads, which is no renewal for anybody.
+    fn is_asked(&mut self) {
+        let mut asked = self.record();
+        asked.sequence += 1;
+        if let Occupancy::Held(holder) = &mut asked.occupancy {
+            holder.request = Some(Request::Resign);
+        }
+        let (seen, renewal) = (self.seen_by_go(), asked.renewal);
+        self.tenure(&asked);
+        // What another released is put right.
+        let is_released = seen.0.is_empty() && asked.holder().is_some();
+        assert!(
+            is_released || self.seen_by_go() == seen,
+            "none for client-go"
+        );
+        assert_eq!(self.record().renewal, renewal, "and none for tenure");
+    }
+}
+
 /// Any sequence of both kinds: each leader has a higher term than all before it, and
 /// each write a higher sequence.
 #[test]
 fn terms_and_sequences_grow_over_all_leaders() {
-    let mut seed = 1_u64;
-    let mut draw = |below: u64| {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) % below
-    };
+    let mut draw = Draw(1);
+    let mut leaders = 0;
     for _ in 0..300 {
         let mut server = Server {
-            number: draw(1_000),
+            number: draw.below(1_000),
             ..Server::default()
         };
-        let (mut last, mut top, mut at) = (None::<Record>, 0, NOW);
+        let (mut top, mut sequence, mut at) = (None::<(Term, LeaderId)>, 0, NOW);
         for _ in 0..60 {
-            at += i64::try_from(draw(3_000_000)).expect("a time") - 500_000;
-            server.number += draw(50);
-            let choice = if server.lease.is_none() {
-                draw(2)
-            } else {
-                draw(7)
-            };
-            match choice {
-                0 => server.tenure(&server.next(u128::from(draw(3)) + 1, at)),
-                1 => server.go(["go-1", "go-2"][usize::try_from(draw(2)).expect("one")], at),
-                2 => server.go_releases(at),
-                3 => {
-                    // A leader goes, and at times leaves a gap, as a repair does.
-                    let mut vacant = server.next(9, at);
-                    vacant.term =
-                        Term::new(server.record().term.get() + draw(2) * draw(99)).expect("a term");
-                    vacant.occupancy = Occupancy::Vacant { successor: None };
-                    server.tenure(&vacant);
-                }
-                4 => {
-                    // A request to whoever leads.
-                    let mut asked = server.record();
-                    asked.sequence += 1;
-                    if let Occupancy::Held(holder) = &mut asked.occupancy {
-                        holder.request = Some(Request::Resign);
-                    }
-                    let seen = server.seen_by_go();
-                    let of_go = server.record().renewal;
-                    server.tenure(&asked);
-                    let is_released = seen.0.is_empty() && asked.holder().is_some();
-                    assert!(
-                        is_released || server.seen_by_go() == seen,
-                        "no renewal for client-go"
-                    );
-                    assert_eq!(server.record().renewal, of_go, "and none for tenure");
-                }
-                5 => {
-                    let mut lease = server.lease.clone().expect("a Lease");
-                    lease["metadata"]["labels"] = json!({"a": draw(99).to_string()});
-                    server.put(lease);
-                }
-                _ => server.tenure(&server.next(u128::from(draw(3)) + 1, at)),
-            }
+            at += i64::try_from(draw.below(3_000_000)).expect("a time") - 500_000;
+            server.number += draw.below(50);
+            let is_written = server.happens(&mut draw, at);
             let record = server.record();
-            let leads = record.leader();
-            if let Some(last) = &last {
-                let is_new = leads.is_some()
-                    && leads.as_ref().map(|it| (it.term, it.id))
-                        != last.leader().map(|it| (it.term, it.id));
-                assert!(record.term >= last.term, "{last:?} {record:?}");
-                assert!(
-                    !is_new
-                        || record.term.get() > top
-                        || last.leader().is_none() && record.term.get() >= top,
-                    "{last:?} {record:?}"
-                );
-                assert!(record.sequence >= last.sequence, "{last:?} {record:?}");
-                if choice != 5 {
-                    assert!(record.sequence > last.sequence, "{last:?} {record:?}");
-                }
+            assert!(
+                record.sequence >= sequence + u64::from(is_written),
+                "{record:?}"
+            );
+            sequence = record.sequence;
+            let term = top.map_or(Term::ZERO, |(term, _)| term);
+            assert!(record.term >= term, "{top:?} {record:?}");
+            let leads = record.leader().map(|leader| (leader.term, leader.id));
+            if leads.is_some() && leads != top {
+                assert!(record.term > term, "{top:?} {record:?}");
+                top = leads;
+                leaders += 1;
             }
-            if leads.is_some() {
-                top = record.term.get();
-            }
-            last = Some(record);
         }
     }
+    assert!(leaders > 5_000, "{leaders} leaders");
 }
 
 #[test]

@@ -1,0 +1,908 @@
+//! A server that stands in for the API server of Kubernetes: Leases and ConfigMaps, as
+//! far as the store uses them, and what can go wrong with it.
+//!
+//! *It is not Kubernetes.* It is one process in memory. What it does is what its writer
+//! has read: "Kubernetes API Concepts" (resource versions, watches, bookmarks, 410,
+//! chunked lists) and "API Conventions" (statuses) of the documentation, and the sources
+//! of the API server: `apiserver/pkg/registry/generic/registry/store.go` (what a PUT and
+//! a DELETE compare, and when a PUT makes what is not there), `pkg/registry/coordination/
+//! lease/strategy.go` and `pkg/registry/core/configmap/strategy.go` (which of the two
+//! may), `apiserver/pkg/storage/etcd3/store.go` (a write that changes nothing is none)
+//! and `pkg/apis/coordination/validation`.
+//!
+//! Where there is a choice it does what is harder for a client: a PUT of a Lease that is
+//! not there makes it if no `uid` is named, a version that is forgotten is told of in
+//! the middle of a watch, and lists are cut where the client says so and forgotten when
+//! the log is compacted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use serde_json::{Value, json};
+use tenure::clock;
+use tenure::core::time::Instant;
+
+use crate::ports;
+
+/// All annotations of an object, and all data of a ConfigMap.
+const ANNOTATIONS_MAX: usize = 256 * 1024;
+const DATA_MAX: usize = 1024 * 1024;
+/// The largest body of a request.
+const BODY_MAX: usize = 3 * 1024 * 1024;
+
+/// The plural of a kind, the namespace, and the name.
+type Place = (String, String, String);
+
+/// One change.
+#[derive(Clone, Debug)]
+struct Event {
+    number: u64,
+    place: Place,
+    kind: &'static str,
+    object: Value,
+}
+
+/// What is kept.
+#[derive(Clone, Default, Debug)]
+struct Store {
+    number: u64,
+    /// How many objects were ever made.
+    made: u64,
+    objects: BTreeMap<Place, Value>,
+    events: Vec<Event>,
+    /// Changes up to this one are forgotten.
+    forgotten: u64,
+    /// The rest of each listing that was cut.
+    rests: BTreeMap<String, (u64, Vec<Value>)>,
+}
+
+/// What a token may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum May {
+    Nothing,
+    Read,
+    Write,
+}
+
+#[derive(Default, Debug)]
+struct State {
+    store: Store,
+    namespaces: BTreeSet<String>,
+    /// Tokens, where they are asked for.
+    tokens: Option<BTreeMap<String, May>>,
+    /// All requests are answered with this status, and with `Retry-After`.
+    refuses: Option<(u16, u64)>,
+    /// Requests are taken, and nothing is answered.
+    is_mute: bool,
+    /// Writes are carried out, and nothing is answered.
+    loses_answers: bool,
+    /// How long a watch lasts at most.
+    watch_max: Option<Duration>,
+    /// How many objects a page has at most.
+    page_max: Option<usize>,
+    counts: Counts,
+    /// Whether it serves; by which number of its starts.
+    run: Option<u64>,
+    runs: u64,
+    connections: Vec<TcpStream>,
+}
+
+/// Requests so far.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Counts {
+    pub(crate) reads: u64,
+    pub(crate) lists: u64,
+    pub(crate) watches: u64,
+    pub(crate) writes: u64,
+}
+
+/// A stand-in on a port of its own.
+pub(crate) struct Kubernetes {
+    shared: Arc<Shared>,
+    port: u16,
+    tls: Option<Arc<ServerConfig>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What a request says.
+#[derive(Debug)]
+struct Request {
+    method: String,
+    path: String,
+    options: BTreeMap<String, String>,
+    token: String,
+    body: Vec<u8>,
+}
+
+/// An answer: a status and a body.
+pub(crate) type Answer = (u16, Value);
+
+/// Which changes a watch tells of.
+struct Watch {
+    plural: String,
+    namespace: String,
+    selected: Selected,
+    after: u64,
+    bookmarks: bool,
+    until: Instant,
+}
+
+/// A selector of labels, and one of a name.
+#[derive(Clone, Default, Debug)]
+struct Selected {
+    labels: Option<String>,
+    name: Option<String>,
+}
+
+impl Kubernetes {
+    /// One that serves, with the namespace `n`.
+    pub(crate) fn start() -> Self {
+        let server = Self::prepared(None);
+        server.launch();
+        server
+    }
+
+    /// One that serves by TLS alone, with this certificate and key.
+    pub(crate) fn start_encrypted(certificate: &str, key: &str) -> Self {
+        use rustls::pki_types::pem::PemObject as _;
+        use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes());
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.expect("a certificate")], key);
+        let server = Self::prepared(Some(Arc::new(config.expect("a certificate and its key"))));
+        server.launch();
+        server
+    }
+
+    /// One that does not serve yet.
+    pub(crate) fn prepared(tls: Option<Arc<ServerConfig>>) -> Self {
+        let port = ports::port().local_addr().expect("its address").port();
+        let state = State {
+            // A cluster has written much before anybody asks it.
+            store: Store {
+                number: 1_000,
+                ..Store::default()
+            },
+            namespaces: BTreeSet::from(["n".to_owned()]),
+            ..State::default()
+        };
+        let shared = Shared {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        };
+        Self {
+            shared: Arc::new(shared),
+            port,
+            tls,
+        }
+    }
+
+    /// Begins to serve what it has.
+    pub(crate) fn launch(&self) {
+        let listener = TcpListener::bind(("127.0.0.1", self.port)).expect("the port");
+        let run = self.change(|state| {
+            state.runs += 1;
+            state.run = Some(state.runs);
+            state.runs
+        });
+        let (shared, tls) = (Arc::clone(&self.shared), self.tls.clone());
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { continue };
+                let mut state = shared.lock();
+                if state.run != Some(run) {
+                    return;
+                }
+                let handle = stream.try_clone().expect("a handle");
+                state.connections.push(handle);
+                drop(state);
+                let (shared, tls) = (Arc::clone(&shared), tls.clone());
+                thread::spawn(move || shared.serve(stream, tls));
+            }
+        });
+    }
+
+    /// Stops serving, and keeps what it has.
+    pub(crate) fn stop(&self) {
+        self.change(|state| {
+            state.run = None;
+            for connection in state.connections.drain(..) {
+                let _ = connection.shutdown(Shutdown::Both);
+            }
+        });
+        // Wakes the thread that waits for connections, which closes the port.
+        while TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+            thread::yield_now();
+        }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let done = change(&mut self.shared.lock());
+        self.shared.changed.notify_all();
+        done
+    }
+
+    pub(crate) fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The store's URL, without TLS.
+    pub(crate) fn url(&self) -> String {
+        format!("kubernetes://{}/n?tls=off", self.host())
+    }
+
+    /// Asks for tokens from now on.
+    pub(crate) fn ask_for_tokens(&self, tokens: &[(&str, May)]) {
+        let tokens = tokens
+            .iter()
+            .map(|(token, may)| ((*token).to_owned(), *may));
+        let tokens = tokens.collect();
+        self.change(|state| state.tokens = Some(tokens));
+    }
+
+    /// Answers all requests with this status, and that many seconds to wait.
+    pub(crate) fn refuse_all(&self, with: Option<(u16, u64)>) {
+        self.change(|state| state.refuses = with);
+    }
+
+    pub(crate) fn keep_silent(&self, is_mute: bool) {
+        self.change(|state| state.is_mute = is_mute);
+    }
+
+    pub(crate) fn lose_answers(&self, loses: bool) {
+        self.change(|state| state.loses_answers = loses);
+    }
+
+    pub(crate) fn watch_at_most(&self, longest: Duration) {
+        self.change(|state| state.watch_max = Some(longest));
+    }
+
+    pub(crate) fn cut_pages_at(&self, most: usize) {
+        self.change(|state| state.page_max = Some(most));
+    }
+
+    pub(crate) fn remove_namespace(&self) {
+        self.change(|state| state.namespaces.clear());
+    }
+
+    /// Forgets all changes so far, and the rests of listings, as etcd's compaction
+    /// makes the server do.
+    pub(crate) fn compact(&self) {
+        self.change(|state| {
+            let store = &mut state.store;
+            store.forgotten = store.number;
+            store.events.clear();
+            store.rests.clear();
+        });
+    }
+
+    /// Carries out a request of another client; what is answered.
+    pub(crate) fn call(&self, method: &str, path: &str, body: &Value) -> Answer {
+        let request = Request {
+            method: method.to_owned(),
+            path: path.to_owned(),
+            options: BTreeMap::new(),
+            token: String::new(),
+            body: body.to_string().into_bytes(),
+        };
+        let answer = self.change(|state| state.answer(&request));
+        answer.unwrap_or_else(|_| panic!("{path} is no watch"))
+    }
+
+    /// Writes an object as a person would, with `kubectl replace`.
+    pub(crate) fn set(&self, plural: &str, name: &str, object: Value) {
+        let place = (plural.to_owned(), "n".to_owned(), name.to_owned());
+        self.change(|state| state.store.write(place, object));
+    }
+
+    /// The names of all objects of a kind.
+    pub(crate) fn names(&self, plural: &str) -> Vec<String> {
+        let state = self.shared.lock();
+        let all = state.store.objects.keys();
+        let of_kind = all.filter(|place| place.0 == plural);
+        of_kind.map(|place| place.2.clone()).collect()
+    }
+
+    pub(crate) fn object(&self, plural: &str, name: &str) -> Option<Value> {
+        let place = (plural.to_owned(), "n".to_owned(), name.to_owned());
+        self.shared.lock().store.objects.get(&place).cloned()
+    }
+
+    /// Runs something, and puts back what there was before, versions and all.
+    pub(crate) async fn restored_after(&self, work: impl Future<Output = ()>) {
+        let kept = self.shared.lock().store.clone();
+        work.await;
+        self.stop();
+        self.change(|state| state.store = kept);
+        self.launch();
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.shared.lock().counts
+    }
+}
+
+impl Drop for Kubernetes {
+    fn drop(&mut self) {
+        if self.shared.lock().run.is_some() {
+            self.stop();
+        }
+    }
+}
+
+fn status(code: u16, reason: &str, kind: &str, message: &str) -> Answer {
+    let details = json!({ "kind": kind });
+    let body = json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code,
+        "reason": reason, "message": message, "details": details,
+    });
+    (code, body)
+}
+
+fn conflict(plural: &str, why: &str) -> Answer {
+    let message = format!("Operation cannot be fulfilled on {plural}: {why}");
+    status(409, "Conflict", plural, &message)
+}
+
+fn text<'a>(object: &'a Value, name: &str) -> &'a str {
+    object["metadata"][name].as_str().unwrap_or_default()
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread has panicked")
+    }
+
+    fn serve(&self, stream: TcpStream, tls: Option<Arc<ServerConfig>>) {
+        let _ = stream.set_nodelay(true);
+        let ended = stream.try_clone().expect("a handle");
+        match tls {
+            None => self.serve_requests(stream),
+            Some(config) => {
+                let connection = ServerConnection::new(config).expect("a configuration");
+                self.serve_requests(StreamOwned::new(connection, stream));
+            }
+        }
+        // Another handle of it is kept.
+        let _ = ended.shutdown(Shutdown::Both);
+    }
+
+    /// Answers requests until the connection ends.
+    fn serve_requests(&self, stream: impl Read + Write) {
+        let mut stream = BufReader::new(stream);
+        while let Some(request) = Request::read(&mut stream) {
+            let Some((run, answered)) = self.answer(&request) else {
+                return;
+            };
+            let sent = match answered {
+                Ok((code, body)) => {
+                    let body = body.to_string();
+                    let wait = body_wait(&self.lock());
+                    let head = format!(
+                        "HTTP/1.1 {code} Answer\r\nContent-Type: application/json\r\n{wait}\
+                         Content-Length: {}\r\n\r\n{body}",
+                        body.len()
+                    );
+                    let sent = stream.get_mut().write_all(head.as_bytes());
+                    sent.and_then(|()| stream.get_mut().flush())
+                }
+                Err(watch) => self.tell(stream.get_mut(), watch, run),
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What is answered, or watched, and in which run; `None` if nothing is.
+    fn answer(&self, request: &Request) -> Option<(Option<u64>, Result<Answer, Watch>)> {
+        let mut state = self.lock();
+        while state.is_mute {
+            state = self.changed.wait(state).expect("no thread has panicked");
+            // If it does not run, its connection has been closed.
+            state.run?;
+        }
+        let run = state.run;
+        let answer = state.answer(request);
+        let is_write = request.method != "GET";
+        if is_write {
+            self.changed.notify_all();
+        }
+        if is_write && state.loses_answers {
+            return None;
+        }
+        Some((run, answer))
+    }
+
+    /// Tells of changes until the watch is over.
+    fn tell(&self, stream: &mut impl Write, watch: Watch, run: Option<u64>) -> std::io::Result<()> {
+        stream.write_all(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+        )?;
+        stream.flush()?;
+        let mut after = watch.after;
+        let mut state = self.lock();
+        loop {
+            if state.run != run {
+                return Err(std::io::ErrorKind::ConnectionAborted.into());
+            }
+            let mut lines = String::new();
+            let is_over = state.news(&watch, &mut after, &mut lines);
+            let is_late = clock::boot() >= watch.until;
+            if is_late && watch.bookmarks && !is_over {
+                // What the documentation says of a watch that ends.
+                let mark = json!({"metadata": {"resourceVersion": state.store.number.to_string()}});
+                lines += &format!("{}\n", json!({"type": "BOOKMARK", "object": mark}));
+            }
+            if !lines.is_empty() {
+                drop(state);
+                // Lines are cut anywhere.
+                let (one, other) = lines.as_bytes().split_at(lines.len() / 2);
+                for part in [one, other].into_iter().filter(|part| !part.is_empty()) {
+                    write!(stream, "{:x}\r\n", part.len())?;
+                    stream.write_all(part)?;
+                    stream.write_all(b"\r\n")?;
+                    stream.flush()?;
+                }
+                state = self.lock();
+            }
+            if is_over || is_late {
+                drop(state);
+                stream.write_all(b"0\r\n\r\n")?;
+                return stream.flush();
+            }
+            if !lines.is_empty() {
+                continue;
+            }
+            let left = watch.until.since(clock::boot());
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.expect("no thread has panicked").0;
+        }
+    }
+}
+
+/// The header that says when to ask again.
+fn body_wait(state: &State) -> String {
+    match state.refuses {
+        Some((_, seconds)) if seconds > 0 => format!("Retry-After: {seconds}\r\n"),
+        _ => String::new(),
+    }
+}
+
+impl State {
+    /// The lines of what has happened; whether the watch is over.
+    fn news(&self, watch: &Watch, after: &mut u64, lines: &mut String) -> bool {
+        if *after < self.store.forgotten {
+            let (_, gone) = status(410, "Expired", "", "too old resource version");
+            *lines += &format!("{}\n", json!({"type": "ERROR", "object": gone}));
+            return true;
+        }
+        for event in &self.store.events {
+            let (plural, namespace, _) = &event.place;
+            if event.number <= *after {
+                continue;
+            }
+            *after = event.number;
+            let is_meant = *plural == watch.plural && *namespace == watch.namespace;
+            if is_meant && watch.selected.selects(&event.object) {
+                let line = json!({"type": event.kind, "object": event.object});
+                *lines += &format!("{line}\n");
+            }
+        }
+        false
+    }
+
+    fn answer(&mut self, request: &Request) -> Result<Answer, Watch> {
+        if let Some((code, _)) = self.refuses {
+            return Ok(status(code, "Refused", "", "the test says so"));
+        }
+        let segments: Vec<_> = request.path.split('/').skip(1).collect();
+        let (namespace, plural, name) = match segments[..] {
+            [
+                "apis",
+                "coordination.k8s.io",
+                "v1",
+                "namespaces",
+                namespace,
+                "leases",
+            ] => (namespace, "leases", None),
+            [
+                "apis",
+                "coordination.k8s.io",
+                "v1",
+                "namespaces",
+                namespace,
+                "leases",
+                name,
+            ] => (namespace, "leases", Some(name)),
+            ["api", "v1", "namespaces", namespace, "configmaps"] => (namespace, "configmaps", None),
+            ["api", "v1", "namespaces", namespace, "configmaps", name] => {
+                (namespace, "configmaps", Some(name))
+            }
+            _ => return Ok((404, "404 page not found".into())),
+        };
+        if let Some(refused) = self.unauthorized(request, plural) {
+            return Ok(refused);
+        }
+        let place = |name: &str| (plural.to_owned(), namespace.to_owned(), name.to_owned());
+        let is_watch = request.options.get("watch").is_some_and(|it| it == "true");
+        match (request.method.as_str(), name) {
+            ("GET", None) if is_watch => {
+                self.counts.watches += 1;
+                Err(self.watch(request, plural, namespace))
+            }
+            ("GET", None) => {
+                self.counts.lists += 1;
+                Ok(self.list(request, plural, namespace))
+            }
+            ("GET", Some(name)) => {
+                self.counts.reads += 1;
+                assert_eq!(
+                    request.options.get("resourceVersion"),
+                    None,
+                    "it may be stale"
+                );
+                Ok(match self.store.objects.get(&place(name)) {
+                    Some(object) => (200, object.clone()),
+                    None => not_found(plural, name),
+                })
+            }
+            ("POST", None) => {
+                self.counts.writes += 1;
+                Ok(self.create(request, plural, namespace))
+            }
+            ("PUT", Some(name)) => {
+                self.counts.writes += 1;
+                Ok(self.replace(request, place(name)))
+            }
+            ("DELETE", Some(name)) => {
+                self.counts.writes += 1;
+                Ok(self.delete(request, place(name)))
+            }
+            _ => Ok(status(405, "MethodNotAllowed", plural, "no such method")),
+        }
+    }
+
+    fn unauthorized(&self, request: &Request, plural: &str) -> Option<Answer> {
+        let tokens = self.tokens.as_ref()?;
+        let Some(may) = tokens.get(&request.token) else {
+            return Some(status(401, "Unauthorized", "", "Unauthorized"));
+        };
+        let is_read = request.method == "GET";
+        let is_allowed = *may == May::Write || *may == May::Read && is_read;
+        let words = format!("{plural} is forbidden: User \"u\" cannot do that");
+        (!is_allowed).then(|| status(403, "Forbidden", plural, &words))
+    }
+
+    fn watch(&self, request: &Request, plural: &str, namespace: &str) -> Watch {
+        let number = |option: &str| request.options.get(option)?.parse::<u64>().ok();
+        let longest = Duration::from_secs(number("timeoutSeconds").unwrap_or(1_800));
+        let longest = longest.min(self.watch_max.unwrap_or(longest));
+        Watch {
+            plural: plural.to_owned(),
+            namespace: namespace.to_owned(),
+            selected: Selected::of(request),
+            after: number("resourceVersion").expect("a version to go on from"),
+            bookmarks: request.options.contains_key("allowWatchBookmarks"),
+            until: clock::boot().after(longest),
+        }
+    }
+
+    fn list(&mut self, request: &Request, plural: &str, namespace: &str) -> Answer {
+        let store = &mut self.store;
+        let (number, mut items) = match request.options.get("continue") {
+            Some(token) => match store.rests.remove(token) {
+                Some(rest) => rest,
+                None => return status(410, "Expired", plural, "The provided continue is too old"),
+            },
+            None => {
+                let selected = Selected::of(request);
+                let all = store.objects.iter();
+                let found = all.filter(|(place, object)| {
+                    place.0 == plural && place.1 == namespace && selected.selects(object)
+                });
+                (
+                    store.number,
+                    found.map(|(_, object)| object.clone()).collect(),
+                )
+            }
+        };
+        let limit = request.options.get("limit").and_then(|it| it.parse().ok());
+        let limit = limit
+            .unwrap_or(usize::MAX)
+            .min(self.page_max.unwrap_or(usize::MAX));
+        let mut metadata = json!({"resourceVersion": number.to_string()});
+        if items.len() > limit {
+            let rest = items.split_off(limit);
+            // What it is made of is nobody's business; it is to be escaped.
+            let token = format!("{number}/{}+{}=", rest.len(), store.rests.len());
+            metadata["continue"] = token.as_str().into();
+            store.rests.insert(token, (number, rest));
+        }
+        let body =
+            json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items});
+        (200, body)
+    }
+
+    fn create(&mut self, request: &Request, plural: &str, namespace: &str) -> Answer {
+        let object = match checked(request, plural) {
+            Ok(object) => object,
+            Err(refused) => return refused,
+        };
+        if !self.namespaces.contains(namespace) {
+            return not_found("namespaces", namespace);
+        }
+        let name = text(&object, "name").to_owned();
+        if !text(&object, "resourceVersion").is_empty() {
+            let words = "resourceVersion should not be set on objects to be created";
+            return status(400, "BadRequest", plural, words);
+        }
+        let place = (plural.to_owned(), namespace.to_owned(), name);
+        if self.store.objects.contains_key(&place) {
+            return status(409, "AlreadyExists", plural, "already exists");
+        }
+        (201, self.store.write(place, object))
+    }
+
+    fn replace(&mut self, request: &Request, place: Place) -> Answer {
+        let plural = place.0.as_str();
+        let object = match checked(request, plural) {
+            Ok(object) => object,
+            Err(refused) => return refused,
+        };
+        if text(&object, "name") != place.2 {
+            return status(400, "BadRequest", plural, "another name in the object");
+        }
+        let (uid, version) = (text(&object, "uid"), text(&object, "resourceVersion"));
+        let Some(held) = self.store.objects.get(&place) else {
+            if plural != "leases" {
+                return not_found(plural, &place.2);
+            }
+            if !uid.is_empty() {
+                return conflict(
+                    plural,
+                    "Precondition failed: UID in precondition, none there",
+                );
+            }
+            // A Lease is made by a PUT, whatever version it names.
+            return (201, self.store.write(place, object));
+        };
+        if !uid.is_empty() && uid != text(held, "uid") {
+            return conflict(plural, "Precondition failed: UID in precondition");
+        }
+        if version.is_empty() && plural == "leases" {
+            return status(422, "Invalid", plural, "must be specified for an update");
+        }
+        if !version.is_empty() && version != text(held, "resourceVersion") {
+            return conflict(plural, "the object has been modified");
+        }
+        (200, self.store.write(place, object))
+    }
+
+    fn delete(&mut self, request: &Request, place: Place) -> Answer {
+        let plural = place.0.clone();
+        let options: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let Some(held) = self.store.objects.get(&place) else {
+            return not_found(&plural, &place.2);
+        };
+        for name in ["uid", "resourceVersion"] {
+            let wanted = options["preconditions"][name].as_str();
+            if wanted.is_some_and(|wanted| wanted != text(held, name)) {
+                return conflict(&plural, &format!("Precondition failed: {name}"));
+            }
+        }
+        self.store.delete(place);
+        (
+            200,
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}),
+        )
+    }
+}
+
+fn not_found(plural: &str, name: &str) -> Answer {
+    let message = format!("{plural} {name:?} not found");
+    status(404, "NotFound", plural, &message)
+}
+
+/// The object in a body, if the server takes it.
+fn checked(request: &Request, plural: &str) -> Result<Value, Answer> {
+    let invalid = |why: &str| status(422, "Invalid", plural, why);
+    if request.body.len() > BODY_MAX {
+        return Err(status(413, "RequestEntityTooLarge", "", "limit is 3145728"));
+    }
+    let object: Value = serde_json::from_slice(&request.body)
+        .map_err(|error| status(400, "BadRequest", plural, &error.to_string()))?;
+    let expected = match plural {
+        "leases" => ("coordination.k8s.io/v1", "Lease"),
+        _ => ("v1", "ConfigMap"),
+    };
+    let found = (object["apiVersion"].as_str(), object["kind"].as_str());
+    if found != (Some(expected.0), Some(expected.1)) {
+        return Err(status(400, "BadRequest", plural, "another kind"));
+    }
+    let name = text(&object, "name");
+    let fits = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || "-.".contains(it);
+    let ends = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit();
+    if name.is_empty() || name.len() > 253 || !name.chars().all(fits) || !name.starts_with(ends) {
+        return Err(invalid("metadata.name: a lowercase RFC 1123 subdomain"));
+    }
+    for (part, most) in [("labels", 63), ("annotations", ANNOTATIONS_MAX)] {
+        let all = object["metadata"][part].as_object();
+        let mut bytes = 0;
+        for (name, value) in all.into_iter().flatten() {
+            let value = value.as_str().ok_or_else(|| invalid("a text"))?;
+            bytes += name.len() + value.len();
+            if part == "labels" && value.len() > most {
+                return Err(invalid("metadata.labels: at most 63 characters"));
+            }
+        }
+        if part == "annotations" && bytes > most {
+            return Err(invalid("metadata.annotations: Too long"));
+        }
+    }
+    let spec = &object["spec"];
+    if spec["leaseDurationSeconds"]
+        .as_i64()
+        .is_some_and(|it| it <= 0)
+    {
+        return Err(invalid("spec.leaseDurationSeconds: must be greater than 0"));
+    }
+    if spec["leaseTransitions"].as_i64().is_some_and(|it| it < 0) {
+        return Err(invalid(
+            "spec.leaseTransitions: must be greater than or equal to 0",
+        ));
+    }
+    let data = object["binaryData"].as_object();
+    let sizes = data
+        .into_iter()
+        .flatten()
+        .map(|(_, it)| it.as_str().map_or(0, str::len) / 4 * 3);
+    if sizes.sum::<usize>() > DATA_MAX {
+        return Err(invalid("data: Too long: must have at most 1048576 bytes"));
+    }
+    Ok(object)
+}
+
+impl Store {
+    /// Writes an object; what it is then. A write that changes nothing is none.
+    fn write(&mut self, place: Place, mut object: Value) -> Value {
+        let held = self.objects.get(&place).cloned();
+        let kept = |name: &str| held.as_ref().map(|held| held["metadata"][name].clone());
+        if let Some(spec) = object["spec"].as_object_mut() {
+            spec.retain(|_, value| !value.is_null());
+        }
+        if held.is_none() {
+            self.made += 1;
+        }
+        let uid = format!("{:08}-aaaa", self.made);
+        let metadata = &mut object["metadata"];
+        metadata["name"] = place.2.as_str().into();
+        metadata["namespace"] = place.1.as_str().into();
+        metadata["uid"] = kept("uid").unwrap_or_else(|| uid.into());
+        metadata["resourceVersion"] = kept("resourceVersion").unwrap_or_default();
+        if held.as_ref() == Some(&object) {
+            return object;
+        }
+        self.number += 1;
+        object["metadata"]["resourceVersion"] = self.number.to_string().into();
+        let kind = if held.is_some() { "MODIFIED" } else { "ADDED" };
+        self.objects.insert(place.clone(), object.clone());
+        self.log(place, kind, object.clone());
+        object
+    }
+
+    fn delete(&mut self, place: Place) {
+        let Some(mut object) = self.objects.remove(&place) else {
+            return;
+        };
+        self.number += 1;
+        object["metadata"]["resourceVersion"] = self.number.to_string().into();
+        self.log(place, "DELETED", object);
+    }
+
+    fn log(&mut self, place: Place, kind: &'static str, object: Value) {
+        self.events.push(Event {
+            number: self.number,
+            place,
+            kind,
+            object,
+        });
+    }
+}
+
+impl Selected {
+    fn of(request: &Request) -> Self {
+        let name = request.options.get("fieldSelector").map(|selector| {
+            let name = selector.strip_prefix("metadata.name=");
+            name.expect("a name").to_owned()
+        });
+        let labels = request.options.get("labelSelector").cloned();
+        Self { labels, name }
+    }
+
+    fn selects(&self, object: &Value) -> bool {
+        let labels = &object["metadata"]["labels"];
+        let by_label = self
+            .labels
+            .as_ref()
+            .is_none_or(|selector| match selector.split_once('=') {
+                Some((label, value)) => labels[label].as_str() == Some(value),
+                None => labels[selector.as_str()].is_string(),
+            });
+        by_label
+            && self
+                .name
+                .as_ref()
+                .is_none_or(|name| text(object, "name") == name)
+    }
+}
+
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits: Vec<u8> = rest.by_ref().take(2).collect();
+        let digits = String::from_utf8(digits).expect("digits");
+        bytes.push(u8::from_str_radix(&digits, 16).expect("digits"));
+    }
+    String::from_utf8(bytes).expect("text")
+}
+
+impl Request {
+    fn read(stream: &mut BufReader<impl Read + Write>) -> Option<Self> {
+        let mut line = String::new();
+        stream.read_line(&mut line).ok()?;
+        let mut words = line.split_whitespace();
+        let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
+        let (mut length, mut token) = (0, String::new());
+        loop {
+            let mut header = String::new();
+            stream.read_line(&mut header).ok()?;
+            let Some((name, value)) = header.trim_end().split_once(':') else {
+                break;
+            };
+            let value = value.trim();
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => length = value.parse().ok()?,
+                "authorization" => value
+                    .strip_prefix("Bearer ")
+                    .unwrap_or_default()
+                    .clone_into(&mut token),
+                _ => {}
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).ok()?;
+        let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+        let options = query.split('&').filter(|option| !option.is_empty());
+        let options = options.map(|option| {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            (name.to_owned(), unescaped(value))
+        });
+        Some(Self {
+            method,
+            path: path.to_owned(),
+            options: options.collect(),
+            token,
+            body,
+        })
+    }
+}
