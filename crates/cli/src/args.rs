@@ -311,9 +311,15 @@ pub(crate) struct Run {
         allow_hyphen_values = true
     )]
     pub(crate) priority: Option<String>,
-    /// Stand only while this other election is led by a candidate of the same name.
-    #[arg(long, env = "TENURE_WITH", value_name = "ELECTION")]
-    pub(crate) with: Option<String>,
+    /// Stand only while each of these other elections is led by a candidate of the same
+    /// name; may be repeated.
+    #[arg(
+        long,
+        env = "TENURE_WITH",
+        value_name = "ELECTION",
+        value_delimiter = ','
+    )]
+    pub(crate) with: Vec<String>,
     /// Run CMD once and exit with its code, instead of standing again.
     #[arg(long)]
     pub(crate) once: bool,

@@ -67,8 +67,32 @@ struct RunFile {
     #[serde(default)]
     advertise: Vec<String>,
     priority: Option<u8>,
-    with: Option<String>,
+    #[serde(default)]
+    with: With,
     restart: Option<Restart>,
+}
+
+/// The elections of `with`: a text as the flag has it, or a list of names.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum With {
+    Text(String),
+    List(Vec<String>),
+}
+
+impl Default for With {
+    fn default() -> Self {
+        Self::List(Vec::new())
+    }
+}
+
+impl With {
+    fn elections(&self) -> Vec<String> {
+        match self {
+            Self::Text(text) => text.split(',').map(str::to_owned).collect(),
+            Self::List(names) => names.clone(),
+        }
+    }
 }
 
 impl File {
@@ -239,8 +263,13 @@ pub(crate) fn candidate(
     if let Some(name) = run.name.clone().or_else(|| both(|file| &file.name)) {
         builder = builder.name(name);
     }
-    if let Some(other) = run.with.clone().or_else(|| both(|file| &file.with)) {
-        builder = builder.affinity(other);
+    let others = [
+        run.with.clone(),
+        named.with.elections(),
+        file.run.with.elections(),
+    ];
+    if let Some(others) = others.into_iter().find(|others| !others.is_empty()) {
+        builder = others.into_iter().fold(builder, election::Builder::affinity);
     }
     let addresses = [&run.advertise, &named.advertise, &file.run.advertise];
     if let Some(addresses) = addresses

@@ -100,9 +100,9 @@ pub struct Config {
     pub priority: Priority,
     /// By what a grant is judged over.
     pub expiry: Expiry,
-    /// Stand only while this other election is led by a candidate of the
-    /// same name.
-    pub affinity: Option<Name>,
+    /// Stand only while each of these other elections is led by a candidate of
+    /// the same name; at most [`Config::AFFINITIES_MAX`], each once.
+    pub affinity: Vec<Name>,
     /// Hold the election by a session of the store (§4.12) instead of renewing
     /// it: the store binds the register to a session that lives for at least a
     /// lease after each keep-alive, and empties it when that ends.
@@ -123,6 +123,8 @@ impl Config {
     pub const ADDRESSES_MAX: usize = 16;
     /// The most bytes of params.
     pub const PARAMS_MAX: usize = 16 * 1024;
+    /// The most elections in an affinity.
+    pub const AFFINITIES_MAX: usize = 16;
     /// The longest lease.
     pub const LEASE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -140,7 +142,7 @@ impl Config {
             drift: Drift::DEFAULT,
             priority: Priority::HIGHEST,
             expiry: Expiry::Silence,
-            affinity: None,
+            affinity: Vec::new(),
             by_session: false,
             work_confirms: false,
             #[cfg(feature = "planted-bugs")]
@@ -208,10 +210,31 @@ impl Config {
                 skew,
             });
         }
-        if self.affinity.as_ref() == Some(&self.election) {
+        self.validate_affinity()?;
+        self.validate_drain()
+    }
+
+    fn validate_affinity(&self) -> Result<(), ConfigError> {
+        let (affinity, found) = (&self.affinity, self.affinity.len());
+        if found > Self::AFFINITIES_MAX {
+            let most = Self::AFFINITIES_MAX;
+            return Err(ConfigError::TooMuch {
+                what: "elections in an affinity",
+                found,
+                most,
+            });
+        }
+        if affinity.contains(&self.election) {
             return Err(ConfigError::Affinity);
         }
-        self.validate_drain()
+        for (number, election) in affinity.iter().enumerate() {
+            if affinity.iter().take(number).any(|other| other == election) {
+                return Err(ConfigError::AffinityTwice {
+                    election: election.clone(),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn validate_drain(&self) -> Result<(), ConfigError> {
@@ -293,6 +316,11 @@ pub enum ConfigError {
     },
     /// An election with an affinity to itself.
     Affinity,
+    /// An election that is named twice in an affinity.
+    AffinityTwice {
+        /// Which one.
+        election: Name,
+    },
     /// There is no time left for renewals: `drain_at - start >= 2 x interval`
     /// does not hold.
     Drain {
@@ -339,6 +367,10 @@ impl fmt::Display for ConfigError {
             Self::Affinity => {
                 f.write_str("expected an affinity to another election, found one to itself")
             }
+            Self::AffinityTwice { election } => write!(
+                f,
+                "expected each election of an affinity once, found {election} twice"
+            ),
             Self::Drain {
                 lease,
                 valid,

@@ -170,10 +170,29 @@ fn what_clients_get_is_bounded() {
 
 #[test]
 fn an_affinity_is_to_another_election() {
-    good(&with(|config| config.affinity = Some(name("cache"))));
+    good(&with(|config| {
+        config.affinity = vec![name("cache"), name("queue")]
+    }));
     refused(
-        &with(|config| config.affinity = Some(name("payroll"))),
+        &with(|config| config.affinity = vec![name("cache"), name("payroll")]),
         &["to itself"],
+    );
+}
+
+#[test]
+fn an_affinity_names_each_election_once_and_sixteen_at_most() {
+    refused(
+        &with(|config| config.affinity = vec![name("cache"), name("queue"), name("cache")]),
+        &["each election of an affinity once, found cache twice"],
+    );
+    let several = |count: usize| {
+        let numbered = (0..count).map(|number| name(&format!("other-{number}")));
+        with(|config| config.affinity = numbered.collect())
+    };
+    good(&several(Config::AFFINITIES_MAX));
+    refused(
+        &several(Config::AFFINITIES_MAX + 1),
+        &["at most 16 elections in an affinity, found 17"],
     );
 }
 

@@ -232,7 +232,7 @@ impl Swarm {
                 }
                 config.by_session = self.sessions && rng.chance(80);
                 if election > 0 {
-                    config.affinity = Some(election_name(0)?);
+                    config.affinity = vec![election_name(0)?];
                 }
                 config
                     .validate()

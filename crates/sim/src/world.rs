@@ -458,7 +458,7 @@ fn lines(swarm: &Swarm, processes: &[SimProcess]) -> Vec<StoreWatch> {
             continue;
         }
         lines.push(StoreWatch::new(p, proc.election));
-        if proc.config.affinity.is_some() {
+        if !proc.config.affinity.is_empty() {
             lines.push(StoreWatch::new(p, 0));
         }
     }

@@ -1,16 +1,19 @@
-//! Standing only while another election is led by this candidate's namesake
+//! Standing only while other elections are led by this candidate's namesake
 //! (§4.8).
 //!
-//! The other election is followed like an own one, by watch or by reading,
-//! and judged by the same rules; an outage is not news.
+//! Each of them is followed like an own one, by watch or by reading, and
+//! judged by the same rules; an outage is not news. The candidate may stand
+//! while all of them are led under its name.
+
+use alloc::vec::Vec;
 
 use tenure_core::call::Pending;
-use tenure_core::ids::Key;
+use tenure_core::ids::{Key, Name};
 use tenure_core::time::{Instant, Now};
 
 use crate::{Config, LeaseJudge, LeaseState};
 
-/// The other election whose leader must have this candidate's name.
+/// One other election whose leader must have this candidate's name.
 #[derive(Clone, Debug)]
 pub(super) struct Affinity {
     pub(super) key: Key,
@@ -23,21 +26,33 @@ pub(super) struct Affinity {
 }
 
 impl Affinity {
-    /// The one that is configured, if any.
-    pub(super) fn new(config: &Config, now: Now) -> Option<Self> {
-        let election = config.affinity.clone()?;
-        Some(Self {
-            key: Key::of_election(&election),
+    /// Those that are configured.
+    pub(super) fn all(config: &Config, now: Now) -> Vec<Self> {
+        let others = config.affinity.iter();
+        others
+            .map(|election| Self::new(election, config, now))
+            .collect()
+    }
+
+    fn new(election: &Name, config: &Config, now: Now) -> Self {
+        Self {
+            key: Key::of_election(election),
             config: Config {
-                election,
-                affinity: None,
+                election: election.clone(),
+                affinity: Vec::new(),
                 ..config.clone()
             },
             judge: LeaseJudge::new(),
             pending: None,
             read_at: now.boot,
             failed: false,
-        })
+        }
+    }
+
+    /// Whether a candidate of this name may stand, as far as this election goes.
+    pub(super) fn is_led_by(&self, name: &Name) -> bool {
+        let leader = self.judge.leader();
+        leader.is_some_and(|leader| leader.name == *name)
     }
 
     pub(super) const fn key(&self) -> &Key {

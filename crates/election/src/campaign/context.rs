@@ -1,11 +1,12 @@
 //! What all states of a campaign share: who it is, what it has seen of the
 //! register, and how it calls the store, counts failures and tells news; and
-//! the other election of an affinity, as far as it follows it.
+//! the other elections of an affinity, as far as it follows them.
 //!
 //! Nothing here decides whether to race, renew or drain: that is for the
 //! states.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use tenure_core::call::Calls;
@@ -18,8 +19,7 @@ use super::affinity::Affinity;
 use super::types::Answer;
 use super::{Bind, Call, Event, Failure, FailureClass, Output, Pending};
 use crate::{
-    Bug, Config, Holder, Leader, LeaseJudge, LeaseState, Occupancy, ReadOutcome, Record,
-    TermRegression,
+    Bug, Config, Holder, LeaseJudge, LeaseState, Occupancy, ReadOutcome, Record, TermRegression,
 };
 
 /// What all states share.
@@ -32,7 +32,7 @@ pub(super) struct Context {
     /// The latest time seen; time never goes back.
     pub(super) now: Now,
     pub(super) judge: LeaseJudge,
-    pub(super) affinity: Option<Affinity>,
+    pub(super) affinity: Vec<Affinity>,
     /// Whether the store reports changes by itself at present.
     pub(super) watch_up: bool,
     /// The application wants the campaign to end.
@@ -61,7 +61,7 @@ impl Context {
     pub(super) fn new(floor: Term, config: Config, mut rng: Rng, now: Now) -> Self {
         Self {
             key: Key::of_election(&config.election),
-            affinity: Affinity::new(&config, now),
+            affinity: Affinity::all(&config, now),
             config,
             me: LeaderId::from_u128(rng.next_u128()),
             rng,
@@ -311,20 +311,20 @@ impl Context {
         self.rng.span(lease.min(self.config.lease) / 10)
     }
 
-    /// Whether this candidate may stand: it has no affinity, or the other
-    /// election is led by its namesake.
+    /// Whether this candidate may stand: it has no affinity, or each of the
+    /// other elections is led by its namesake.
     pub(super) fn may_stand(&self) -> bool {
-        let namesake = |leader: Leader| leader.name == self.config.name;
-        let stands = |other: &Affinity| other.judge.leader().is_some_and(namesake);
-        self.affinity.as_ref().is_none_or(stands)
+        let name = &self.config.name;
+        self.affinity.iter().all(|other| other.is_led_by(name))
     }
 
     pub(super) fn affinity_answer(&mut self, call: Call, answer: &Answer) -> bool {
         let (now, look) = (self.now, self.next_look(false));
-        let Some(other) = &mut self.affinity else {
-            return false;
-        };
-        let Some(pending) = other.pending.take_if(|pending| pending.call == call) else {
+        let answered = self.affinity.iter_mut().find_map(|other| {
+            let pending = other.pending.take_if(|pending| pending.call == call)?;
+            Some((other, pending))
+        });
+        let Some((other, pending)) = answered else {
             return false;
         };
         other.read_at = look;
@@ -337,7 +337,7 @@ impl Context {
 
     pub(super) fn affinity_seen(&mut self, key: &Key, register: Option<&Register>) -> bool {
         let now = self.now;
-        let Some(other) = self.affinity.as_mut().filter(|other| other.key == *key) else {
+        let Some(other) = self.affinity.iter_mut().find(|other| other.key == *key) else {
             return false;
         };
         if other.judge.hint(&other.config, now, register) == ReadOutcome::Unplaced {
@@ -347,8 +347,14 @@ impl Context {
     }
 
     pub(super) fn affinity_advance(&mut self) {
+        for number in 0..self.affinity.len() {
+            self.affinity_advance_one(number);
+        }
+    }
+
+    fn affinity_advance_one(&mut self, number: usize) {
         let now = self.now.boot;
-        let Some(other) = &mut self.affinity else {
+        let Some(other) = self.affinity.get_mut(number) else {
             return;
         };
         if other.pending.is_some_and(|it| it.is_given_up(now)) {
@@ -361,7 +367,7 @@ impl Context {
         }
         let key = other.key.clone();
         let pending = self.request_read_of(key);
-        if let Some(other) = &mut self.affinity {
+        if let Some(other) = self.affinity.get_mut(number) {
             other.pending = Some(pending);
             other.read_at = Instant::MAX;
         }

@@ -118,7 +118,7 @@ impl Campaign {
             return;
         }
         let now = self.context.now.boot;
-        if let Some(other) = &mut self.context.affinity {
+        for other in &mut self.context.affinity {
             other.look(now);
         }
         match &mut self.state {
@@ -213,7 +213,7 @@ impl Machine for Campaign {
             State::Draining(draining) => draining.deadline(),
             State::Stopped => return None,
         };
-        let other = self.context.affinity.as_ref().map(Affinity::deadline);
-        other.map_or(Some(own), |other| Some(own.min(other)))
+        let others = self.context.affinity.iter().map(Affinity::deadline);
+        Some(others.fold(own, Instant::min))
     }
 }

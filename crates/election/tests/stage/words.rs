@@ -31,7 +31,7 @@ pub(crate) fn run(world: &mut World, command: &str, args: &mut Args<'_>) -> Outc
     match command {
         // campaign a lease=10s interval=2s grace=3s kill=250ms drift=10000
         //   priority=10 expiry=silence|session|steady|store|skew:2s
-        //   affinity=cache election=payroll name=a by=session confirms=work, and where it runs:
+        //   affinity=cache,queue election=payroll name=a by=session confirms=work, and where it runs:
         //   boot=100s wall=-2s rate=10000 clock=1.2 watch=on|off|withheld
         //   link=up work=ends|runs
         "campaign" => campaign(world, args)?,
@@ -89,7 +89,13 @@ pub(crate) fn configure(args: &mut Args<'_>, name: &str) -> Outcome<Config> {
     if let Some(priority) = args.parsed("priority")? {
         config.priority = Priority::new(priority).ok_or("a priority is 0 to 10")?;
     }
-    config.affinity = args.name("affinity")?;
+    for election in args
+        .key("affinity")
+        .into_iter()
+        .flat_map(|all| all.split(','))
+    {
+        config.affinity.push(Name::new(election)?);
+    }
     config.expiry = expiry(args)?;
     config.by_session = args.key("by") == Some("session");
     config.work_confirms = args.key("confirms") == Some("work");

@@ -31,7 +31,7 @@ pub struct Builder {
     drift: Drift,
     priority: Priority,
     max_clock_skew: Option<Duration>,
-    affinity: Option<String>,
+    affinity: Vec<String>,
     work_confirms: bool,
     floor: Term,
 }
@@ -79,7 +79,7 @@ impl Builder {
             drift: Drift::DEFAULT,
             priority: Priority::HIGHEST,
             max_clock_skew: None,
-            affinity: None,
+            affinity: Vec::new(),
             work_confirms: false,
             floor: Term::ZERO,
         }
@@ -151,9 +151,9 @@ impl Builder {
     }
 
     /// Stand only while this other election is led by a candidate of the
-    /// same name.
+    /// same name. Called again, it adds one: then each of them must be.
     pub fn affinity(mut self, election: impl Into<String>) -> Self {
-        self.affinity = Some(election.into());
+        self.affinity.push(election.into());
         self
     }
 
@@ -202,10 +202,9 @@ impl Builder {
             (_, Some(skew)) => Expiry::BoundedSkew(skew),
             (natural, None) => natural,
         };
-        config.affinity = match &self.affinity {
-            Some(election) => Some(named("affinity", election)?),
-            None => None,
-        };
+        for election in &self.affinity {
+            config.affinity.push(named("affinity", election)?);
+        }
         let key = Key::of_election(&config.election);
         config.by_session = self.store.hold(&key, config.lease).is_some();
         config.validate()?;

@@ -2,7 +2,7 @@
 //! watches as hints.
 //!
 //! A call's failure is handed on by its class and never repeated here; a
-//! machine has one or two watches, and is told that they are up while all of
+//! machine has a watch or several, and is told that they are up while all of
 //! them are.
 //!
 //! Three timers end a call. The store's own says why there is no answer. The
@@ -11,8 +11,10 @@
 //! that panics in its task ends no machine. The last, a second after the
 //! store's, ends the task of a store that does not keep its time.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use tenure_election::{Failure, FailureClass};
@@ -37,7 +39,7 @@ pub(crate) struct Calls<I> {
 }
 
 impl<I: From<WatchUpdate> + Send + 'static> Calls<I> {
-    /// Follows what `selectors` select, one or two; `who` is what the machine is
+    /// Follows what `selectors` select, one at least; `who` is what the machine is
     /// called in the log.
     pub(crate) fn new(
         store: Arc<dyn Store>,
@@ -172,10 +174,12 @@ pub(crate) enum WatchUpdate {
     WatchUp(bool),
 }
 
-/// The one or two watches of a machine.
+/// The watches of a machine, one at least: of its own register, and of those that it
+/// goes by.
 struct MachineWatches {
-    own: MachineWatch,
-    other: Option<MachineWatch>,
+    all: Vec<MachineWatch>,
+    /// Which of them is asked first: none waits behind one that always has news.
+    turn: usize,
 }
 
 struct MachineWatch {
@@ -184,32 +188,21 @@ struct MachineWatch {
 }
 
 impl MachineWatches {
-    /// Follows what `selectors` select: at least one, and no more than two.
+    /// Follows what `selectors` select.
     fn new(store: &dyn Store, selectors: impl IntoIterator<Item = Selector>) -> Self {
-        let mut watches = selectors.into_iter().map(|selector| MachineWatch {
+        let watches = selectors.into_iter().map(|selector| MachineWatch {
             watch: store.watch(selector),
             up: false,
         });
-        let own = watches.next().expect("a machine follows its own register");
         Self {
-            own,
-            other: watches.next(),
+            all: watches.collect(),
+            turn: 0,
         }
     }
 
     /// The next of what they report. Cancelling this loses nothing.
     async fn next(&mut self) -> WatchUpdate {
-        let (watch, sighting) = match &mut self.other {
-            None => (&mut self.own, None),
-            Some(other) => tokio::select! {
-                sighting = self.own.watch.next() => (&mut self.own, Some(sighting)),
-                sighting = other.watch.next() => (other, Some(sighting)),
-            },
-        };
-        let sighting = match sighting {
-            Some(sighting) => sighting,
-            None => watch.watch.next().await,
-        };
+        let (watch, sighting) = self.sighting().await;
         match sighting {
             Sighting::State(key, register) => return WatchUpdate::Seen(key, register),
             Sighting::Live => {
@@ -221,16 +214,73 @@ impl MachineWatches {
                 watch.up = false;
             }
         }
-        WatchUpdate::WatchUp(self.own.up && self.other.as_ref().is_none_or(|other| other.up))
+        WatchUpdate::WatchUp(self.all.iter().all(|watch| watch.up))
+    }
+
+    /// What any of them sights next.
+    async fn sighting(&mut self) -> (&mut MachineWatch, Sighting) {
+        let count = self.all.len();
+        self.turn = (self.turn + 1) % count.max(1);
+        let mut all = self.all.iter_mut();
+        if count == 1
+            && let Some(only) = all.next()
+        {
+            let sighting = only.watch.next().await;
+            return (only, sighting);
+        }
+        let nexts = all.map(|watch| {
+            let next = async move {
+                let sighting = watch.watch.next().await;
+                (watch, sighting)
+            };
+            Box::pin(next)
+        });
+        let mut nexts: Vec<_> = nexts.collect();
+        nexts.rotate_left(self.turn);
+        poll_fn(move |context| {
+            let mut polled = nexts.iter_mut().map(|next| next.as_mut().poll(context));
+            polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        })
+        .await
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{Expect, Memory, Stamp, Write};
 
     const fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
+    }
+
+    #[tokio::test]
+    async fn each_of_several_watches_is_heard() {
+        let store = Memory::new();
+        let keys = ["a", "b", "c"].map(|name| Key::new(name).expect("a key"));
+        let mut watches = MachineWatches::new(&store, keys.clone().map(Selector::Key));
+        let mut up = false;
+        while !up {
+            if let WatchUpdate::WatchUp(now) = watches.next().await {
+                up = now;
+            }
+        }
+        for key in keys {
+            let write = Write {
+                key: key.clone(),
+                expect: Expect::Absent,
+                value: [].into(),
+                stamp: Stamp::Now,
+            };
+            let written = store.compare_and_swap(write, ms(1_000)).await;
+            written.expect("nobody else writes");
+            loop {
+                let update = watches.next().await;
+                if matches!(update, WatchUpdate::Seen(seen, Some(_)) if seen == key) {
+                    break;
+                }
+            }
+        }
     }
 
     #[test]
