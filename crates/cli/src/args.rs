@@ -84,12 +84,20 @@ pub(crate) struct Common {
         hide_env_values = true
     )]
     pub(crate) store: Option<String>,
-    /// The format of elections on gs://, where another program stands in them, too.
+    /// Keep elections in the format of another system's program, where the store has it:
+    /// adds format=NAME to the store's URL.
     ///
-    /// `leaderelection-go` is that of vimeo's Go library. Its candidates judge by the
-    /// calendar, so ours do, with the bound of --max-clock-skew [default: 1s].
-    #[arg(long, global = true, env = "TENURE_FORMAT", value_name = "FORMAT")]
-    pub(crate) format: Option<RecordFormat>,
+    /// `hpc` (sqlite:, postgres://) is the heartbeat table of HPC Pack HA.
+    /// `leaderelection-go` (gs://) is that of vimeo's Go library. Its candidates judge by
+    /// the calendar, so ours do, with the bound of --max-clock-skew [default: 1s].
+    #[arg(
+        long,
+        global = true,
+        env = "TENURE_FORMAT",
+        value_name = "NAME",
+        value_parser = format_name
+    )]
+    pub(crate) format: Option<String>,
     /// The file of the token by which the servers of tenure:// know this client.
     #[arg(long, global = true, env = "TENURE_TOKEN_FILE", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
@@ -119,10 +127,13 @@ pub(crate) struct Common {
     pub(crate) timeout: Option<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum RecordFormat {
-    /// Of vimeo's Go library `leaderelection`.
-    LeaderelectionGo,
+/// The name of a format, which stands in a URL as it is.
+fn format_name(text: &str) -> Result<String, String> {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    if !text.is_empty() && text.bytes().all(fits) {
+        return Ok(text.to_owned());
+    }
+    Err("expected letters, digits, - and _".to_owned())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, serde::Deserialize)]

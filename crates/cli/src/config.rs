@@ -117,15 +117,27 @@ pub(crate) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Str
 /// The store's URL, if one was named.
 pub(crate) fn given_store(common: &args::Common, file: &File) -> Option<String> {
     let url = common.store.clone().or_else(|| file.store.clone())?;
-    let url = match common.format {
-        Some(RecordFormat::LeaderelectionGo) => with_option(url, FORMAT, "leaderelection-go"),
-        None => url,
-    };
     let token = common.token_file.as_ref().or(file.token_file.as_ref());
+    let url = with_format(url, common);
     Some(match token {
         Some(token) => with_token(url, token),
         None => url,
     })
+}
+
+/// A URL with the format that `--format` asks for.
+fn with_format(url: String, common: &args::Common) -> String {
+    let Some(format) = &common.format else {
+        return url;
+    };
+    let option = format!("format={format}");
+    let options = url.split_once('?').map(|(_, options)| options);
+    // CMD of `tenure run` has the variable, and a URL in which it stands already.
+    if options.is_some_and(|it| it.split('&').any(|found| found == option)) {
+        return url;
+    }
+    let sign = if options.is_some() { '&' } else { '?' };
+    format!("{url}{sign}{option}")
 }
 
 /// A URL that names the token's file too, if it is of a store that has use
@@ -145,8 +157,8 @@ fn with_token(url: String, token: &Path) -> String {
     with_option(url, "token_file=", &escaped)
 }
 
-/// The option by which a URL says in which format elections are kept.
-const FORMAT: &str = "format=";
+/// The format whose candidates judge by the calendar, as URLs name it.
+const JUDGED_BY_CALENDAR: &str = "format=leaderelection-go";
 
 /// Whether a URL has an option, such as `ttl=`.
 fn has_option(url: &str, option: &str) -> bool {
@@ -166,7 +178,7 @@ fn with_option(url: String, option: &str, value: &str) -> String {
 /// A URL that says by how much clocks may differ, where a format needs it.
 fn with_skew(url: String, skew: Option<Duration>) -> String {
     match skew {
-        Some(skew) if has_option(&url, FORMAT) => {
+        Some(skew) if has_option(&url, JUDGED_BY_CALENDAR) => {
             let millis = skew.as_nanos().div_ceil(1_000_000);
             with_option(url, "max_clock_skew=", &format!("{millis}ms"))
         }
@@ -178,15 +190,8 @@ fn with_skew(url: String, skew: Option<Duration>) -> String {
 pub(crate) fn store_url(common: &args::Common, file: &File) -> Result<String, Failure> {
     let url = match given_store(common, file) {
         Some(url) => url,
-        None => tenure::store::default_url().map_err(store_failure)?,
+        None => with_format(tenure::store::default_url().map_err(store_failure)?, common),
     };
-    let scheme = url.split(':').next().unwrap_or_default();
-    if common.format.is_some() && !["gs", "gcs"].contains(&scheme) {
-        return Err(usage(format!(
-            "--format: expected a store in Google Cloud Storage (--store gs://bucket/prefix), \
-             found one of {scheme}:"
-        )));
-    }
     Ok(url)
 }
 
@@ -269,7 +274,9 @@ pub(crate) fn candidate(
         file.run.with.elections(),
     ];
     if let Some(others) = others.into_iter().find(|others| !others.is_empty()) {
-        builder = others.into_iter().fold(builder, election::Builder::affinity);
+        builder = others
+            .into_iter()
+            .fold(builder, election::Builder::affinity);
     }
     let addresses = [&run.advertise, &named.advertise, &file.run.advertise];
     if let Some(addresses) = addresses

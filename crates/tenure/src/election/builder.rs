@@ -51,6 +51,17 @@ pub enum StartError {
     /// A relation between the times does not hold.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Other programs would lead before the candidate stops.
+    #[error(
+        "expected a lease of at most {most:?}, after which other programs take elections of this \
+         store over, found {found:?}; shorten the lease, or tell the store after how long they do"
+    )]
+    LeaseOfStore {
+        /// The longest that the store allows.
+        most: Duration,
+        /// The lease.
+        found: Duration,
+    },
     /// The operating system gives no random numbers, and a leader id that is
     /// not unique is worth nothing.
     #[error("no random numbers from the operating system: {0}")]
@@ -66,13 +77,14 @@ impl Election {
 
 impl Builder {
     pub(super) fn new(store: Arc<dyn Store>, election: String) -> Self {
+        let most = store.max_lease().unwrap_or(Config::LEASE);
         Self {
             store,
             election,
             name: None,
             addresses: Vec::new(),
             params: Vec::new(),
-            lease: Config::LEASE,
+            lease: Config::LEASE.min(most),
             interval: None,
             grace: None,
             kill_margin: None,
@@ -208,7 +220,13 @@ impl Builder {
         let key = Key::of_election(&config.election);
         config.by_session = self.store.hold(&key, config.lease).is_some();
         config.validate()?;
-        Ok(config)
+        match self.store.max_lease() {
+            Some(most) if config.lease > most => Err(StartError::LeaseOfStore {
+                most,
+                found: config.lease,
+            }),
+            _ => Ok(config),
+        }
     }
 
     /// Begins to stand.

@@ -35,6 +35,11 @@ pub trait Backend: fmt::Debug + fmt::Display + Send + Sync + 'static {
         None
     }
 
+    /// As [`Store::max_lease`](super::Store::max_lease) says.
+    fn max_lease(&self) -> Option<Duration> {
+        None
+    }
+
     /// Reads one register.
     fn read(&self, key: &Key) -> impl Future<Output = Result<Reading, StoreError>> + Send;
 

@@ -66,6 +66,8 @@ mod file_mode;
 mod file_notices;
 #[cfg(any(feature = "file", feature = "sqlite"))]
 mod filesystem;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod heartbeats;
 mod hub;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
@@ -110,7 +112,8 @@ mod tenure;
     feature = "mysql",
     feature = "nats",
     feature = "postgres",
-    feature = "redis"
+    feature = "redis",
+    feature = "sqlite"
 ))]
 mod url_options;
 mod watch;
@@ -248,6 +251,12 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// other programs, which share the elections, do so; `None` where the candidate
     /// chooses. It is judged so whatever a candidate is told.
     fn max_clock_skew(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The longest lease with which a candidate may stand here: other programs, which
+    /// share the elections, take them over after that. `None` if there are no others.
+    fn max_lease(&self) -> Option<Duration> {
         None
     }
 

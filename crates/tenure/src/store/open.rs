@@ -7,6 +7,8 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+#[cfg(feature = "sqlite")]
+use super::heartbeats::Options as Heartbeats;
 use super::{BoxFuture, Store};
 #[cfg(feature = "sqlite")]
 use crate::drive;
@@ -131,9 +133,9 @@ impl Registry {
         });
         #[cfg(feature = "postgres")]
         let all = {
-            let opener = |url: &str, if_missing| match if_missing {
-                IfMissing::Create => ready(super::Postgres::new(url)),
-                IfMissing::Fail => ready(super::Postgres::existing(url)),
+            let opener = |url: &str, if_missing| -> BoxFuture<'static, Opened> {
+                let opened = super::Postgres::open(url, if_missing == IfMissing::Create);
+                Box::pin(std::future::ready(opened))
             };
             let example = "postgres://user@host/database";
             let all = all.with("postgres", example, opener);
@@ -272,7 +274,6 @@ impl fmt::Debug for Registry {
 
 /// What opening gives that waits for nothing.
 #[cfg(any(
-    feature = "postgres",
     feature = "etcd",
     feature = "redis",
     feature = "mysql",
@@ -319,18 +320,31 @@ async fn open_file(url: String, if_missing: IfMissing) -> Opened {
 #[cfg(feature = "sqlite")]
 async fn open_sqlite(rest: &str, if_missing: IfMissing) -> Result<Arc<dyn Store>, StoreError> {
     let path = rest.strip_prefix("//").unwrap_or(rest);
-    let (path, mode) = match path.split_once("?mode=") {
-        Some((path, mode)) => (path, super::FileMode::parse(mode)?),
-        None => (path, super::FileMode::default()),
-    };
-    if path.is_empty() || path.contains('?') {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let (mut mode, mut heartbeats) = (super::FileMode::default(), Heartbeats::default());
+    let mut known = !path.is_empty();
+    for option in query.split('&').filter(|option| !option.is_empty()) {
+        match option.split_once('=').unwrap_or((option, "")) {
+            ("mode", value) => mode = super::FileMode::parse(value)?,
+            (key, value) => known &= heartbeats.take(key, value)?,
+        }
+    }
+    if !known {
         return Err(StoreError::broken(format!(
-            "expected sqlite:///path/to/file.db, with no option but mode=, found sqlite:{rest}"
+            "expected sqlite:///path/to/file.db, with no options but mode= and format= (with it \
+             table=, heartbeat_timeout=, expiry= and poll=), found sqlite:{rest}"
         )));
     }
+    heartbeats.check()?;
     // Opening waits for the disk; not on the caller's executor, which need not
     // be tokio's either.
     let path = PathBuf::from(path);
+    if heartbeats.is_asked {
+        let make = if_missing == IfMissing::Create;
+        let opening = drive::background()
+            .spawn_blocking(move || super::sqlite::heartbeats::open(path, mode, heartbeats, make));
+        return Ok(Arc::new(opening.await.map_err(StoreError::unavailable)??));
+    }
     let opening = drive::background().spawn_blocking(move || match if_missing {
         IfMissing::Create => {
             make_default_directory(&path)?;

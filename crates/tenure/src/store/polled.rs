@@ -119,6 +119,10 @@ impl<B: Backend> Store for Polled<B> {
         self.shared.backend.max_clock_skew()
     }
 
+    fn max_lease(&self) -> Option<Duration> {
+        self.shared.backend.max_lease()
+    }
+
     fn read<'a>(
         &'a self,
         key: &'a Key,

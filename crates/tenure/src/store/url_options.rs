@@ -6,7 +6,8 @@
     feature = "mysql",
     feature = "nats",
     feature = "postgres",
-    feature = "redis"
+    feature = "redis",
+    feature = "sqlite"
 ))]
 use std::time::Duration;
 
@@ -103,7 +104,12 @@ pub(super) fn on(option: &str, value: &str) -> Result<bool, StoreError> {
 }
 
 /// Whether grants are judged by the store's clock although it may step.
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
+#[cfg(any(
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    feature = "sqlite"
+))]
 pub(super) fn expiry(value: &str) -> Result<bool, StoreError> {
     match value {
         "store-clock" => Ok(true),
@@ -120,7 +126,8 @@ pub(super) fn expiry(value: &str) -> Result<bool, StoreError> {
     feature = "mysql",
     feature = "nats",
     feature = "postgres",
-    feature = "redis"
+    feature = "redis",
+    feature = "sqlite"
 ))]
 pub(super) fn poll(value: &str) -> Result<Duration, StoreError> {
     let millis = value

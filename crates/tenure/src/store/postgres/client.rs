@@ -33,6 +33,8 @@ use tokio_postgres::SimpleQueryRow;
 use tokio_postgres::error::SqlState;
 
 use super::connect::{self, PgConnection, ReceivedCounts};
+use super::heartbeat_sql::Tables;
+use super::heartbeat_tables::{self, ResolvedTables};
 use super::resolved_table::Table;
 use super::settings::Settings;
 use super::sql::{self, Change};
@@ -58,6 +60,8 @@ pub(super) struct PgClient {
     settings: Arc<Settings>,
     dialer: Arc<Dialer<PgConnection>>,
     table: Arc<ResolvedTable>,
+    /// In its place, where heartbeats are kept.
+    heartbeats: Arc<ResolvedTables>,
     round_trips: RoundTripTimes,
     in_flight: Arc<AtomicUsize>,
     uncertain: Arc<UncertainWrites>,
@@ -131,16 +135,23 @@ impl Drop for InFlightGuard {
 impl PgClient {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
         let table = Arc::<ResolvedTable>::default();
+        let heartbeats = Arc::<ResolvedTables>::default();
         let (all, found) = (Arc::clone(&settings), Arc::clone(&table));
+        let beats = Arc::clone(&heartbeats);
         let connect_to: ConnectFn<PgConnection> = Arc::new(move |at| {
             let (settings, found) = (Arc::clone(&all), Arc::clone(&found));
+            let beats = Arc::clone(&beats);
             Box::pin(async move {
                 let server = settings
                     .servers
                     .get(at)
                     .ok_or_else(|| StoreError::broken("expected a server of this number"))?;
                 let connected = connect::open(&settings, server).await?;
-                table::find(&found, &settings, &connected).await?;
+                if settings.heartbeats.is_asked {
+                    heartbeat_tables::find(&beats, &settings, &connected).await?;
+                } else {
+                    table::find(&found, &settings, &connected).await?;
+                }
                 Ok(connected)
             })
         });
@@ -155,6 +166,7 @@ impl PgClient {
             settings,
             dialer: Arc::new(dialer),
             table,
+            heartbeats,
             round_trips: RoundTripTimes::default(),
             in_flight: Arc::default(),
             uncertain: Arc::default(),
@@ -166,6 +178,11 @@ impl PgClient {
     pub(super) fn table(&self) -> Result<&Table, StoreError> {
         let table = self.table.get();
         table.ok_or_else(|| StoreError::unavailable("no table was looked for yet"))
+    }
+
+    fn heartbeats(&self) -> Result<&Tables, StoreError> {
+        let tables = self.heartbeats.get();
+        tables.ok_or_else(|| StoreError::unavailable("no table was looked for yet"))
     }
 
     /// A connection of its own.
@@ -183,10 +200,28 @@ impl PgClient {
         statement: impl FnOnce(&Table) -> String,
         within: Duration,
     ) -> Result<Vec<SimpleQueryRow>, StoreError> {
+        self.read_by(|| self.table().map(statement), within).await
+    }
+
+    /// The same on the tables of heartbeats.
+    pub(super) async fn read_heartbeats(
+        &self,
+        statement: impl FnOnce(&Tables) -> String,
+        within: Duration,
+    ) -> Result<Vec<SimpleQueryRow>, StoreError> {
+        self.read_by(|| self.heartbeats().map(statement), within)
+            .await
+    }
+
+    async fn read_by(
+        &self,
+        statement: impl FnOnce() -> Result<String, StoreError>,
+        within: Duration,
+    ) -> Result<Vec<SimpleQueryRow>, StoreError> {
         let until = clock::boot().after(within);
         let connected = self.connected(until).await?;
         let (added, waits_for_standby) = (self.uncertain.added(), self.uncertain.any_pending());
-        let statement = sql::before_reading(waits_for_standby) + &statement(self.table()?);
+        let statement = sql::before_reading(waits_for_standby) + &statement()?;
         let pending = self.send(&connected, statement, None)?;
         let Some(answer) = answer(pending.answer, until).await else {
             return Err(StoreError::unavailable(self.timeout_text(within, until)));
@@ -225,13 +260,37 @@ impl PgClient {
         on_rows: impl FnOnce(&[SimpleQueryRow]) -> Result<T, StoreError>,
         within: Duration,
     ) -> Result<T, StoreError> {
+        self.write_by(|| self.table().map(change), on_rows, within)
+            .await
+    }
+
+    /// The same on the tables of heartbeats.
+    pub(super) async fn write_heartbeats<T>(
+        &self,
+        change: impl FnOnce(&Tables) -> Change,
+        on_rows: impl FnOnce(&[SimpleQueryRow]) -> Result<T, StoreError>,
+        within: Duration,
+    ) -> Result<T, StoreError> {
+        let change = || self.heartbeats().map(change).map(Some);
+        self.write_by(change, on_rows, within).await
+    }
+
+    async fn write_by<T>(
+        &self,
+        change: impl FnOnce() -> Result<Option<Change>, StoreError>,
+        on_rows: impl FnOnce(&[SimpleQueryRow]) -> Result<T, StoreError>,
+        within: Duration,
+    ) -> Result<T, StoreError> {
         let until = clock::boot().after(within);
         let connected = self.connected(until).await?;
-        let Some(change) = change(self.table()?) else {
+        let Some(change) = change()? else {
             return Err(StoreError::Conflict);
         };
         let added = self.uncertain.added();
-        let pending = self.send(&connected, change.statement, Some(change.notification))?;
+        let pending = {
+            let told = Some(change.notification).filter(|it| !it.is_empty());
+            self.send(&connected, change.statement, told)?
+        };
         let mut guard = UncertainGuard(Some(&self.uncertain));
         let Some(answer) = answer(pending.answer, until).await else {
             return Err(StoreError::unknown(self.timeout_text(within, until)));

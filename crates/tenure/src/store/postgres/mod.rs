@@ -28,6 +28,9 @@ mod classify;
 mod client;
 mod connect;
 mod error_text;
+mod heartbeat_sql;
+mod heartbeat_tables;
+mod heartbeats;
 mod hints;
 mod passfile;
 mod resolved_table;
@@ -75,7 +78,19 @@ impl Postgres {
     /// # Errors
     /// [`StoreError::Broken`] if the URL is wrong.
     pub fn new(url: &str) -> Result<Self, StoreError> {
-        Self::start(Settings::parse(url)?)
+        Self::start(Self::of_registers(url)?)
+    }
+
+    /// What a URL says that asks for no other format.
+    fn of_registers(url: &str) -> Result<Settings, StoreError> {
+        let settings = Settings::parse(url)?;
+        if settings.heartbeats.is_asked {
+            return Err(StoreError::broken(
+                "expected a URL without format=, found one with it: `tenure::store::open` opens \
+                 such a store",
+            ));
+        }
+        Ok(settings)
     }
 
     /// The same to look at what there is: calls fail as unavailable while
@@ -84,9 +99,19 @@ impl Postgres {
     /// # Errors
     /// [`StoreError::Broken`] if the URL is wrong.
     pub fn existing(url: &str) -> Result<Self, StoreError> {
-        let mut settings = Settings::parse(url)?;
+        let mut settings = Self::of_registers(url)?;
         settings.may_create = false;
         Self::start(settings)
+    }
+
+    /// Prepares to use the server that `url` names, in the format that it asks for.
+    pub(super) fn open(url: &str, make: bool) -> Result<Arc<dyn Store>, StoreError> {
+        let mut settings = Settings::parse(url)?;
+        settings.may_create = make;
+        if settings.heartbeats.is_asked {
+            return Ok(Arc::new(heartbeats::open(Arc::new(settings))));
+        }
+        Ok(Arc::new(Self::start(settings)?))
     }
 
     fn start(settings: Settings) -> Result<Self, StoreError> {

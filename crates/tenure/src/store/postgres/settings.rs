@@ -11,6 +11,7 @@ use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs
 
 use super::passfile::{Login, PassFile};
 use crate::error::StoreError;
+use crate::store::heartbeats::Options as Heartbeats;
 use crate::store::{password, url_options};
 
 /// How many hosts a URL may name.
@@ -53,6 +54,8 @@ pub(super) struct Settings {
     pub(super) trust: Trust,
     /// Whether a missing table is made.
     pub(super) may_create: bool,
+    /// Whether the table is one of heartbeats.
+    pub(super) heartbeats: Heartbeats,
 }
 
 /// One of the hosts of a URL.
@@ -141,13 +144,15 @@ impl Settings {
             poll_every: Duration::from_millis(200),
             trust: Trust::Anybody,
             may_create: true,
+            heartbeats: Heartbeats::default(),
         };
         let (mut theirs, mut file) = (Vec::new(), None);
+        let (mut table, mut expiry) = (None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             match key {
-                "table" => settings.table = TableName::parse(value)?,
-                "expiry" => settings.judge_by_store_clock = url_options::expiry(value)?,
+                "table" => table = Some(TableName::parse(value)?),
+                "expiry" => expiry = Some(url_options::expiry(value)?),
                 "watch" => settings.watch_mode = watch_mode(value)?,
                 "poll" => settings.poll_every = url_options::poll(value)?,
                 "password_file" => file = Some(PathBuf::from(value)),
@@ -158,9 +163,11 @@ impl Settings {
                         settings.trust = Trust::System;
                     }
                 }
+                "format" | "heartbeat_timeout" => drop(settings.heartbeats.take(key, value)?),
                 _ => theirs.push(pair.to_owned()),
             }
         }
+        settings.format(table, expiry)?;
         let address = format!("{address}?{}", theirs.join("&"));
         settings.config = Config::from_str(&address).map_err(|error| {
             StoreError::broken(format!(
@@ -181,6 +188,21 @@ impl Settings {
         settings.complete();
         settings.servers = servers(&settings)?;
         Ok(settings)
+    }
+
+    /// What depends on the format.
+    fn format(&mut self, table: Option<TableName>, expiry: Option<bool>) -> Result<(), StoreError> {
+        let heartbeats = &self.heartbeats;
+        heartbeats.check()?;
+        let of_format = heartbeats.is_asked.then(|| TableName {
+            name: heartbeats.table().to_owned(),
+        });
+        if let Some(table) = table.or(of_format) {
+            self.table = table;
+        }
+        let of_format = heartbeats.is_asked && heartbeats.judge_by_store_clock;
+        self.judge_by_store_clock = expiry.unwrap_or(of_format);
+        Ok(())
     }
 
     /// The number of the server to begin with.

@@ -230,7 +230,7 @@ fn replicated() -> String {
 }
 
 /// What stands before every write: bounds on its time, and the safe settings.
-fn before_writing(within: Duration) -> String {
+pub(super) fn before_writing(within: Duration) -> String {
     format!("{}, {}; ", bounds(within), replicated())
 }
 
@@ -433,7 +433,7 @@ pub(super) fn changed(table: &Table, interest: &Interest) -> String {
     )
 }
 
-fn text(text: &str) -> String {
+pub(super) fn text(text: &str) -> String {
     format!(
         "pg_catalog.convert_from({}, 'UTF8')",
         bytes(text.as_bytes())
@@ -443,7 +443,7 @@ fn text(text: &str) -> String {
 /// A literal that means the same whatever `standard_conforming_strings` says
 /// on this connection: without the `E` a user or a database for which it is
 /// off would have other keys than the rest.
-fn bytes(bytes: &[u8]) -> String {
+pub(super) fn bytes(bytes: &[u8]) -> String {
     let mut literal = String::with_capacity(bytes.len() * 2 + 16);
     literal.push_str("E'\\\\x");
     for byte in bytes {
@@ -469,11 +469,11 @@ pub(super) fn store_time(micros: i64) -> StoreTime {
 }
 
 /// An answer that is not what was asked for: a retry may bring a sound one.
-fn unexpected_answer() -> StoreError {
+pub(super) fn unexpected_answer() -> StoreError {
     StoreError::unknown("expected a row of the table, found something else in the answer")
 }
 
-fn number(row: &SimpleQueryRow, column: &str) -> Result<Option<i64>, StoreError> {
+pub(super) fn number(row: &SimpleQueryRow, column: &str) -> Result<Option<i64>, StoreError> {
     let text = row.try_get(column).map_err(|_| unexpected_answer())?;
     text.map(|text| text.parse().map_err(|_| unexpected_answer()))
         .transpose()

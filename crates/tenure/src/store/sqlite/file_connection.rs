@@ -48,9 +48,10 @@ use rustix::fs::{Access, access};
 use tenure_core::time::Instant;
 
 use super::identity::{self, FileInfo, Identity};
-use super::{journal_files, table};
+use super::{heartbeat_table, journal_files, table};
 use crate::clock;
 use crate::error::StoreError;
+use crate::store::heartbeats::Options;
 use crate::store::{FileMode, REPAIR, filesystem, no_store, symlinks};
 
 /// How long to wait for the locks of other processes, where nobody waits for
@@ -91,6 +92,8 @@ pub(super) struct DatabaseFile {
     path: PathBuf,
     /// What a file that is made here may be used for by others.
     mode: FileMode,
+    /// It has no registers but heartbeats, in a table of this name.
+    heartbeats: Option<Options>,
     /// The file was in use: should it be missing, somebody took it away.
     was_used: AtomicBool,
     /// It has been told that the file has got a second name.
@@ -99,9 +102,19 @@ pub(super) struct DatabaseFile {
 
 impl DatabaseFile {
     pub(super) fn new(path: PathBuf, mode: FileMode) -> Arc<Self> {
+        Self::make(path, mode, None)
+    }
+
+    /// One that has heartbeats.
+    pub(super) fn with_heartbeats(path: PathBuf, mode: FileMode, options: Options) -> Arc<Self> {
+        Self::make(path, mode, Some(options))
+    }
+
+    fn make(path: PathBuf, mode: FileMode, heartbeats: Option<Options>) -> Arc<Self> {
         Arc::new(Self {
             path,
             mode,
+            heartbeats,
             was_used: AtomicBool::new(false),
             has_second_name: AtomicBool::new(false),
         })
@@ -348,6 +361,9 @@ impl FileConnection {
     }
 
     fn check_table(&self, connection: &Connection, make: bool) -> Result<(), StoreError> {
+        if let Some(options) = &self.file.heartbeats {
+            return heartbeat_table::prepare(connection, &self.file.path, options, make);
+        }
         let broken = |error| self.open_error(&error);
         let found = table::columns(connection).map_err(broken)?;
         if found.is_empty() && !make {

@@ -22,6 +22,8 @@
 //! systems that machines share are refused.
 
 mod file_connection;
+mod heartbeat_table;
+pub(super) mod heartbeats;
 mod identity;
 mod journal_files;
 mod table;

@@ -246,7 +246,7 @@ impl WorkerThread {
 }
 
 /// A transaction whose commit failed is not left open.
-fn commit(mut begun: Transaction<'_>) -> rusqlite::Result<()> {
+pub(super) fn commit(mut begun: Transaction<'_>) -> rusqlite::Result<()> {
     begun.set_drop_behavior(rusqlite::DropBehavior::Rollback);
     begun.execute_batch("COMMIT")
 }
@@ -366,7 +366,7 @@ fn clone_error(error: &StoreError) -> StoreError {
 
 /// The path leads to another file than the one that was used, or to none. A
 /// write may be found there all the same, if the file is put back.
-fn file_replaced(purpose: Purpose, file: &str) -> StoreError {
+pub(super) fn file_replaced(purpose: Purpose, file: &str) -> StoreError {
     let why = format!(
         "expected {file} to be the file that was opened, found it deleted or replaced while it \
          was used"
@@ -378,7 +378,7 @@ fn file_replaced(purpose: Purpose, file: &str) -> StoreError {
 }
 
 /// An error before the commit: nothing has happened.
-fn error_before_commit(purpose: Purpose, error: &rusqlite::Error) -> StoreError {
+pub(super) fn error_before_commit(purpose: Purpose, error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => disk_full(error),
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen) if purpose == Purpose::Read => {
@@ -398,7 +398,7 @@ fn error_before_commit(purpose: Purpose, error: &rusqlite::Error) -> StoreError 
 /// everything else. A full disk and a foreign lock are met before that: the
 /// journal is whole, and brings back what was there. Any other failure may
 /// have come after it.
-fn error_at_commit(error: &rusqlite::Error) -> StoreError {
+pub(super) fn error_at_commit(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => disk_full(error),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::unavailable(error),
