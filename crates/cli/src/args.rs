@@ -334,6 +334,10 @@ pub(crate) struct Run {
     /// Run CMD once and exit with its code, instead of standing again.
     #[arg(long)]
     pub(crate) once: bool,
+    /// End with code 5, instead of standing again, when the leadership was lost: no renewal
+    /// was confirmed for a lease less an interval, or another leads.
+    #[arg(long)]
+    pub(crate) exit_unconfirmed: bool,
     /// When CMD exits by itself: stand again or end [default: always].
     #[arg(long, env = "TENURE_RESTART", value_name = "WHEN")]
     pub(crate) restart: Option<Restart>,

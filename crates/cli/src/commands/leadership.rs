@@ -186,6 +186,21 @@ pub(super) async fn await_reason(leadership: &Leadership) {
     }
 }
 
+/// Whether the leadership was lost, which `--exit-unconfirmed` is about: not resigned,
+/// handed over or asked for.
+pub(super) async fn was_lost(outcome: Outcome, leadership: &Leadership) -> bool {
+    match outcome {
+        Outcome::ByItself(_) => false,
+        Outcome::Late => true,
+        // It has been told by now, if it is over.
+        Outcome::Ended(_) => {
+            let why = tokio::time::timeout(Duration::ZERO, leadership.cancelled()).await;
+            let lost = |why| matches!(why, Why::Unconfirmed | Why::Replaced | Why::WorkUnconfirmed);
+            why.is_ok_and(lost)
+        }
+    }
+}
+
 /// Lets a leadership run out. The guardian ends the command by itself before that.
 async fn wait_out_lease(election: &Election, leadership: &Leadership) {
     // No more renewals: the deadlines stand from here on.

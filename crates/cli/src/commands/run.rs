@@ -18,10 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::election::{Builder, Event as ElectionEvent, Events, Grant, leader};
+use tenure::error::about;
 use tenure::store::{LEASE_TRIPS, Store, lease_for};
 use tenure::{Election, Leadership, Name, StoreError, drive};
 
-use super::leadership::{Ended, Leading, Outcome, await_reason};
+use super::leadership::{Ended, Leading, Outcome, await_reason, was_lost};
 use super::observe::name;
 use super::trouble::{self, Trouble};
 use crate::args::{self, Restart};
@@ -35,6 +36,8 @@ use crate::{Context, output, program};
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
+/// The exit code of `--exit-unconfirmed`.
+const UNCONFIRMED: u8 = 5;
 
 pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode, Failure> {
     let mut signals = SignalRequests::install()?;
@@ -82,6 +85,7 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
         url,
         signals,
         stopping: false,
+        lost: false,
         trouble: Trouble::default(),
     };
     // Here is nothing but the wait for its end.
@@ -141,6 +145,8 @@ struct Runner {
     url: String,
     signals: SignalRequests,
     stopping: bool,
+    /// The leadership was lost, and that is to be the end.
+    lost: bool,
     trouble: Trouble,
 }
 
@@ -152,6 +158,9 @@ impl Runner {
             let Some(ended) = self.stand(builder, plan).await? else {
                 return Ok(ExitCode::SUCCESS);
             };
+            if self.lost {
+                return Ok(ExitCode::from(UNCONFIRMED));
+            }
             let code = ended.outcome.code();
             let again = match plan.restart {
                 _ if plan.once || self.stopping => false,
@@ -205,9 +214,13 @@ impl Runner {
             if matches!(ended.outcome, Outcome::Ended(_)) {
                 await_reason(&leadership).await;
             }
+            self.lost = self.args.exit_unconfirmed
+                && !self.stopping
+                && was_lost(ended.outcome, &leadership).await;
+            self.log_write_times(&election);
             // Nothing of the command is left: now the election may go.
             drop(leadership);
-            let ran_once = plan.once && ended.outcome != Outcome::Late;
+            let ran_once = (plan.once && ended.outcome != Outcome::Late) || self.lost;
             if matches!(ended.outcome, Outcome::ByItself(_)) || self.stopping || ran_once {
                 break Some(ended);
             }
@@ -291,6 +304,22 @@ impl Runner {
                     }
                 }
             }
+        }
+    }
+
+    /// How long heartbeats took so far.
+    fn log_write_times(&self, election: &Election) {
+        let times = election.write_times();
+        if times.count > 0 {
+            tracing::info!(
+                "{}: {} heartbeats took {} to {}, {} on average; {} took longer than the interval",
+                self.args.election,
+                times.count,
+                about(times.min),
+                about(times.max),
+                about(times.mean),
+                times.late
+            );
         }
     }
 

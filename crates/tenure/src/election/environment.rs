@@ -13,6 +13,7 @@ use tenure_core::time::Instant;
 use tenure_election::{Command, Event, Input, Output};
 use tokio::sync::Notify;
 
+use super::write_times::{self, WriteTimer};
 use crate::drive::{Environment, Flow};
 use crate::error::StoreError;
 use crate::store::caller::{Calls, WatchUpdate};
@@ -107,6 +108,8 @@ pub(super) struct ElectionEnvironment<F> {
     /// By which the election is held, if a session is to hold it.
     hold: Option<Arc<dyn Hold>>,
     mailbox: Arc<Mailbox>,
+    /// Of a candidate: how long its writes take.
+    timer: Option<Arc<WriteTimer>>,
     on_event: F,
 }
 
@@ -127,6 +130,7 @@ where
             calls: Calls::new(store, who, keys.into_iter().map(Selector::Key)),
             hold: None,
             mailbox,
+            timer: None,
             on_event,
         }
     }
@@ -134,6 +138,12 @@ where
     /// The same with an election that a session holds.
     pub(super) fn holding(self, hold: Option<Arc<dyn Hold>>) -> Self {
         Self { hold, ..self }
+    }
+
+    /// The same, whose writes are timed.
+    pub(super) fn timed(self, timer: Arc<WriteTimer>) -> Self {
+        let timer = Some(timer);
+        Self { timer, ..self }
     }
 }
 
@@ -145,6 +155,7 @@ where
     /// What goes to a session is sent here and now, not when somebody first
     /// asks for the answer: its order counts.
     fn carry_out(&mut self, output: Output) -> Flow {
+        let stopwatch = write_times::stopwatch(self.timer.clone());
         let (store, calls) = (self.calls.store(), &mut self.calls);
         match (output, &self.hold) {
             (Output::Event(event), _) => return (self.on_event)(event),
@@ -165,9 +176,10 @@ where
                     Some(hold) => hold.write(write, bind, within),
                     None => Box::pin(async move { store.compare_and_swap(write, within).await }),
                 };
-                let wrote = move |written: Result<Written, _>| Input::Wrote {
-                    call,
-                    result: written.map(|it| it.version),
+                let wrote = move |written: Result<Written, _>| {
+                    stopwatch(written.is_ok());
+                    let result = written.map(|it| it.version);
+                    Input::Wrote { call, result }
                 };
                 calls.begin(within, written, wrote);
             }
@@ -179,7 +191,10 @@ where
                 },
                 hold,
             ) => {
-                let confirmed = move |result| Input::Confirmed { call, result };
+                let confirmed = move |result: Result<Instant, _>| {
+                    stopwatch(result.is_ok());
+                    Input::Confirmed { call, result }
+                };
                 let alive = hold.as_ref().map(|hold| hold.confirm(since, within));
                 // Only a campaign that was given a hold asks for this.
                 let alive = alive.unwrap_or_else(|| {

@@ -29,6 +29,7 @@ mod lease_clock;
 mod observe;
 mod repair;
 mod request_writer;
+mod write_times;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -50,9 +51,11 @@ pub use tenure_election::{
     Observation, Priority, TermRegression, Why,
 };
 use tokio::sync::watch as state;
+pub use write_times::WriteTimes;
 
 use self::environment::{ElectionEnvironment, Mailbox};
 use self::lease_clock::LeaseClock;
+use self::write_times::WriteTimer;
 use crate::clock;
 use crate::drive::{self, Flow};
 use crate::store::Store;
@@ -123,6 +126,7 @@ struct Shared {
     waiting: Mutex<Option<Leadership>>,
     current: Mutex<Option<leadership::Handle>>,
     leader: state::Sender<Option<Observation>>,
+    write_timer: Arc<WriteTimer>,
     clock: LeaseClock,
 }
 
@@ -150,7 +154,8 @@ impl Election {
             let hold = hold.filter(|_| campaign.config().by_session);
             let environment =
                 ElectionEnvironment::new(store, keys, mailbox, |event| shared.on_event(event));
-            let environment = environment.holding(hold);
+            let timer = Arc::clone(&shared.write_timer);
+            let environment = environment.holding(hold).timed(timer);
             drive::drive(campaign, environment).await;
         });
         election
@@ -159,7 +164,9 @@ impl Election {
     /// What the application holds, with nothing that drives it yet.
     fn idle(config: Config, clock: LeaseClock) -> Self {
         let (stage, stages) = state::channel(Stage::Standing);
+        let who = config.election.as_str().to_owned();
         let shared = Arc::new(Shared {
+            write_timer: Arc::new(WriteTimer::new(who, config.interval)),
             config,
             mailbox: Arc::default(),
             stage,
@@ -217,6 +224,11 @@ impl Election {
     /// Who leads, as this candidate sees it; `None` before the first look.
     pub fn leader(&self) -> Option<Observation> {
         self.shared.leader.borrow().clone()
+    }
+
+    /// How long this candidate's writes of the register took so far.
+    pub fn write_times(&self) -> WriteTimes {
+        self.shared.write_timer.times()
     }
 
     /// Gives up the leadership, if it is held, and stands again a little later.
