@@ -1,6 +1,8 @@
 //! `tenure run --format hpc`: a program of HPC Pack HA, in SQL by Python, and real
 //! candidates in one table; a leader of either kind is killed.
 
+#![allow(clippy::print_stdout, reason = "how long it took is of interest")]
+
 mod common;
 
 use std::path::Path;

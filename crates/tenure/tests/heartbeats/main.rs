@@ -1,5 +1,7 @@
 //! `?format=hpc`: candidates of Tenure and programs of HPC Pack HA in one table.
 
+#![allow(clippy::print_stdout, reason = "how long it took is of interest")]
+
 #[path = "../common/ports.rs"]
 mod ports;
 #[path = "../common/postgres.rs"]
