@@ -31,7 +31,7 @@ use tenure::election::Priority;
 use tenure::store::{Registry, Store};
 use tenure::{Election, election};
 
-use crate::args::{self, LogFormat, RecordFormat, Restart};
+use crate::args::{self, LogFormat, Restart};
 use crate::failure::{Failure, store_failure, usage};
 use crate::guard;
 

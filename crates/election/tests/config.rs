@@ -171,7 +171,7 @@ fn what_clients_get_is_bounded() {
 #[test]
 fn an_affinity_is_to_another_election() {
     good(&with(|config| {
-        config.affinity = vec![name("cache"), name("queue")]
+        config.affinity = vec![name("cache"), name("queue")];
     }));
     refused(
         &with(|config| config.affinity = vec![name("cache"), name("payroll")]),

@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use tenure_sim::cluster::{Bug, Options, Violation, run, sweep, trace};
 
 /// A bug must be caught within so many runs.
-const RUNS_MAX: u64 = 5_000;
+const RUNS_MAX: u64 = 10_000;
 /// `StaleMatches`, the classical one, within these.
 const SOON_MAX: u64 = 500;
 const SEED: u64 = 1;

@@ -20,6 +20,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 use tenure_alpo::Snapshot;
 
+use super::claim::Claim;
 use super::error::WalError;
 use super::snapshot_files::SnapshotFiles;
 use super::spare::{Spare, SpareRoom};
@@ -162,47 +163,6 @@ pub struct Directory {
     /// None for those who only look.
     snapshot_files: Option<Arc<SnapshotFiles>>,
     spare: Option<Spare>,
-}
-
-/// That a directory belongs to this process: the lock file at its path is the
-/// one that this process has locked.
-#[derive(Debug)]
-pub(super) struct Claim {
-    path: PathBuf,
-    device: u64,
-    inode: u64,
-}
-
-impl Claim {
-    fn of(path: PathBuf, lock: &File) -> io::Result<Self> {
-        let found = lock.metadata()?;
-        Ok(Self {
-            path,
-            device: found.dev(),
-            inode: found.ino(),
-        })
-    }
-
-    /// Fails where the directory was replaced by another one, or its lock was
-    /// removed. What is written then goes to files that the next start does
-    /// not find, or that another process writes too, so it must not be
-    /// acknowledged.
-    pub(super) fn check(&self) -> io::Result<()> {
-        let found = std::fs::metadata(&self.path);
-        if matches!(&found, Ok(it) if (it.dev(), it.ino()) == (self.device, self.inode)) {
-            return Ok(());
-        }
-        let found = match found {
-            Ok(_) => "another file".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        Err(io::Error::other(format!(
-            "expected {} to be the file that this server has locked, found {found}: its data \
-             directory was removed or replaced while it ran, or another process took the lock \
-             away; end all servers that use it, and put the directory back that was there before",
-            self.path.display()
-        )))
-    }
 }
 
 /// A file in a directory that belongs to this process.

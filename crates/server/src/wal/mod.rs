@@ -20,11 +20,13 @@
 //! in [`tenure_alpo::wal`], which the simulator runs on disks of its own.
 //!
 //! Here is the rest, one idea per file: `disk` is the few things asked of a
-//! file system, and a directory that does them, `spare` prepares its next
-//! segment, `snapshot_files` writes its snapshots, `log` is the log in it, `read` reads a long one on two threads,
-//! `writer` is the thread that makes many batches share a sync, `inspect` looks
-//! without touching, `error` says what to do next.
+//! file system, and a directory that does them; `claim` sees that it stays this
+//! process's; `spare` prepares its next segment, and `snapshot_files` writes its
+//! snapshots; `log` is the log in it; `read` reads a long one on two threads;
+//! `writer` is the thread that makes many batches share a sync; `inspect` looks
+//! without touching; `error` says what to do next.
 
+mod claim;
 mod disk;
 mod error;
 mod inspect;

@@ -12,14 +12,14 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use tenure_alpo::wal::{Format, snapshot_header};
 use tenure_alpo::{Position, Snapshot};
 
-use super::disk::{Claim, DiskFile as _};
+use super::claim::Claim;
 
 /// How a file is called until it is a snapshot; a number follows. Not one of
 /// the log's own names.
@@ -147,22 +147,22 @@ impl SnapshotFiles {
     }
 
     fn write(&self, path: &Path, header: &[u8], bytes: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new()
+        let file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(path)?;
-        file.write_at(0, header)?;
+        file.write_all_at(header, 0)?;
         let mut offset = header.len() as u64;
         for piece in bytes.chunks(PIECE) {
             if self.lock().ended {
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            file.write_at(offset, piece)?;
-            file.sync()?;
+            file.write_all_at(piece, offset)?;
+            file.sync_data()?;
             offset += piece.len() as u64;
         }
-        file.sync()?;
+        file.sync_data()?;
         self.claim.as_ref().map_or(Ok(()), |claim| claim.check())
     }
 

@@ -21,13 +21,12 @@ use tenure_core::ids::Name;
 
 use super::file_connection::{self, DatabaseFile, FileConnection, Purpose};
 use super::heartbeat_table::{self as table, Entry, HaTime};
-use super::mode::FileMode;
 use super::worker::{commit, error_at_commit, error_before_commit, file_replaced};
 use crate::error::StoreError;
 use crate::store::heartbeats::{self, Change, Note, Options};
 use crate::store::{
-    Backend, Clock, Expect, Features, Key, PAGE_MAX, Page, PollTimes, Polled, Reading, Register,
-    Version, Write, Written,
+    Backend, Clock, Expect, Features, FileMode, Key, PAGE_MAX, Page, PollTimes, Polled, Reading,
+    Register, Version, Write, Written,
 };
 use crate::{clock, drive};
 
