@@ -29,7 +29,7 @@ use serde::Deserialize;
 use tenure::core::time::Drift;
 use tenure::election::Priority;
 use tenure::store::{Registry, Store};
-use tenure::{Election, election};
+use tenure::{Election, StoreError, election};
 
 use crate::args::{self, LogFormat, Restart};
 use crate::failure::{Failure, store_failure, usage};
@@ -210,7 +210,8 @@ pub(crate) async fn open(
              between machines, name one"
         );
     }
-    registry.open(&url).await.map_err(store_failure)
+    let opened = registry.open(&url).await;
+    opened.map_err(|error| not_opened(common, error))
 }
 
 /// Opens the store that was meant to look at it; makes nothing.
@@ -220,7 +221,17 @@ pub(crate) async fn open_existing(
     registry: &Registry,
 ) -> Result<std::sync::Arc<dyn Store>, Failure> {
     let url = store_url(common, file)?;
-    registry.open_existing(&url).await.map_err(store_failure)
+    let opened = registry.open_existing(&url).await;
+    opened.map_err(|error| not_opened(common, error))
+}
+
+/// Why a store was not opened. The format stands in the URL of the error, and not in
+/// the one that was given.
+fn not_opened(common: &args::Common, error: StoreError) -> Failure {
+    match (&common.format, store_failure(error)) {
+        (Some(format), Failure::Usage(why)) => Failure::Usage(format!("--format {format}: {why}")),
+        (_, failure) => failure,
+    }
 }
 
 /// How long to wait for a store's answer, if nothing else is said.

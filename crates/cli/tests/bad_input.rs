@@ -66,7 +66,7 @@ fn stores_that_are_none() {
             "--format",
             "leaderelection-go",
         ],
-        &["--format", "gs://bucket/prefix", "found one of memory:"],
+        &["--format leaderelection-go", "memory:"],
     );
     refused(
         2,
