@@ -8,13 +8,18 @@
 //! log is to give the file its name, before the record that refers to it.
 //!
 //! A file that cannot be written here is left to the log, which says why it
-//! fails. What a process leaves behind the next one removes.
+//! fails. So is one whose disk does not go on for ten seconds: until a snapshot
+//! is on the disk the log keeps all entries, and what the log's thread waits for
+//! is bounded, by a change of leader too. What a process leaves behind the next
+//! one removes.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
 
 use tenure_alpo::wal::{Format, snapshot_header};
 use tenure_alpo::{Position, Snapshot};
@@ -28,6 +33,12 @@ const NAME: &str = "prepared-";
 /// to wait for.
 const PIECE: usize = 1024 * 1024;
 
+/// A file of which the disk has not taken a piece for so long is left to the log.
+const STALLED_AFTER: Duration = Duration::from_secs(10);
+
+/// While the disk has so many of them, no more are begun.
+const GIVEN_UP_MAX: usize = 2;
+
 /// The files of one directory.
 #[derive(Debug)]
 pub struct SnapshotFiles {
@@ -39,11 +50,15 @@ pub struct SnapshotFiles {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many files are being written.
-    writing: usize,
+    /// The files that are being written.
+    names: Vec<String>,
     ended: bool,
     /// How many files were begun.
     begun: u64,
+    /// How many pieces were written, of all files.
+    pieces: u64,
+    /// The files that are left to the log.
+    given_up: Vec<String>,
     ready: Vec<Prepared>,
 }
 
@@ -72,9 +87,18 @@ pub(crate) struct SnapshotWriter {
 
 impl SnapshotWriter {
     /// Writes the file of a snapshot, which the log is going to be given, and
-    /// syncs it. Takes as long as the disk does.
+    /// syncs it. Takes as long as the disk does, if it goes on.
     pub(crate) fn prepare(&self, snapshot: &Snapshot) {
-        self.files.prepare(&self.format, snapshot);
+        let Some(name) = self.files.begin() else {
+            return;
+        };
+        let (files, format) = (Arc::clone(&self.files), self.format);
+        let (own, of) = (name.clone(), snapshot.clone());
+        let thread = thread::Builder::new().name("tenure-snapshot-f".into());
+        match thread.spawn(move || files.prepare(own, &format, &of)) {
+            Ok(_) => self.files.wait(&name, STALLED_AFTER),
+            Err(error) => self.files.done(name, snapshot, Err(error)),
+        }
     }
 }
 
@@ -106,13 +130,52 @@ impl SnapshotFiles {
         Some(state.ready.swap_remove(at).name)
     }
 
-    fn prepare(&self, format: &Format, snapshot: &Snapshot) {
-        let Some(name) = self.begin() else { return };
+    fn prepare(&self, name: String, format: &Format, snapshot: &Snapshot) {
         let path = self.path.join(&name);
         let written = self.write(&path, &snapshot_header(format, snapshot), &snapshot.bytes);
+        self.done(name, snapshot, written);
+    }
+
+    /// Waits until a file is written, or the disk takes nothing more of any for
+    /// this long. Then it is the log's to write it.
+    fn wait(&self, name: &str, stalled_after: Duration) {
         let mut state = self.lock();
-        state.writing -= 1;
+        loop {
+            let pieces = state.pieces;
+            let goes_on = |state: &mut State| {
+                state.names.iter().any(|it| it == name) && state.pieces == pieces
+            };
+            let waited = self
+                .changed
+                .wait_timeout_while(state, stalled_after, goes_on);
+            let (found, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = found;
+            if !state.names.iter().any(|it| it == name) {
+                return;
+            }
+            if timeout.timed_out() {
+                state.given_up.push(name.to_owned());
+                let path = self.path.join(name);
+                tracing::warn!(
+                    "{}: the disk has taken nothing of this snapshot for {} s; the log writes it",
+                    path.display(),
+                    stalled_after.as_secs()
+                );
+                return;
+            }
+        }
+    }
+
+    /// A file was written, or not.
+    fn done(&self, name: String, snapshot: &Snapshot, written: io::Result<()>) {
+        let path = self.path.join(&name);
+        let mut state = self.lock();
+        state.names.retain(|it| *it != name);
+        let given_up = state.given_up.len();
+        state.given_up.retain(|it| *it != name);
         match written {
+            // Nobody asks for it any more.
+            Ok(()) if state.given_up.len() < given_up => remove(&path),
             Ok(()) => state.ready.push(Prepared {
                 last: snapshot.last,
                 bytes: Arc::downgrade(&snapshot.bytes),
@@ -127,16 +190,17 @@ impl SnapshotFiles {
         self.changed.notify_all();
     }
 
-    /// The name of a new file; `None` if the directory is given back. Files
+    /// The name of a new file; `None` if the directory is given back, or the
+    /// disk has taken others that it does not give back. Files
     /// whose snapshots are not needed any more are removed.
     fn begin(&self) -> Option<String> {
         let mut state = self.lock();
-        if state.ended {
+        if state.ended || state.given_up.len() >= GIVEN_UP_MAX {
             return None;
         }
-        state.writing += 1;
         state.begun += 1;
         let name = format!("{NAME}{}", state.begun);
+        state.names.push(name.clone());
         let unneeded = |it: &mut Prepared| it.bytes.strong_count() == 0;
         let unneeded: Vec<Prepared> = state.ready.extract_if(.., unneeded).collect();
         drop(state);
@@ -161,6 +225,8 @@ impl SnapshotFiles {
             file.write_all_at(piece, offset)?;
             file.sync_data()?;
             offset += piece.len() as u64;
+            self.lock().pieces += 1;
+            self.changed.notify_all();
         }
         file.sync_data()?;
         self.claim.as_ref().map_or(Ok(()), |claim| claim.check())
@@ -175,7 +241,7 @@ impl SnapshotFiles {
     pub(super) fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
-        let writes = |state: &mut State| state.writing > 0;
+        let writes = |state: &mut State| !state.names.is_empty();
         let ended = self.changed.wait_while(state, writes);
         let mut state = ended.unwrap_or_else(PoisonError::into_inner);
         for it in state.ready.drain(..) {
@@ -210,6 +276,12 @@ mod tests {
             server: ServerId::new(1).expect("a number"),
             storage: StorageId::from_u128(3),
         }
+    }
+
+    fn writer(path: &Path) -> SnapshotWriter {
+        let files = Arc::new(SnapshotFiles::new(path, None));
+        let format = Format::new(identity(), crc32c::crc32c_append);
+        SnapshotWriter { files, format }
     }
 
     fn snapshot(id: u64, bytes: usize) -> Snapshot {
@@ -281,23 +353,22 @@ mod tests {
     #[test]
     fn what_is_not_needed_any_more_is_removed() {
         let place = tempfile::tempdir().expect("a directory");
-        let files = SnapshotFiles::new(place.path(), None);
-        let format = Format::new(identity(), crc32c::crc32c_append);
+        let files = writer(place.path());
         let first = snapshot(9, 100);
-        files.prepare(&format, &first);
+        files.prepare(&first);
         drop(first);
         let second = snapshot(10, 100);
-        files.prepare(&format, &second);
+        files.prepare(&second);
         assert_eq!(prepared(place.path()).len(), 1);
 
         // A process that is killed removes nothing; the next one does.
-        let after = SnapshotFiles::new(place.path(), None);
+        let after = writer(place.path());
         assert_eq!(prepared(place.path()).len(), 0);
-        after.prepare(&format, &second);
+        after.prepare(&second);
         assert_eq!(prepared(place.path()).len(), 1);
-        after.end();
+        after.files.end();
         assert_eq!(prepared(place.path()).len(), 0);
-        after.prepare(&format, &second);
+        after.prepare(&second);
         assert_eq!(
             prepared(place.path()).len(),
             0,
@@ -308,11 +379,26 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_written_is_left_to_the_log() {
         let place = tempfile::tempdir().expect("a directory");
-        let files = SnapshotFiles::new(&place.path().join("missing"), None);
-        let format = Format::new(identity(), crc32c::crc32c_append);
+        let files = writer(&place.path().join("missing"));
         let snapshot = snapshot(9, 100);
-        files.prepare(&format, &snapshot);
+        files.prepare(&snapshot);
+        assert_eq!(files.files.take(&snapshot), None);
+        files.files.end();
+    }
+
+    #[test]
+    fn a_file_whose_disk_does_not_go_on_is_left_to_the_log_and_removed_later() {
+        let place = tempfile::tempdir().expect("a directory");
+        let files = writer(place.path()).files;
+        let snapshot = snapshot(9, 100);
+        let name = files.begin().expect("in use");
+        files.wait(&name, Duration::from_millis(10));
         assert_eq!(files.take(&snapshot), None);
+        // The disk goes on after all.
+        let format = Format::new(identity(), crc32c::crc32c_append);
+        files.prepare(name, &format, &snapshot);
+        assert_eq!(files.take(&snapshot), None);
+        assert_eq!(prepared(place.path()).len(), 0);
         files.end();
     }
 }
