@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::servers::{Cluster, Heard, SOON, answer, call, call_with, led, metric, ready, tenure};
+use common::servers::{
+    Cluster, Heard, SOON, answer, call, call_with, led, metric, ready, said, tenure,
+};
 use common::stalls::{FOR_EVER, Stall, gone, held_up, traceable};
 use common::{TENURE, poll_until};
 use tenure::clock;
@@ -185,6 +187,31 @@ async fn small_writes_do_not_wait_for_snapshots() {
     drop(stalls);
     assert_eq!((cluster.leader(), cluster.term()), (leader, term));
     client.close().await;
+}
+
+/// The disk takes nothing of the file that a thread writes: the log writes the
+/// snapshot, or it would grow for as long as that lasts.
+#[test]
+fn a_snapshot_whose_thread_hangs_is_written_by_the_log() {
+    if !traceable() {
+        eprintln!("\n*** LEFT OUT: strace cannot trace a process here\n");
+        return;
+    }
+    let cluster = Cluster::start_with(&["--election-timeout", TIMEOUT]);
+    let leader = cluster.leader();
+    let data = cluster.directory.path().join(leader.to_string());
+    let files: Vec<_> = (1..8)
+        .map(|it| data.join(format!("prepared-{it}")))
+        .collect();
+    let stall = Stall::of_syncs_of(cluster.servers[leader - 1].id(), &files);
+    let (url, id) = (cluster.url(), leader.to_string());
+    let began = clock::boot();
+    let taken = tenure(&["snapshot", "--store", &url, "--server", &id]);
+    let took = clock::boot().since(began);
+    assert!(taken.status.success(), "{}", said(&taken));
+    assert!(took > STALL, "nothing hung: {took:?}");
+    assert_eq!(cluster.leader(), leader);
+    drop(stall);
 }
 
 /// Threads relieve each other all the time, on all servers, while one after the

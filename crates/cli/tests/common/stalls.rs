@@ -27,6 +27,15 @@ impl Stall {
         Self::by(held_up(span, which), pid)
     }
 
+    /// Of the syncs those of these files, which hang for ever.
+    pub(crate) fn of_syncs_of(pid: u32, files: &[PathBuf]) -> Self {
+        let mut strace = held_up(FOR_EVER, "1+");
+        for file in files {
+            strace.arg("-P").arg(file);
+        }
+        Self::by(strace, pid)
+    }
+
     /// What looks at this file, or reads it, hangs.
     pub(crate) fn of_file(pid: u32, file: &Path) -> Self {
         let mut strace = Command::new("strace");
