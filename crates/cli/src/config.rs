@@ -430,10 +430,13 @@ mod tests {
     fn a_bound_on_clocks_is_part_of_the_url_of_a_format() {
         let skew = Some(Duration::from_micros(1_500_001));
         for (url, wanted) in [
-            ("gs://b?format=x", "gs://b?format=x&max_clock_skew=1501ms"),
             (
-                "gs://b?max_clock_skew=2s&format=x",
-                "gs://b?max_clock_skew=2s&format=x",
+                "gs://b?format=leaderelection-go",
+                "gs://b?format=leaderelection-go&max_clock_skew=1501ms",
+            ),
+            (
+                "gs://b?max_clock_skew=2s&format=leaderelection-go",
+                "gs://b?max_clock_skew=2s&format=leaderelection-go",
             ),
             ("gs://b", "gs://b"),
         ] {

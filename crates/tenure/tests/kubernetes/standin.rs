@@ -57,6 +57,8 @@ struct Store {
     events: Vec<Event>,
     /// Changes up to this one are forgotten.
     forgotten: u64,
+    /// The next change is forgotten before watches are told of it.
+    forgets_next: bool,
     /// The rest of each listing that was cut.
     rests: BTreeMap<String, (u64, Vec<Value>)>,
 }
@@ -282,12 +284,12 @@ impl Kubernetes {
     /// Forgets all changes so far, and the rests of listings, as etcd's compaction
     /// makes the server do.
     pub(crate) fn compact(&self) {
-        self.change(|state| {
-            let store = &mut state.store;
-            store.forgotten = store.number;
-            store.events.clear();
-            store.rests.clear();
-        });
+        self.change(|state| state.store.compact());
+    }
+
+    /// The same right after the next write, before watches are told of it.
+    pub(crate) fn compact_with_next_write(&self) {
+        self.change(|state| state.store.forgets_next = true);
     }
 
     /// Carries out a request of another client; what is answered.
@@ -821,6 +823,15 @@ impl Store {
             kind,
             object,
         });
+        if std::mem::take(&mut self.forgets_next) {
+            self.compact();
+        }
+    }
+
+    fn compact(&mut self) {
+        self.forgotten = self.number;
+        self.events.clear();
+        self.rests.clear();
     }
 }
 
