@@ -131,13 +131,12 @@ fn with_format(url: String, common: &args::Common) -> String {
         return url;
     };
     let option = format!("format={format}");
-    let options = url.split_once('?').map(|(_, options)| options);
-    // CMD of `tenure run` has the variable, and a URL in which it stands already.
-    if options.is_some_and(|it| it.split('&').any(|found| found == option)) {
+    // CMD of `tenure run` has the variable, and a URL in which it stands already. The
+    // store refuses a URL that names two formats.
+    if options(&url).any(|found| found == option) {
         return url;
     }
-    let sign = if options.is_some() { '&' } else { '?' };
-    format!("{url}{sign}{option}")
+    and_option(&url, &option)
 }
 
 /// A URL that names the token's file too, if it is of a store that has use
@@ -162,8 +161,17 @@ const JUDGED_BY_CALENDAR: &str = "format=leaderelection-go";
 
 /// Whether a URL has an option, such as `ttl=`.
 fn has_option(url: &str, option: &str) -> bool {
+    options(url).any(|it| it.starts_with(option))
+}
+
+fn options(url: &str) -> impl Iterator<Item = &str> {
     let options = url.split_once('?').map_or("", |(_, options)| options);
-    options.split('&').any(|it| it.starts_with(option))
+    options.split('&')
+}
+
+fn and_option(url: &str, option: &str) -> String {
+    let sign = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{sign}{option}")
 }
 
 /// A URL with an option, if it has none of this name.
@@ -171,8 +179,7 @@ fn with_option(url: String, option: &str, value: &str) -> String {
     if has_option(&url, option) {
         return url;
     }
-    let sign = if url.contains('?') { '&' } else { '?' };
-    format!("{url}{sign}{option}{value}")
+    and_option(&url, &format!("{option}{value}"))
 }
 
 /// A URL that says by how much clocks may differ, where a format needs it.
@@ -188,11 +195,13 @@ fn with_skew(url: String, skew: Option<Duration>) -> String {
 
 /// The store's URL.
 pub(crate) fn store_url(common: &args::Common, file: &File) -> Result<String, Failure> {
-    let url = match given_store(common, file) {
-        Some(url) => url,
-        None => with_format(tenure::store::default_url().map_err(store_failure)?, common),
-    };
-    Ok(url)
+    match given_store(common, file) {
+        Some(url) => Ok(url),
+        None => Ok(with_format(
+            tenure::store::default_url().map_err(store_failure)?,
+            common,
+        )),
+    }
 }
 
 /// Opens the store that was meant, making it if it is missing, for a candidate that

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Candidate, Ledger, Shared, TENURE, memory_directory, poll_until};
 
 const SOON: Duration = Duration::from_secs(40);
-// So long that a busy machine does not end it: nobody here waits for that.
+// A busy machine must not end a lease; no test here waits for its end.
 const LEASE: [&str; 2] = ["--lease", "10s"];
 
 /// A `tenure run` of another election, whose command does nothing.

@@ -123,7 +123,7 @@ impl Drop for Ended {
     }
 }
 
-/// s3rver, an emulator of Amazon's S3, carries each PUT out whatever its conditions say.
+/// s3rver, an emulator of Amazon's S3, ignores the conditions of a PUT.
 #[cfg(feature = "s3")]
 #[test]
 fn a_server_that_ignores_conditions_is_unfit() {

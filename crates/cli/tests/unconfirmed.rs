@@ -32,7 +32,7 @@ fn a_leader_that_cannot_renew_ends() {
     ledger.await_term_above(0, SOON);
     let renewed = || candidate.log().contains("renewed term 1").then_some(());
     poll_until(SOON, renewed).expect("a renewal");
-    // Nobody writes while this lock is held.
+    // No other process can write while this lock is held.
     let locks = connection(&shared);
     locks.execute_batch("BEGIN EXCLUSIVE").expect("the lock");
     let log = ended(candidate, 5);

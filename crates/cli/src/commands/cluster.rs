@@ -14,7 +14,7 @@ use tenure_client::{Client, Error, ServerStatus};
 use crate::failure::{Failure, usage};
 use crate::{Context, args, config};
 
-/// How long a server may take for a snapshot of a large state, if nobody has said.
+/// How long a server may take for a snapshot, without `--timeout`.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A client of the cluster that `--store` names.

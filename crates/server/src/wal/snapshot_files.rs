@@ -4,8 +4,8 @@
 //! it is given in order: a small entry behind a large snapshot would wait for
 //! seconds, and with it all clients, if two of three servers write theirs at
 //! the same time. So the thread that has encoded or decoded a snapshot writes
-//! and syncs its file too, under a name that nobody reads. What is left to the
-//! log is to give the file its name, before the record that refers to it.
+//! and syncs its file too, under a name that recovery ignores. The log renames
+//! the file before it writes the record that refers to it.
 //!
 //! A file that cannot be written here is left to the log, which says why it
 //! fails. So is one whose disk does not go on for ten seconds: until a snapshot
@@ -33,10 +33,10 @@ const NAME: &str = "prepared-";
 /// to wait for.
 const PIECE: usize = 1024 * 1024;
 
-/// A file of which the disk has not taken a piece for so long is left to the log.
+/// If the disk takes no piece of a file for this long, the log writes the snapshot.
 const STALLED_AFTER: Duration = Duration::from_secs(10);
 
-/// While the disk has so many of them, no more are begun.
+/// If this many such files hang at a time, no other file is begun.
 const GIVEN_UP_MAX: usize = 2;
 
 /// The files of one directory.

@@ -36,9 +36,9 @@ const LARGE: usize = 128 * 1024;
 /// How often what was acknowledged is looked for.
 const LOOKS: usize = 3;
 
-/// What those who wrote at the same moment were told.
+/// The outcomes of writes at the same moment.
 #[derive(Debug, Default)]
-struct Told {
+struct Outcomes {
     /// The values that were acknowledged, with their versions.
     done: Vec<(Vec<u8>, Version)>,
     refused: usize,
@@ -90,7 +90,7 @@ async fn at_once(
     key: &Key,
     expect: &Expect,
     number: usize,
-) -> Result<Told, Stop> {
+) -> Result<Outcomes, Stop> {
     let mut writes = JoinSet::new();
     for (writer, connection) in writers.iter().enumerate() {
         let mut value = format!("{number} {writer}").into_bytes();
@@ -103,7 +103,7 @@ async fn at_once(
             (value, written)
         });
     }
-    let mut told = Told::default();
+    let mut told = Outcomes::default();
     for (value, written) in writes.join_all().await {
         match written {
             Ok(written) => told.done.push((value, written.version)),
@@ -120,7 +120,7 @@ async fn at_once(
 async fn settle(
     reader: &Connection,
     key: &Key,
-    told: &Told,
+    told: &Outcomes,
     writers: usize,
 ) -> Result<Option<Register>, Stop> {
     let mut wrong = None;
@@ -140,7 +140,7 @@ async fn settle(
 }
 
 /// What is wrong with what `writers` were told, where the register is `held` in the end.
-fn judge(told: &Told, writers: usize, held: Option<&Register>) -> Result<(), Finding> {
+fn judge(told: &Outcomes, writers: usize, held: Option<&Register>) -> Result<(), Finding> {
     let (value, version) = match told.done.as_slice() {
         [] => return Ok(()),
         [one] => one,
@@ -172,12 +172,12 @@ fn judge(told: &Told, writers: usize, held: Option<&Register>) -> Result<(), Fin
 mod tests {
     use super::*;
 
-    fn told(done: &[(&[u8], u64)]) -> Told {
+    fn told(done: &[(&[u8], u64)]) -> Outcomes {
         let version = Version::from_u64;
         let done = done
             .iter()
             .map(|(value, at)| (value.to_vec(), version(*at)));
-        Told {
+        Outcomes {
             done: done.collect(),
             refused: 0,
         }
