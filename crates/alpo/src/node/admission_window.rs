@@ -14,6 +14,13 @@
 //! committed about [`LONG`] later, if syncs and round trips take no time. A
 //! queue between the two is left alone for [`PATIENCE`] judgements.
 //!
+//! It is never more than one and a half of what may be on its way to a majority
+//! ([`super::pacing`]). More would wait for the links. Their windows begin small
+//! and grow only as fast as heartbeats are answered: at a round trip of 300 ms the
+//! first megabyte of a leadership takes two seconds, and so does what comes after
+//! it. With less, entries of half a link's window would go one by one, and that
+//! window would not be used up, and not grow.
+//!
 //! Each time the window became half as large, the delay tells a queue from a
 //! way that has become longer (a slower disk, another route), as in
 //! [`super::pacing`]: where it was `d` with the whole window and is `h` with half
@@ -57,6 +64,9 @@ pub(super) struct AdmissionWindow {
     whole: Option<LogTime>,
     /// How often the queue was neither long nor short.
     between: u32,
+    /// What may be on its way to a majority; `None` if the links to one bound
+    /// nothing, since there are none.
+    on_the_way: Option<usize>,
 }
 
 impl AdmissionWindow {
@@ -66,7 +76,19 @@ impl AdmissionWindow {
             0 => config.append_bytes.saturating_mul(2),
             bytes => bytes,
         }
+        .min(self.of_links())
         .min(config.uncommitted_bytes)
+    }
+
+    /// What the links to a majority bound it to.
+    fn of_links(&self) -> usize {
+        let bound = |it: usize| it.saturating_add(it / 2);
+        self.on_the_way.map_or(usize::MAX, bound)
+    }
+
+    /// So much may be on its way to a majority from now on.
+    pub(super) const fn bound_by_links(&mut self, on_the_way: Option<usize>) {
+        self.on_the_way = on_the_way;
     }
 
     /// A proposal waits.
@@ -122,6 +144,11 @@ impl AdmissionWindow {
 
 #[cfg(test)]
 mod tests {
+    use alloc::collections::VecDeque;
+
+    use tenure_core::time::Instant;
+
+    use super::super::pacing::Pacing;
     use super::*;
 
     const MILLI: LogTime = 1_000_000;
@@ -188,12 +215,14 @@ mod tests {
     #[test]
     fn a_way_that_becomes_slower_is_not_longer() {
         let config = Config::default();
-        let mut window = AdmissionWindow::default();
-        let first = window.bytes(&config);
+        let mut window = AdmissionWindow {
+            bytes: config.append_bytes,
+            ..AdmissionWindow::default()
+        };
         for (id, delay, last) in [(1, 5, 1), (2, 300, 10), (11, 600, 20)] {
             window.committed(id, delay * MILLI, last, &config);
         }
-        assert_eq!(window.bytes(&config), first / 4);
+        assert_eq!(window.bytes(&config), config.append_bytes / 4);
     }
 
     #[test]
@@ -208,5 +237,64 @@ mod tests {
                 "{own}: {share}, {longest}"
             );
         }
+    }
+    /// A flow of writes without end from the first moment of a leadership, over a
+    /// link of `round_trip` milliseconds to the only follower: the longest time
+    /// from appending an entry to committing it, in milliseconds.
+    fn longest_of_first_flow(round_trip: u64) -> u64 {
+        const ENTRY: usize = 4_096;
+        let config = Config {
+            timeout: Duration::from_secs(2),
+            heartbeat: Duration::from_millis(400),
+            ..Config::default()
+        };
+        let mut window = AdmissionWindow::default();
+        let mut pacing = Pacing::new(&config);
+        window.bound_by_links(Some(pacing.window()));
+        // When the uncommitted entries were appended, and what was sent of them:
+        // number, arrival of the answer, entries (none: a heartbeat).
+        let (mut uncommitted, mut answers) = (VecDeque::new(), VecDeque::new());
+        let (mut number, mut unsent, mut committed, mut longest) = (0, 0, 0, 0);
+        for now in 0..20_000 {
+            let at = Instant::from_nanos(now * MILLI);
+            while let Some((number, _, entries)) = answers.pop_front_if(|(_, due, _)| *due <= now) {
+                pacing.answered(number, (entries == 0).then_some(at), &config);
+                window.bound_by_links(Some(pacing.window()));
+                for appended in uncommitted.drain(..entries) {
+                    committed += 1;
+                    let last = committed + (unsent + entries) as LogId;
+                    window.committed(committed, (now - appended) * MILLI, last, &config);
+                    longest = longest.max(now - appended);
+                }
+            }
+            while (uncommitted.len() + 1) * ENTRY <= window.bytes(&config) {
+                uncommitted.push_back(now);
+                unsent += 1;
+            }
+            window.note_wait();
+            if now % 400 == 0 {
+                number += 1;
+                pacing.on_sent(number, 0, at);
+                answers.push_back((number, now + round_trip, 0));
+            }
+            while unsent > 0
+                && let Some(room) = pacing.room(&config)
+            {
+                let entries = unsent.min(room.div_ceil(ENTRY));
+                number += 1;
+                unsent -= entries;
+                pacing.on_sent(number, entries * ENTRY, at);
+                answers.push_back((number, now + round_trip, entries));
+            }
+        }
+        longest
+    }
+
+    /// Without [`AdmissionWindow::bound_by_links`] it is 1,800 ms at 300.
+    #[test]
+    fn the_first_flow_of_a_leadership_does_not_wait_for_its_link() {
+        let told = [1, 50, 150, 300].map(|it| (it, longest_of_first_flow(it)));
+        let in_time = |(round_trip, longest): &(u64, u64)| *longest <= (3 * round_trip).max(250);
+        assert!(told.iter().all(in_time), "{told:?}");
     }
 }

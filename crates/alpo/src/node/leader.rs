@@ -152,60 +152,19 @@ impl Leader {
         if !counts || !knows {
             return;
         }
-        peer.pacing
+        let is_paced_anew = peer
+            .pacing
             .on_reply(number, &reply, server.now, &server.config);
-        let before = peer.matched;
         let matches = is_member || server.planted(Bug::AppendsByNumber);
-        let round = match reply {
-            Reply::Appended { matched, round } => {
-                // A peer cannot match more than there is; one that says so
-                // is not believed.
-                if matched <= server.log.last().id && matches {
-                    peer.appended(matched);
-                }
-                round
-            }
-            Reply::Mismatch {
-                last,
-                conflict,
-                round,
-            } => {
-                peer.mismatched(number, newest, &server.log, (last, conflict));
-                round
-            }
-            Reply::Heard {
-                matched,
-                last,
-                round,
-                version,
-                state_checksum,
-            } => {
-                peer.heartbeat_answered(number);
-                (peer.version, peer.state_checksum) = (Some(version), state_checksum);
-                match matched {
-                    Some(matched) if matched <= server.log.last().id && matches => {
-                        peer.appended(matched);
-                    }
-                    Some(_) => {}
-                    None => peer.heard_short(number, newest, last, &server.log),
-                }
-                round
-            }
-            Reply::Installed {
-                last,
-                offset,
-                done,
-                round,
-            } => {
-                peer.installed(number, last, offset, done && matches);
-                round
-            }
-            _ => return,
+        let Some(round) = peer.replied(number, newest, reply, &server.log, matches) else {
+            return;
         };
-        peer.settle(before, newest);
         if is_member || server.planted(Bug::RoundsByNumber) {
             peer.heard_at = Some(server.now);
             peer.round = peer.round.max(round.min(self.quorum_rounds.current()));
+        }
+        if is_paced_anew {
+            self.bound_window_by_links(server);
         }
         self.confirm(server);
         self.advance(server);
@@ -257,6 +216,14 @@ impl Leader {
             let found = server.find(query, self.time(server));
             server.answer(token, Answer::Read(found));
         }
+    }
+
+    /// Lets the log take in no more than the links to a majority carry soon.
+    pub(super) fn bound_window_by_links(&mut self, server: &Server) {
+        let windows = self.tally(server, u64::MAX, |peer| peer.pacing.window() as u64);
+        let on_the_way = quorum::reached(windows).and_then(|it| usize::try_from(it).ok());
+        let on_the_way = on_the_way.filter(|it| *it != usize::MAX);
+        self.pending_proposals.window.bound_by_links(on_the_way);
     }
 
     /// `own` for this server and `of` each other voter.

@@ -306,6 +306,7 @@ impl Leader {
                 .entry(id)
                 .or_insert_with(|| Progress::hopeful(storage, last, newest, &server.config));
         }
+        self.bound_window_by_links(server);
     }
 }
 

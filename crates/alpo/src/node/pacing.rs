@@ -134,6 +134,14 @@ impl Pacing {
         }
     }
 
+    /// Bytes that may be on their way at present.
+    pub(super) const fn window(&self) -> usize {
+        match self.measurement {
+            Some(_) => self.window.div_ceil(2),
+            None => self.window,
+        }
+    }
+
     /// How many bytes the next request may have; `None` if none may be sent.
     /// A request has at most a quarter of the window, so that the next one is
     /// under way while it is carried and answered; and about as much at least,
@@ -153,10 +161,7 @@ impl Pacing {
     /// `None` if that is less than a quarter of the window.
     fn free(&mut self, parts: usize) -> Option<usize> {
         let on_its_way = usize::try_from(self.sent - self.arrived).unwrap_or(usize::MAX);
-        let window = match self.measurement {
-            Some(_) => self.window.div_ceil(2),
-            None => self.window,
-        };
+        let window = self.window();
         let free = window.saturating_sub(on_its_way);
         let is_open = free > 0 && free >= window / 4;
         self.is_used_up |= !is_open;
@@ -182,15 +187,24 @@ impl Pacing {
         }
     }
 
-    /// Request `number` was answered. Heartbeats are answered at once.
-    pub(super) fn on_reply(&mut self, number: u64, reply: &Reply, now: Instant, config: &Config) {
+    /// Request `number` was answered. Heartbeats are answered at once. Whether
+    /// the window is another one now.
+    pub(super) fn on_reply(
+        &mut self,
+        number: u64,
+        reply: &Reply,
+        now: Instant,
+        config: &Config,
+    ) -> bool {
+        let before = self.window();
         let prompt = matches!(reply, Reply::Heard { .. });
         self.answered(number, prompt.then_some(now), config);
+        self.window() != before
     }
 
     /// Request `number` was answered: what was sent before it has arrived.
     /// `prompt`: now, if the peer has answered as soon as it came.
-    fn answered(&mut self, number: u64, prompt: Option<Instant>, config: &Config) {
+    pub(super) fn answered(&mut self, number: u64, prompt: Option<Instant>, config: &Config) {
         let mut heard = None;
         while let Some(mark) = self.marks.pop_front_if(|mark| mark.number <= number) {
             self.arrived = mark.sent;

@@ -25,6 +25,7 @@ use super::super::config::Config;
 use super::super::entry::ClusterVersion;
 use super::super::ids::{LogId, Position, StorageId};
 use super::super::log::Log;
+use super::super::message::Reply;
 use super::super::state::StateChecksum;
 use super::pacing::Pacing;
 
@@ -147,10 +148,72 @@ impl Progress {
 
     /// It is known that the peer has more than before: `newest` is the number
     /// of the last request that was sent.
-    pub(super) const fn settle(&mut self, before: LogId, newest: u64) {
+    const fn settle(&mut self, before: LogId, newest: u64) {
         if self.matched > before {
             self.settled_by = newest;
         }
+    }
+
+    /// What the peer says of its log in an answer to request `number`, and the
+    /// round that it confirms; `None` of an answer that says neither. `newest` is
+    /// the number of the last request that was sent to anybody. What is on the
+    /// peer's disk is believed if that `matches` the disk of a member.
+    pub(super) fn replied(
+        &mut self,
+        number: u64,
+        newest: u64,
+        reply: Reply,
+        log: &Log,
+        matches: bool,
+    ) -> Option<u64> {
+        let before = self.matched;
+        // A peer cannot match more than there is; one that says so is not
+        // believed.
+        let believed = |matched: &LogId| *matched <= log.last().id && matches;
+        let round = match reply {
+            Reply::Appended { matched, round } => {
+                if believed(&matched) {
+                    self.appended(matched);
+                }
+                round
+            }
+            Reply::Mismatch {
+                last,
+                conflict,
+                round,
+            } => {
+                self.mismatched(number, newest, log, (last, conflict));
+                round
+            }
+            Reply::Heard {
+                matched,
+                last,
+                round,
+                version,
+                state_checksum,
+            } => {
+                self.heartbeat_answered(number);
+                (self.version, self.state_checksum) = (Some(version), state_checksum);
+                match matched {
+                    Some(matched) if believed(&matched) => self.appended(matched),
+                    Some(_) => {}
+                    None => self.heard_short(number, newest, last, log),
+                }
+                round
+            }
+            Reply::Installed {
+                last,
+                offset,
+                done,
+                round,
+            } => {
+                self.installed(number, last, offset, done && matches);
+                round
+            }
+            _ => return None,
+        };
+        self.settle(before, newest);
+        Some(round)
     }
 
     /// The peer has the leader's log up to `matched`.
@@ -179,7 +242,7 @@ impl Progress {
     /// goes back by a whole term, so that a long stale tail costs a round
     /// trip for each term in it and not for each entry. `newest` is the
     /// number of the last request that was sent to anybody.
-    pub(super) fn mismatched(
+    fn mismatched(
         &mut self,
         number: u64,
         newest: u64,
@@ -215,7 +278,7 @@ impl Progress {
     /// more by then, a request was lost; if it was given it longer ago than a
     /// whole heartbeat and has not said so, an answer was (or its disk is
     /// slow, and asking it once more does no harm).
-    pub(super) fn heard_short(&mut self, number: u64, newest: u64, last: Position, log: &Log) {
+    fn heard_short(&mut self, number: u64, newest: u64, last: Position, log: &Log) {
         let before = self.last_heartbeat_answered;
         self.last_heartbeat_answered = before.max(number);
         if number <= self.ignore_refusals_upto {
@@ -251,7 +314,7 @@ impl Progress {
     /// it, the chunk or its reply is lost, or the chunk was of no use. Time alone
     /// does not tell: over a slow link, chunks that are sent again and again
     /// would crowd out the replies that they wait for.
-    pub(super) fn heartbeat_answered(&mut self, number: u64) {
+    fn heartbeat_answered(&mut self, number: u64) {
         if let Mode::Installing { asked, .. } = &mut self.mode {
             asked.take_if(|sent| *sent < number);
         }
@@ -355,7 +418,7 @@ impl Progress {
 
     /// The peer has said to request `number` that it wants byte `wanted` of
     /// the snapshot next, or has all of it.
-    pub(super) fn installed(&mut self, number: u64, of: Position, wanted: u64, done: bool) {
+    fn installed(&mut self, number: u64, of: Position, wanted: u64, done: bool) {
         if done {
             return self.appended(of.id);
         }

@@ -21,8 +21,14 @@ const CLOSED: Answer = Answer::Done(Outcome::Closed);
 const TTL: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(3_600);
 
+/// Three servers whose links take whatever these tests append, from the first
+/// moment: what waits for its turn is another matter.
 fn trio() -> Servers {
-    let sort = (Config::default(), Limits::default());
+    let config = Config {
+        append_bytes: 4 * 1024 * 1024,
+        ..Config::default()
+    };
+    let sort = (config, Limits::default());
     let mut servers = Servers::start(&[sort.clone(), sort.clone(), sort]);
     servers.elect(0);
     servers
