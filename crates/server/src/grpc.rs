@@ -249,7 +249,8 @@ impl Cluster for ServerHandle {
     ) -> Result<Response<Self::BackupStream>, Status> {
         let asked = self.taken(request)?;
         let parts = Self::backup(self, asked).await.map_err(status)?;
-        let parts = parts.map(|part| Ok(v1::BackupResponse { part }));
+        let message = |part| v1::BackupResponse { part };
+        let parts = parts.map(move |part| part.map(message).map_err(status));
         Ok(stream(StreamKind::Bulk, tokio_stream::iter(parts)))
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::account::{Account, CallerAccount};
+use super::backup_places::BackupPlaces;
 use super::config::Config;
 use super::errors::error;
 use super::inbox::{Event, Inbox, Inspection, ReplyTo, TimedAnswer};
@@ -47,8 +48,7 @@ pub(super) struct ServerHandle {
     /// Leave to read a page of the log or of registers ([`PAGES_MAX`]), after
     /// a majority has confirmed that this server leads, and at once.
     pub(super) reads: Arc<[Semaphore; 2]>,
-    /// Leave to make a backup ([`BACKUPS_MAX`]).
-    pub(super) backups: Arc<Semaphore>,
+    pub(super) backups: BackupPlaces,
     /// How long a message may take from its first byte to its last.
     pub(super) message_within: Duration,
     /// Reads of the state that wait for their turn.
@@ -83,8 +83,6 @@ const RISE_AGAIN: Duration = Duration::from_millis(50);
 /// Pages of the log or of registers that are read at the same time: each is up
 /// to a megabyte, and what is asked for beyond that waits without it.
 const PAGES_MAX: usize = 16;
-/// Backups that are made at the same time. Each holds a copy of the state.
-const BACKUPS_MAX: usize = 2;
 
 impl ServerHandle {
     pub(super) fn new(
@@ -109,7 +107,7 @@ impl ServerHandle {
             protection: config.protection(),
             account: Account::new(shared.metrics.full.clone(), config.asks_for_tokens()),
             reads: Arc::new([(); 2].map(|()| Semaphore::new(PAGES_MAX))),
-            backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
+            backups: BackupPlaces::default(),
             message_within: config.message_within,
             under_way: Arc::default(),
             most: config.requests,

@@ -68,6 +68,7 @@ mod account;
 mod audit;
 mod authorization;
 mod backup;
+mod backup_places;
 mod body_limit;
 mod bootstrap;
 mod byte_gauge;

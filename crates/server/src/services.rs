@@ -3,8 +3,6 @@
 //! gRPC (`grpc`) and HTTP (`http`) are two ways to reach the same functions.
 //! Each takes a request whose caller has the right to it (`authorization`).
 
-use std::sync::Arc;
-
 use tenure_alpo::{
     Change, ClientRequest, ClusterId, MAX_NUMBER, Node, Outcome, Query, QueryResult, ServerId,
     StorageId, VotingStatus,
@@ -17,6 +15,7 @@ use tokio::sync::{SemaphorePermit, oneshot};
 
 use super::audit;
 use super::authorization::Authorized;
+use super::backup_places::GivenUp;
 use super::config::check_address;
 use super::errors::{error, invalid};
 use super::handle::ServerHandle;
@@ -424,17 +423,13 @@ impl Page<'_> {
     }
 }
 
-/// How much of a backup goes into one message.
-const PART_BYTES: usize = 256 * 1024;
-
 impl ServerHandle {
     /// A consistent copy of everything, as of a moment after the call.
     pub(super) async fn backup(
         &self,
         _: Authorized<v1::BackupRequest>,
-    ) -> ApiResult<impl Iterator<Item = bytes::Bytes> + Send + use<>> {
-        let leave = Arc::clone(&self.backups).try_acquire_owned();
-        let leave = leave.map_err(|_| {
+    ) -> ApiResult<impl Iterator<Item = ApiResult<bytes::Bytes>> + Send + use<>> {
+        let place = self.backups.take(clock::boot()).ok_or_else(|| {
             let text = "as many backups are made as this server makes at a time; try again when \
                         one of them is done";
             error(Cause::Busy, text)
@@ -454,12 +449,16 @@ impl ServerHandle {
         let identity = self.shared.local_server().identity;
         let cluster = identity.map_or(ClusterId::from_u128(0), |it| it.cluster);
         let header = super::backup::header(cluster, last, &image);
-        let parts = (0..image.len()).step_by(PART_BYTES);
-        let parts = parts.map(move |from| {
-            // As long as there is more to come, the copy is there.
-            let _leave = &leave;
-            image.slice(from..image.len().min(from + PART_BYTES))
+        place.made(image, clock::boot());
+        // As long as there is more to come, the place is taken.
+        let parts = std::iter::from_fn(move || place.next_part());
+        let parts = parts.map(|part| {
+            part.map_err(|GivenUp| {
+                let text = "another backup took the place of this one, which was read at less \
+                            than 1 MiB a second; try again, with a faster disk or network";
+                error(Cause::Busy, text)
+            })
         });
-        Ok(std::iter::once(header).chain(parts))
+        Ok(std::iter::once(Ok(header)).chain(parts))
     }
 }
