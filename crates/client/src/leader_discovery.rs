@@ -102,7 +102,7 @@ struct Discovered {
 
 /// What came of asking everybody once.
 enum Round {
-    Led(Arc<str>, Box<v1::StatusResponse>),
+    LeaderFound(Arc<str>, Box<v1::StatusResponse>),
     Refused(Error),
     Nobody,
 }
@@ -238,7 +238,7 @@ impl LeaderDiscovery {
         let (mut rounds, mut questions) = (0, OpenQuestions::default());
         loop {
             match self.round(&discovered, rounds, &mut questions).await {
-                Round::Led(address, status) => {
+                Round::LeaderFound(address, status) => {
                     lock(&self.cluster).clone_from(&status.cluster);
                     discovered.cluster = status.cluster;
                     discovered.term = status.term;
@@ -371,7 +371,7 @@ impl LeaderDiscovery {
         }
         if let Some((address, status)) = claim {
             let Some(why) = self.another(discovered, questions, (&address, &status)) else {
-                return Round::Led(address, status);
+                return Round::LeaderFound(address, status);
             };
             self.doubt(questions, why);
             tokio::time::sleep(pause(rounds)).await;

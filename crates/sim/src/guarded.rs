@@ -2,7 +2,7 @@
 //!
 //! Unlike the work of `application`, which a guardian ends, nothing outside can
 //! stop it: it takes steps whenever its task is woken. When a process goes on
-//! after a pause, its task may run before the thread that would pull the leash.
+//! after a pause, its task may run before the thread that would end it at its deadline.
 //! So the clock is asked before each step ([`Grant::may_step`]), and whether a
 //! step was taken too late is judged here on true grants and clocks.
 //!

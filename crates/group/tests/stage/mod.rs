@@ -57,7 +57,7 @@ pub(crate) struct Actor {
     /// Work that does not care to be told to stop.
     stubborn: bool,
     works: BTreeMap<Run, Order>,
-    leash: Instant,
+    run_deadline: Instant,
     file: Option<(NodeId, Grant)>,
     /// What was held, and in which life of the node it was asked.
     held: VecDeque<(u64, Call, Op)>,
@@ -174,8 +174,8 @@ impl Stage {
             let awake = self.actors.iter().filter(|actor| !actor.suspended);
             let nodes = awake.filter_map(|actor| actor.node.as_ref().and_then(Node::deadline));
             let working = self.actors.iter().filter(|actor| !actor.works.is_empty());
-            let leashes = working.map(|actor| actor.leash);
-            let next = nodes.chain(leashes).min().unwrap_or(Instant::MAX);
+            let deadlines = working.map(|actor| actor.run_deadline);
+            let next = nodes.chain(deadlines).min().unwrap_or(Instant::MAX);
             let next = Duration::from_nanos(next.as_nanos().saturating_sub(base));
             if next > target {
                 break;
@@ -200,7 +200,7 @@ impl Stage {
     fn guard(&mut self) {
         let now = self.now().boot;
         for index in 0..self.actors.len() {
-            if now < self.actors[index].leash || self.actors[index].works.is_empty() {
+            if now < self.actors[index].run_deadline || self.actors[index].works.is_empty() {
                 continue;
             }
             let runs: Vec<Run> = self.actors[index].works.keys().copied().collect();
@@ -252,7 +252,7 @@ impl Stage {
         match &event {
             Event::Beat { grant } => {
                 let actor = &mut self.actors[index];
-                actor.leash = grant.kill_at;
+                actor.run_deadline = grant.kill_at;
                 actor.file = actor.node.as_ref().map(|node| (node.id(), *grant));
                 return;
             }

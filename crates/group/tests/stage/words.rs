@@ -107,7 +107,7 @@ impl Stage {
             suspended: false,
             stubborn: false,
             works: Default::default(),
-            leash: Instant::ZERO,
+            run_deadline: Instant::ZERO,
             file: None,
             held: Default::default(),
             life: 1,

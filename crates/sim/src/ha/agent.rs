@@ -1,5 +1,5 @@
 //! Simulated agents: the machine, the driver around it, and the guardian
-//! that keeps workloads on the leash.
+//! that ends workloads at their deadline.
 //!
 //! The driver hands in inputs with the time of its own clock and carries out
 //! every output. The guardian is another process: while the agent is paused
@@ -279,7 +279,7 @@ impl World {
                     agent.file = Some(NotedClock { reads, id, grant });
                 }
                 let number = self.number();
-                self.agents[p].leash = (grant.kill_at, number);
+                self.agents[p].run_deadline = (grant.kill_at, number);
                 let at = self.guarded_when(p, grant.kill_at);
                 self.queue.push(at, GroupEvent::Leash { p, number });
             }
@@ -319,7 +319,7 @@ impl World {
         let finding = self.check_begins(p, &order);
         self.judge(Check::Guard, Some(p), finding);
         // A guardian asks the clock, too: its timer may come late.
-        if self.guarded_now(p) >= self.agents[p].leash.0 {
+        if self.guarded_now(p) >= self.agents[p].run_deadline.0 {
             return self.post_ended(p, run, true);
         }
         let number = self.number();
@@ -431,8 +431,8 @@ impl World {
     }
 
     /// A guardian looks at the clock.
-    pub(super) fn leash(&mut self, p: usize) {
-        if self.sleeps(p) || self.guarded_now(p) < self.agents[p].leash.0 {
+    pub(super) fn end_by_deadline(&mut self, p: usize) {
+        if self.sleeps(p) || self.guarded_now(p) < self.agents[p].run_deadline.0 {
             return;
         }
         let runs: Vec<Run> = self.agents[p].works.keys().copied().collect();

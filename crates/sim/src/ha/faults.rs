@@ -94,7 +94,7 @@ impl World {
         self.queue.push(at, GroupEvent::Resume { p, life });
     }
 
-    /// The agent is gone; its guardian keeps the workloads on the leash.
+    /// The agent is gone; its guardian ends the workloads at their deadline.
     pub(super) fn crash(&mut self, p: usize, back: Option<u64>) {
         if !self.agents[p].up || self.sleeps(p) {
             return;
@@ -123,7 +123,7 @@ impl World {
         self.end_all(p);
         self.crash(p, back);
         self.machines[p].reboot(self.now);
-        self.agents[p].leash.1 = 0;
+        self.agents[p].run_deadline.1 = 0;
     }
 
     pub(super) fn cut(&mut self, p: usize, until: u64, says: bool) {

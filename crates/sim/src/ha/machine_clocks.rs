@@ -121,7 +121,7 @@ impl World {
         }
         agent.sleeps_until = 0;
         self.trace_note(Some(p), || "wakes".into());
-        self.leash(p);
+        self.end_by_deadline(p);
         let names = self.agents[p].works.values();
         let names: Vec<_> = names.map(|work| work.order.name.clone()).collect();
         for name in names {

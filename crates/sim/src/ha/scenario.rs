@@ -127,7 +127,7 @@ impl Scenario {
         self.world.crash(p, None);
     }
 
-    /// The agent dies; its guardian keeps the workloads on the leash.
+    /// The agent dies; its guardian ends the workloads at their deadline.
     pub fn crash(&mut self, p: usize) {
         self.world.crash(p, None);
     }

@@ -38,7 +38,7 @@ pub(super) struct Agent {
     pub(super) spins: u32,
     pub(super) works: BTreeMap<Run, Work>,
     /// Until when its workloads may run, and which timer counts.
-    pub(super) leash: (Instant, u64),
+    pub(super) run_deadline: (Instant, u64),
     /// What it wrote to its file.
     pub(super) file: Option<NotedClock>,
     /// Where its present life lives, and what is read there of clocks: by it,
@@ -74,7 +74,7 @@ impl Agent {
             timer: (TrueTime::MAX, 0),
             spins: 0,
             works: BTreeMap::new(),
-            leash: (Instant::ZERO, 0),
+            run_deadline: (Instant::ZERO, 0),
             file: None,
             clock_view: ClockView::default(),
             reads: ClockReading::default(),

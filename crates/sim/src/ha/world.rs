@@ -192,8 +192,8 @@ impl World {
                 failed,
             } => self.workload_down(p, run, number, failed),
             GroupEvent::Leash { p, number } => {
-                if self.agents[p].leash.1 == number {
-                    self.leash(p);
+                if self.agents[p].run_deadline.1 == number {
+                    self.end_by_deadline(p);
                 }
             }
             GroupEvent::GroupFault(mishap) => self.mishap(mishap),
