@@ -220,7 +220,7 @@ users:
                 "without the other",
             ),
             (changed("token: hunter2", "tokenFile: none"), None, "none"),
-            ("a".to_owned(), None, "line 1"),
+            ("a: {".to_owned(), None, "line 2"),
             (String::new(), None, "no current-context"),
         ] {
             let refused = read_as(&text, context).err().expect("an error");
