@@ -87,7 +87,7 @@ pub(crate) struct Common {
     /// Keep elections in the format of another system's program, where the store has it:
     /// adds format=NAME to the store's URL.
     ///
-    /// `hpc` (sqlite:, postgres://) is the heartbeat table of HPC Pack HA.
+    /// `hpc` (sqlite:, postgres://, mysql://) is the heartbeat table of HPC Pack HA.
     /// `leaderelection-go` (gs://) is that of vimeo's Go library. Its candidates judge by
     /// the calendar, so ours do, with the bound of --max-clock-skew [default: 1s].
     #[arg(

@@ -120,6 +120,7 @@ impl Options {
     }
 
     /// The table of notes.
+    #[cfg(feature = "sqlite")]
     pub(super) fn notes(&self) -> String {
         format!("{}_tenure", self.table)
     }

@@ -66,7 +66,7 @@ mod file_mode;
 mod file_notices;
 #[cfg(any(feature = "file", feature = "sqlite"))]
 mod filesystem;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod heartbeats;
 mod hub;
 #[cfg(feature = "kubernetes")]

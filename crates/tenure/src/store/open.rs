@@ -153,7 +153,8 @@ impl Registry {
         });
         #[cfg(feature = "mysql")]
         let all = all.with("mysql", "mysql://user@host/database", |url, if_missing| {
-            ready(super::mysql::open(url, if_missing == IfMissing::Create))
+            let opened = super::mysql::open(url, if_missing == IfMissing::Create);
+            Box::pin(std::future::ready(opened)) as BoxFuture<'static, Opened>
         });
         #[cfg(feature = "nats")]
         let all = all.with("nats", "nats://host:4222/bucket", |url, if_missing| {
@@ -276,7 +277,6 @@ impl fmt::Debug for Registry {
 #[cfg(any(
     feature = "etcd",
     feature = "redis",
-    feature = "mysql",
     feature = "nats",
     feature = "consul",
     feature = "kubernetes",

@@ -185,6 +185,11 @@ async fn on_postgres_the_contract_is_kept() {
     keeps_the_contract(Database::postgres()).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_mysql_the_contract_is_kept() {
+    keeps_the_contract(Database::mysql()).await;
+}
+
 fn why(result: Result<impl std::fmt::Debug, StoreError>) -> String {
     match result {
         Err(StoreError::Broken(why)) => why.to_string(),
@@ -229,7 +234,7 @@ async fn what_the_format_does_not_have_is_said() {
 #[tokio::test]
 async fn wrong_options_are_refused() {
     let sqlite = Database::sqlite();
-    let postgres = "postgres://u@h/d?";
+    let [postgres, mysql] = ["postgres", "mysql"].map(|it| format!("{it}://u@h/d?"));
     for (options, words) in [
         ("format=k8s", "expected hpc"),
         ("heartbeat_timeout=5s", "together with format=hpc"),
@@ -238,7 +243,11 @@ async fn wrong_options_are_refused() {
         ("format=hpc&expiry=never", "store-clock or silence"),
         ("format=hpc&table=a;b", "table=: expected"),
     ] {
-        for url in [sqlite.url_with(options), format!("{postgres}{options}")] {
+        for url in [
+            sqlite.url_with(options),
+            format!("{postgres}{options}"),
+            format!("{mysql}{options}"),
+        ] {
             let said = why(tenure::store::open(&url).await);
             assert!(said.contains(words), "{url}: {said}");
         }
@@ -250,4 +259,55 @@ async fn wrong_options_are_refused() {
         let said = why(tenure::store::open(&sqlite.url_with(options)).await);
         assert!(said.contains(words), "{options}: {said}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_mysql_other_tables_are_refused() {
+    let database = Database::mysql();
+    let key_of_election = key("a");
+    let first = record("a", 1, 5);
+    for (number, (columns, words)) in [
+        (
+            "uuid TEXT, utype VARCHAR(99) PRIMARY KEY, uname TEXT",
+            "timestamp (datetime",
+        ),
+        (
+            "uuid TEXT, utype VARCHAR(99) PRIMARY KEY, uname TEXT, timestamp DATETIME",
+            "times of 0 digits",
+        ),
+        (
+            "uuid TEXT, utype VARCHAR(99) PRIMARY KEY, uname TEXT, timestamp TIMESTAMP(3)",
+            "timestamp timestamp",
+        ),
+        (
+            "uuid TEXT, utype VARCHAR(99), uname TEXT, timestamp DATETIME(3), \
+             UNIQUE (utype, uname(9))",
+            "0 such keys",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let table = format!("beats{number}");
+        database.sql(&format!("CREATE TABLE {table} ({columns})"));
+        let url = database.url_with(&format!("format=hpc&table={table}"));
+        let store = tenure::store::open(&url).await.expect("a store");
+        let said = why(store.read(&key_of_election, SOON).await);
+        assert!(said.contains(words), "{columns}: {said}");
+    }
+    // As another program may have made it, with a collation that takes `A` for `a`.
+    database.sql(
+        "CREATE TABLE theirs (utype VARCHAR(99) CHARACTER SET latin1 UNIQUE, uname TEXT, \
+         timestamp DATETIME(6), uuid CHAR(40)) CHARACTER SET latin1",
+    );
+    let url = database.url_with("format=hpc&table=theirs");
+    let store = tenure::store::open(&url).await.expect("a store");
+    let made = write(&store, Expect::Absent, &first, Stamp::Now).await;
+    let made = made.expect("a register").version;
+    assert_eq!(register(&store, "A").await, None);
+    let other = write(&store, Expect::Absent, &record("A", 1, 5), Stamp::Now).await;
+    let said = why(other);
+    assert!(said.contains("a binary collation"), "{said}");
+    let again = write(&store, Expect::Version(made), &first, Stamp::Now).await;
+    again.expect("a renewal");
 }

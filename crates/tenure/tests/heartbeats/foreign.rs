@@ -1,5 +1,5 @@
 //! A program of HPC Pack HA, in plain SQL by a client that is none of ours: `sqlite3`
-//! of Python, or `psql`.
+//! of Python, `psql` or `mariadb`.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tenure::clock;
 
+use super::mariadb::MariaDb;
 use super::postgres::Postgres;
 
 /// T of all programs here.
@@ -75,6 +76,7 @@ pub(crate) enum Database {
     /// With its interpreter, once there is one.
     Sqlite(tempfile::TempDir, Mutex<Option<Python>>),
     Postgres(Box<Postgres>),
+    MySql(Box<MariaDb>),
 }
 
 impl Database {
@@ -85,6 +87,10 @@ impl Database {
 
     pub(crate) fn postgres() -> Self {
         Self::Postgres(Box::new(Postgres::start()))
+    }
+
+    pub(crate) fn mysql() -> Self {
+        Self::MySql(Box::new(MariaDb::start()))
     }
 
     fn file(directory: &tempfile::TempDir) -> PathBuf {
@@ -98,6 +104,7 @@ impl Database {
                 url if url.contains('?') => format!("{url}&"),
                 url => format!("{url}?"),
             },
+            Self::MySql(server) => format!("{}?", server.url()),
         };
         format!("{base}{options}")
     }
@@ -110,6 +117,7 @@ impl Database {
     pub(crate) fn sql(&self, statement: &str) -> String {
         match self {
             Self::Postgres(server) => server.sql(statement),
+            Self::MySql(server) => server.sql(statement),
             Self::Sqlite(directory, python) => {
                 let mut python = python.lock().unwrap_or_else(PoisonError::into_inner);
                 let python = python.get_or_insert_with(|| Python::start(&Self::file(directory)));
@@ -123,6 +131,7 @@ impl Database {
         match self {
             Self::Sqlite(..) => "strftime('%Y-%m-%d %H:%M:%f', 'now')",
             Self::Postgres(_) => "(clock_timestamp() AT TIME ZONE 'UTC')",
+            Self::MySql(_) => "UTC_TIMESTAMP(3)",
         }
     }
 
@@ -133,13 +142,19 @@ impl Database {
             Self::Postgres(_) => {
                 "extract(epoch from (clock_timestamp() AT TIME ZONE 'UTC') - timestamp)"
             }
+            Self::MySql(_) => "(TIMESTAMPDIFF(MICROSECOND, timestamp, UTC_TIMESTAMP(6)) / 1e6)",
         }
     }
 
     /// The row of a type: its uuid and timestamp.
     pub(crate) fn row(&self, utype: &str) -> Option<(String, String)> {
+        let columns = match self {
+            // Its client prints tabulators, and what begins with one is trimmed.
+            Self::MySql(_) => "CONCAT(uuid, '|', timestamp)",
+            Self::Sqlite(..) | Self::Postgres(_) => "uuid, timestamp",
+        };
         let found = self.sql(&format!(
-            "SELECT uuid, timestamp FROM heartbeattable WHERE utype = '{utype}'"
+            "SELECT {columns} FROM heartbeattable WHERE utype = '{utype}'"
         ));
         let (uuid, timestamp) = found.split_once('|')?;
         Some((uuid.to_owned(), timestamp.to_owned()))
@@ -164,20 +179,30 @@ impl Database {
         utype: &str,
     ) -> bool {
         let now = self.ha_time();
-        let updated = match seen {
-            None => self.sql(&format!(
-                "INSERT INTO heartbeattable (uuid, utype, uname, timestamp) VALUES \
-                 ('{uuid}', '{utype}', 'their-host', {now}) ON CONFLICT DO NOTHING RETURNING uuid"
-            )),
-            Some((old_uuid, old_timestamp)) => self.sql(&format!(
+        let change = match seen {
+            None => format!(
+                "INTO heartbeattable (uuid, utype, uname, timestamp) VALUES \
+                 ('{uuid}', '{utype}', 'their-host', {now})"
+            ),
+            Some((old_uuid, old_timestamp)) => format!(
                 "UPDATE heartbeattable SET uuid = '{uuid}', uname = 'their-host', \
                  timestamp = {now} WHERE utype = '{utype}' AND uuid = '{old_uuid}' AND \
-                 timestamp = '{old_timestamp}' AND (uuid = '{uuid}' OR {} > {}) RETURNING uuid",
+                 timestamp = '{old_timestamp}' AND (uuid = '{uuid}' OR {} > {})",
                 self.age(),
                 T.as_secs_f64()
-            )),
+            ),
         };
-        updated == uuid
+        match (self, seen) {
+            (Self::MySql(_), None) => {
+                self.sql(&format!("INSERT IGNORE {change}; SELECT ROW_COUNT()")) == "1"
+            }
+            (Self::MySql(_), Some(_)) => self.sql(&format!("{change}; SELECT ROW_COUNT()")) == "1",
+            (_, None) => {
+                let insert = format!("INSERT {change} ON CONFLICT DO NOTHING RETURNING uuid");
+                self.sql(&insert) == uuid
+            }
+            (_, Some(_)) => self.sql(&format!("{change} RETURNING uuid")) == uuid,
+        }
     }
 
     pub(crate) fn update_heart_beat(&self, uuid: &str, utype: &str) -> bool {

@@ -2,6 +2,9 @@
 
 #![allow(clippy::print_stdout, reason = "how long it took is of interest")]
 
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../common/mariadb.rs"]
+mod mariadb;
 #[path = "../common/ports.rs"]
 mod ports;
 #[path = "../common/postgres.rs"]
@@ -130,6 +133,11 @@ async fn on_sqlite_programs_and_candidates_take_over_from_each_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_postgres_programs_and_candidates_take_over_from_each_other() {
     take_over_from_each_other(Database::postgres()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_mysql_programs_and_candidates_take_over_from_each_other() {
+    take_over_from_each_other(Database::mysql()).await;
 }
 
 /// When each leader acted first and last, by what it believed itself.
@@ -272,4 +280,9 @@ async fn on_sqlite_one_leads_at_a_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_postgres_one_leads_at_a_time() {
     lead_one_at_a_time(Database::postgres()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_mysql_one_leads_at_a_time() {
+    lead_one_at_a_time(Database::mysql()).await;
 }

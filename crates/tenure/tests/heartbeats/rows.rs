@@ -28,33 +28,46 @@ fn put(database: &Database, utype: &str, uuid: &str, timestamp: &str) {
     ));
 }
 
+/// Rows that no program writes.
+fn put_garbage(database: &Database) {
+    let now = database.ha_time();
+    put(database, "nobody", "NULL", now);
+    put(database, "empty", "''", now);
+    put(database, "hash", "'no GUID at all, but a text'", now);
+    put(database, "undated", &format!("'{}'", uuid(1)), "NULL");
+    put(
+        database,
+        "ancient",
+        &format!("'{}'", uuid(1)),
+        "'1000-01-01 00:00:00'",
+    );
+    match database {
+        Database::Sqlite(..) => {
+            put(database, "words", &format!("'{}'", uuid(1)), "'soon'");
+            put(database, "bytes", "x'00ff'", "x'00ff'");
+        }
+        Database::Postgres(_) => {
+            put(database, "words", &format!("'{}'", uuid(1)), "'infinity'");
+        }
+        Database::MySql(_) => {
+            put(database, "words", &format!("'{}'", uuid(1)), "'9999-12-31'");
+        }
+    }
+    // A utype that is no name is listed nowhere.
+    let long = if matches!(database, Database::MySql(_)) {
+        "x\ty".to_owned()
+    } else {
+        "x".repeat(300)
+    };
+    put(database, &long, "'a'", now);
+}
+
 async fn garbage_costs_no_other_row_its_answer(database: Database) {
     let store = tenure::store::open(&database.url()).await.expect("a store");
     let sound = record("sound", 1, 5);
     let made = write(&store, Expect::Absent, &sound, Stamp::Now).await;
     made.expect("a register");
-    let now = database.ha_time();
-    put(&database, "nobody", "NULL", now);
-    put(&database, "empty", "''", now);
-    put(&database, "hash", "'no GUID at all, but a text'", now);
-    put(&database, "undated", &format!("'{}'", uuid(1)), "NULL");
-    put(
-        &database,
-        "ancient",
-        &format!("'{}'", uuid(1)),
-        "'0001-01-01 00:00:00'",
-    );
-    match &database {
-        Database::Sqlite(..) => {
-            put(&database, "words", &format!("'{}'", uuid(1)), "'soon'");
-            put(&database, "bytes", "x'00ff'", "x'00ff'");
-        }
-        Database::Postgres(_) => {
-            put(&database, "words", &format!("'{}'", uuid(1)), "'infinity'");
-        }
-    }
-    // A utype that is no name is listed nowhere.
-    put(&database, &"x".repeat(300), "'a'", now);
+    put_garbage(&database);
 
     for election in ["nobody", "empty"] {
         let found = shown(&store, election).await;
@@ -103,6 +116,11 @@ async fn on_postgres_garbage_costs_no_other_row_its_answer() {
     garbage_costs_no_other_row_its_answer(Database::postgres()).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_mysql_garbage_costs_no_other_row_its_answer() {
+    garbage_costs_no_other_row_its_answer(Database::mysql()).await;
+}
+
 /// A time so many seconds from `ha_time`.
 fn ago(database: &Database, seconds: f64) -> String {
     match database {
@@ -114,6 +132,9 @@ fn ago(database: &Database, seconds: f64) -> String {
         }
         Database::Postgres(_) => {
             format!("{} - interval '{seconds} seconds'", database.ha_time())
+        }
+        Database::MySql(_) => {
+            format!("{} - interval {seconds} second", database.ha_time())
         }
     }
 }
@@ -163,6 +184,11 @@ async fn on_sqlite_the_databases_clock_judges() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_postgres_the_databases_clock_judges() {
     the_databases_clock_judges(Database::postgres()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_mysql_the_databases_clock_judges() {
+    the_databases_clock_judges(Database::mysql()).await;
 }
 
 async fn terms_are_counted_by_what_is_seen(database: Database) {
@@ -225,6 +251,11 @@ async fn on_sqlite_terms_are_counted_by_what_is_seen() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_postgres_terms_are_counted_by_what_is_seen() {
     terms_are_counted_by_what_is_seen(Database::postgres()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_mysql_terms_are_counted_by_what_is_seen() {
+    terms_are_counted_by_what_is_seen(Database::mysql()).await;
 }
 
 #[tokio::test]

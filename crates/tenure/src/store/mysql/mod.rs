@@ -19,6 +19,9 @@
 //! a fail-over loses and any user can take.
 
 mod classify;
+mod heartbeat_sql;
+mod heartbeat_tables;
+mod heartbeats;
 mod pool;
 mod session;
 mod settings;
@@ -32,13 +35,14 @@ use std::time::Duration;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Error, Row};
 
+use self::heartbeats::Heartbeats;
 use self::pool::{Kind, Lease, Pool};
 use self::settings::Settings;
 use self::table::FoundTable;
 use super::dial::{ConnectFn, Dialer};
 use super::{
     Backend, Clock, Expect, Features, Key, PAGE_MAX, Page, PollTimes, Polled, Reading, Stamp,
-    Version, Write, Written,
+    Store, Version, Write, Written,
 };
 use crate::clock;
 use crate::error::StoreError;
@@ -48,14 +52,19 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(60);
 
 /// Prepares to use the servers that `url` names; connects at the first call, and then
 /// makes the table if it is missing and `may_create`.
-pub(super) fn open(url: &str, may_create: bool) -> Result<Polled<MySql>, StoreError> {
+pub(super) fn open(url: &str, may_create: bool) -> Result<Arc<dyn Store>, StoreError> {
     let mut settings = Settings::parse(url)?;
     settings.may_create = may_create;
     let times = PollTimes {
         floor: settings.poll_every,
         ..PollTimes::default()
     };
-    Ok(Polled::new(MySql::new(settings), times))
+    let is_of_heartbeats = settings.heartbeats.is_asked;
+    let client = MySql::new(settings);
+    if is_of_heartbeats {
+        return Ok(Arc::new(Polled::new(Heartbeats::new(client), times)));
+    }
+    Ok(Arc::new(Polled::new(client, times)))
 }
 
 /// The calls of MySQL and MariaDB.

@@ -22,6 +22,7 @@ use tenure_core::time::Instant;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
+use super::heartbeat_tables;
 use super::session::{self, IDLE_SECONDS};
 use super::settings::{Server, Settings};
 use super::table::{self, FoundTable};
@@ -112,7 +113,11 @@ impl Pool {
         // Who only looks acknowledges nothing.
         let warns = settings.may_create && found.get().is_none();
         let mut connection = session::open(&settings, &server, warns).await?;
-        table::find(&settings, found, &mut connection).await?;
+        if settings.heartbeats.is_asked {
+            heartbeat_tables::find(&settings, found, &mut connection).await?;
+        } else {
+            table::find(&settings, found, &mut connection).await?;
+        }
         let now = clock::boot();
         let idle = Idle {
             connection,

@@ -9,14 +9,18 @@ use mysql_async::{ClientIdentity, SslOpts};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::heartbeat_sql::Tables;
 use crate::error::StoreError;
 use crate::small;
+use crate::store::heartbeats::Options as Heartbeats;
 use crate::store::{password, url_options};
 
 /// The table, if nothing else is asked for.
 const TABLE: &str = "tenure_register";
 /// The longest name that a server takes for a table, in bytes.
 const TABLE_MAX: usize = 64;
+/// The same of a table of heartbeats, after which that of the notes is named.
+const HEARTBEATS_MAX: usize = TABLE_MAX - "_tenure".len();
 /// How many servers a URL may name.
 const SERVERS_MAX: usize = 16;
 /// The port of a server that none is named for.
@@ -39,6 +43,8 @@ pub(super) struct Settings {
     pub(super) tls: Option<SslOpts>,
     /// Whether a missing table is made.
     pub(super) may_create: bool,
+    /// Whether the table is one of heartbeats.
+    pub(super) heartbeats: Heartbeats,
     /// What may be shown of it.
     shown: String,
 }
@@ -72,7 +78,8 @@ struct Tls {
 fn wrong(found: impl fmt::Display) -> StoreError {
     StoreError::broken(format!(
         "expected mysql://user[:password]@host[:port][,host[:port]…]/database, perhaps with \
-         ?table=, expiry=, poll=, password_file=, tls=on, ca=, cert= and key=, found {found}"
+         ?table=, expiry=, poll=, password_file=, tls=on, ca=, cert=, key=, and format=hpc with \
+         heartbeat_timeout=, found {found}"
     ))
 }
 
@@ -107,6 +114,7 @@ impl Settings {
             poll_every: Duration::from_millis(200),
             tls: None,
             may_create: true,
+            heartbeats: Heartbeats::default(),
             shown: String::new(),
         };
         let file = settings.take_options(query)?;
@@ -119,22 +127,38 @@ impl Settings {
     /// there is one.
     fn take_options(&mut self, query: &str) -> Result<Option<PathBuf>, StoreError> {
         let (mut tls, mut file) = (Tls::default(), None);
+        let (mut named, mut expiry) = (None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = decoded(value)?;
             match name {
-                "table" => self.table = table(value)?,
-                "expiry" => self.judge_by_store_clock = url_options::expiry(&value)?,
+                "table" => named = Some(table(value)?),
+                "expiry" => expiry = Some(url_options::expiry(&value)?),
                 "poll" => self.poll_every = url_options::poll(&value)?,
                 "password_file" => file = Some(PathBuf::from(value)),
                 "tls" => tls.on = Some(url_options::on("tls", &value)?),
                 "ca" => tls.authorities = Some(value.into()),
                 "cert" => tls.certificate = Some(value.into()),
                 "key" => tls.key = Some(value.into()),
+                "format" | "heartbeat_timeout" => drop(self.heartbeats.take(name, &value)?),
                 _ => return Err(wrong(format_args!("the unknown option {name:?}"))),
             }
         }
         self.tls = tls.options()?;
+        self.heartbeats.check()?;
+        let of_format = self.heartbeats.is_asked;
+        if of_format && named.as_ref().is_some_and(|it| it.len() > HEARTBEATS_MAX) {
+            return Err(StoreError::broken(format!(
+                "table=: expected at most {HEARTBEATS_MAX} letters with format=hpc, found more"
+            )));
+        }
+        if let Some(table) = named {
+            self.table = table;
+        } else if of_format {
+            self.table = self.heartbeats.table().to_owned();
+        }
+        let by_store_clock = of_format && self.heartbeats.judge_by_store_clock;
+        self.judge_by_store_clock = expiry.unwrap_or(by_store_clock);
         Ok(file)
     }
 
@@ -166,10 +190,25 @@ impl Settings {
             servers.join(","),
             self.database
         );
-        if self.table != TABLE {
+        if self.heartbeats.is_asked {
+            shown += &format!("?format=hpc&table={}", self.table);
+        } else if self.table != TABLE {
             shown += &format!("?table={}", self.table);
         }
         shown
+    }
+
+    /// The table of notes beside that of the heartbeats.
+    pub(super) fn notes(&self) -> String {
+        format!("{}_tenure", self.table)
+    }
+
+    /// Both.
+    pub(super) fn tables<'a>(&'a self, notes: &'a str) -> Tables<'a> {
+        Tables {
+            beats: &self.table,
+            notes,
+        }
     }
 }
 

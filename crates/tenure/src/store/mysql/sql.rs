@@ -40,7 +40,7 @@ const CLOCK: ClockId = ClockId {
 
 /// The server's time when the statement began, in microseconds, whatever the time
 /// zone of the session. A holder counts from before it sent the statement.
-const MICROS: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+pub(super) const MICROS: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
 /// The statement that makes the table, for those whose database user may not.
 pub(super) fn migration(table: &str) -> String {
@@ -182,7 +182,7 @@ pub(super) fn delete(table: &str, key: &Key, version: u64) -> String {
     )
 }
 
-fn bytes(bytes: &[u8]) -> String {
+pub(super) fn bytes(bytes: &[u8]) -> String {
     let mut literal = String::with_capacity(bytes.len() * 2 + 3);
     literal.push_str("x'");
     for byte in bytes {
@@ -200,7 +200,7 @@ pub(super) fn store_time(micros: u64) -> StoreTime {
 }
 
 /// An answer that is not what was asked for: another reading may bring a sound one.
-fn unexpected_answer() -> StoreError {
+pub(super) fn unexpected_answer() -> StoreError {
     StoreError::unavailable("expected a row of the table, found something else in the answer")
 }
 

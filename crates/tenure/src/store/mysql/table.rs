@@ -34,7 +34,7 @@ pub(super) async fn find(
             let why = format!("{settings}: no table {}", settings.table);
             return Err(StoreError::unavailable(no_store(why)));
         }
-        make(settings, connection).await?;
+        make(settings, &sql::migration(&settings.table), connection).await?;
     }
     if found.get().is_none() {
         find_floor(settings, connection).await?;
@@ -44,45 +44,83 @@ pub(super) async fn find(
     Ok(())
 }
 
-/// Whether there is such a table; an error if it is none of ours.
-async fn exists(settings: &Settings, connection: &mut Conn) -> Result<bool, StoreError> {
-    let table = &settings.table;
+/// What is called so in the database.
+pub(super) struct Described {
+    kind: String,
+    engine: String,
+    pub(super) columns: String,
+    triggers: Option<String>,
+}
+
+/// What is called so in the database; `None` if there is nothing.
+pub(super) async fn describe(
+    settings: &Settings,
+    table: &str,
+    connection: &mut Conn,
+) -> Result<Option<Described>, StoreError> {
     let described: Option<Row> = connection
         .query_first(sql::describe(table))
         .await
         .map_err(|error| classify::reading(&settings.to_string(), &error))?;
     let Some(row) = described else {
-        return Ok(false);
+        return Ok(None);
     };
     let text = |at| sql::column::<String>(&row, at).map(Option::unwrap_or_default);
-    let (kind, engine, columns) = (text(0)?, text(1)?, text(2)?);
-    if columns != sql::COLUMNS {
+    Ok(Some(Described {
+        kind: text(0)?,
+        engine: text(1)?,
+        columns: text(2)?,
+        triggers: sql::column(&row, 3)?,
+    }))
+}
+
+impl Described {
+    /// Refuses a table that does not keep rows as they are written.
+    pub(super) fn refuse(&self, table: &str) -> Result<(), StoreError> {
+        let (kind, engine) = (&self.kind, &self.engine);
+        if kind != "BASE TABLE" || engine != "InnoDB" {
+            return Err(StoreError::broken(format!(
+                "expected {table} to be an ordinary table of InnoDB, found {kind} {engine}: others \
+                 lose what was acknowledged, or let two writes pass; end all candidates and run: \
+                 ALTER TABLE {table} ENGINE=InnoDB"
+            )));
+        }
+        if let Some(triggers) = &self.triggers {
+            return Err(StoreError::broken(format!(
+                "expected table {table} to keep rows as they are written, found triggers that may \
+                 change them first ({triggers}), their versions too, so that several would lead in \
+                 one term; make them AFTER triggers, or end all candidates and drop them"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Whether there is such a table; an error if it is none of ours.
+async fn exists(settings: &Settings, connection: &mut Conn) -> Result<bool, StoreError> {
+    let table = &settings.table;
+    let Some(described) = describe(settings, table, connection).await? else {
+        return Ok(false);
+    };
+    if described.columns != sql::COLUMNS {
         return Err(StoreError::broken(format!(
-            "expected table {table} with columns {}, found {columns}; it belongs to something \
-             else: name another with ?table=",
-            sql::COLUMNS
+            "expected table {table} with columns {}, found {}; it belongs to something else: name \
+             another with ?table=",
+            sql::COLUMNS,
+            described.columns
         )));
     }
-    if kind != "BASE TABLE" || engine != "InnoDB" {
-        return Err(StoreError::broken(format!(
-            "expected {table} to be an ordinary table of InnoDB, found {kind} {engine}: others \
-             lose what was acknowledged, or let two writes pass; end all candidates and run: \
-             ALTER TABLE {table} ENGINE=InnoDB"
-        )));
-    }
-    if let Some(triggers) = sql::column::<String>(&row, 3)? {
-        return Err(StoreError::broken(format!(
-            "expected table {table} to keep rows as they are written, found triggers that may \
-             change them first ({triggers}), their versions too, so that several would lead in \
-             one term; make them AFTER triggers, or end all candidates and drop them"
-        )));
-    }
+    described.refuse(table)?;
     Ok(true)
 }
 
-async fn make(settings: &Settings, connection: &mut Conn) -> Result<(), StoreError> {
-    let migration = sql::migration(&settings.table);
-    let made = connection.query_drop(migration.as_str()).await;
+/// Makes a table by this statement.
+pub(super) async fn make(
+    settings: &Settings,
+    migration: &str,
+    connection: &mut Conn,
+) -> Result<(), StoreError> {
+    let made = connection.query_drop(migration).await;
     made.map_err(|error| {
         let making = format!("{settings}: making the table {}", settings.table);
         match classify::reading(&making, &error) {
