@@ -31,7 +31,7 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Pid, Signal, getpgid, getpgrp, kill_process_group};
 
 use crate::Term;
-use crate::mark::{Mark, MarkError, is_in_place, open_plain};
+use crate::mark::{Mark, MarkError, check_owner, is_in_place, open_plain};
 
 /// The least number of the descriptor that commands inherit.
 const INHERITED_MIN: RawFd = 100;
@@ -266,6 +266,7 @@ fn lock(path: &Path, operation: FlockOperation) -> io::Result<File> {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
         let file = open_plain(path, options.mode(0o600))?;
+        check_owner(&file.metadata()?)?;
         if !file.metadata()?.is_file() {
             return Err(io::Error::other(
                 "expected a plain file, found a directory, a device or a pipe",

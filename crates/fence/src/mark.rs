@@ -19,12 +19,14 @@
 //! Left out: several machines. A file on a network file system is locked and
 //! renamed as well as that system does it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxAttributes, StatxFlags, flock, statx};
+use rustix::process::geteuid;
 
 use crate::{Deposed, Term};
 
@@ -85,6 +87,7 @@ impl Mark {
     /// [`MarkError::Damaged`] if what is there is no mark, and
     /// [`MarkError::Io`].
     pub fn read(&self) -> Result<Option<Term>, MarkError> {
+        self.check_name()?;
         let file = match open_plain(&self.path, OpenOptions::new().read(true)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(|error| self.failed("read", error))?,
@@ -179,6 +182,19 @@ impl Mark {
         synced.map_err(|error| self.failed("sync the directory of", error))
     }
 
+    /// Refuses what may be the next mark, or the lock, of a mark of another name.
+    fn check_name(&self) -> Result<(), MarkError> {
+        let ends = |suffix| self.path.as_os_str().as_bytes().ends_with(suffix);
+        if ends(b".new") || ends(b".lock") {
+            return Err(MarkError::Damaged(format!(
+                "{}: expected a mark whose name does not end in .new or .lock, which are files \
+                 beside marks of other names; name another",
+                self.path.display()
+            )));
+        }
+        Ok(())
+    }
+
     /// Refuses a file with two names, a bind mount too. A rename replaces one of
     /// them, and the other one would go on with what it has seen.
     fn check(&self, file: &File) -> Result<(), MarkError> {
@@ -187,6 +203,7 @@ impl Mark {
         if !about.is_file() {
             return Err(self.damaged("a plain file", "a directory, a device or a pipe"));
         }
+        check_owner(&about).map_err(|error| self.failed("use", error))?;
         if is_mounted(file) {
             return Err(self.damaged(
                 "a file with one name",
@@ -219,6 +236,23 @@ impl Mark {
             error,
         }
     }
+}
+
+/// Refuses what another user has made, or may write: it would choose what the mark
+/// has seen, and whom a fence takes for the holder of the lock.
+pub(crate) fn check_owner(about: &Metadata) -> io::Result<()> {
+    let (user, mode) = (geteuid().as_raw(), about.mode() & 0o7777);
+    if about.uid() == user && mode & 0o002 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!(
+            "expected a file of user {user}, who runs this, which not everybody may write, found \
+             one of user {} with mode {mode:o}; one user runs all commands of a mark",
+            about.uid()
+        ),
+    ))
 }
 
 /// Whether a file is mounted by itself. A kernel before Linux 5.8 does not say.
@@ -355,6 +389,33 @@ mod tests {
             .raise(term(1))
             .expect_err("a directory");
         assert!(matches!(refused, MarkError::Damaged(_)), "{refused:?}");
+    }
+
+    #[test]
+    fn what_others_may_write_is_not_used() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mark = Mark::at(directory.path().join("mark"));
+        mark.raise(term(9)).expect("raised");
+        for name in ["mark", "mark.new"] {
+            let path = directory.path().join(name);
+            fs::write(&path, "term 9\n").expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).expect("a mode");
+            let refused = mark.raise(term(10)).expect_err("everybody may write it");
+            assert!(refused.to_string().contains("mode 666"), "{refused}");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a mode");
+        }
+        fs::write(mark.beside(".lock"), "").expect("written");
+        fs::set_permissions(mark.beside(".lock"), fs::Permissions::from_mode(0o666))
+            .expect("a mode");
+        let refused = crate::lock::MarkLock::try_take(&mark).expect_err("everybody may write it");
+        assert!(refused.to_string().contains("mode 666"), "{refused}");
+        assert_eq!(mark.read().expect("a mark"), Some(term(9)));
+        // Nor what may be a file beside another mark.
+        for suffix in [".new", ".lock"] {
+            let beside = Mark::at(mark.beside(suffix));
+            let refused = beside.raise(term(9)).expect_err("a name of others");
+            assert!(refused.to_string().contains("does not end in"), "{refused}");
+        }
     }
 
     #[test]

@@ -322,6 +322,15 @@ impl CallerAccount {
         Reserved { place, bytes }
     }
 
+    /// The same for changes that wait for a watch, if there is room for them: what
+    /// waits so leaves half of the room to calls.
+    pub(super) fn reserve_for_watch(self: &Arc<Self>, bytes: usize) -> Option<Reserved> {
+        let reserved = self.reserve(bytes);
+        let bounds = self.calls(false).half();
+        let fits = self.requests_within(bounds).is_ok();
+        fits.then_some(reserved)
+    }
+
     /// Whether more may be reserved.
     ///
     /// # Errors

@@ -61,10 +61,13 @@ const WAITING_MAX: usize = 256;
 /// How many bytes of values may wait in more than one message: a client that is
 /// further behind could not go on from where it is either.
 const WAITING_BYTES: usize = 32 * 1024 * 1024;
-/// How many may wait in any case; then there has to be room for more.
-const WAITING_FREE: usize = 16;
-/// What a change that waits counts for. Its value does not: it is shared with
-/// the state, and by all who watch it.
+/// How much may wait in any case: one message, or so many messages, changes and
+/// bytes of values. Then there has to be room for all of it. What waits in any case
+/// is no more than a message counts: one commit may tell thousands of watches of
+/// thousands of changes, which they share, and the account that calls are refused by
+/// is not theirs to fill.
+const FREE: [usize; 3] = [16, 256, 256 * 1024];
+/// What a message counts, and what a change does beside its value.
 const CHANGE_BYTES: usize = 128;
 
 /// Why nothing could be put into a queue.
@@ -79,7 +82,8 @@ pub(super) enum SendError {
 #[derive(Debug)]
 struct Queue {
     news: VecDeque<Waiting>,
-    /// Of values that wait.
+    /// Changes that wait, and the bytes of their values.
+    changes: usize,
     bytes: usize,
     counted: Arc<CallerAccount>,
     state: State,
@@ -90,20 +94,15 @@ struct Queue {
 #[derive(Debug)]
 struct Waiting {
     news: WatchMessage,
-    bytes: usize,
     _reserved: Reserved,
 }
 
-impl Waiting {
-    fn new(news: WatchMessage, counted: &Arc<CallerAccount>) -> Self {
-        let (count, bytes) = match &news {
-            WatchMessage::Changes(batch) => (batch.changes.len(), batch.bytes),
-            WatchMessage::Gap(_) => (0, 0),
-        };
-        Self {
-            bytes,
-            _reserved: counted.reserve((1 + count) * CHANGE_BYTES),
-            news,
+impl WatchMessage {
+    /// How many changes it has, and the bytes of their values.
+    fn size(&self) -> (usize, usize) {
+        match self {
+            Self::Changes(batch) => (batch.changes.len(), batch.bytes),
+            Self::Gap(_) => (0, 0),
         }
     }
 }
@@ -121,11 +120,39 @@ enum State {
 }
 
 impl Queue {
-    fn is_full(&self) -> bool {
+    /// Puts news in; `false` if there is no room for them.
+    fn put(&mut self, news: WatchMessage) -> bool {
+        let (changes, bytes) = news.size();
         let waiting = self.news.len();
-        waiting >= WAITING_MAX
-            || (waiting > 0 && self.bytes >= WAITING_BYTES)
-            || (waiting >= WAITING_FREE && self.counted.may_reserve().is_err())
+        if waiting >= WAITING_MAX || (waiting > 0 && self.bytes >= WAITING_BYTES) {
+            return false;
+        }
+        let all = [waiting + 1, self.changes + changes, self.bytes + bytes];
+        let is_free = waiting == 0 || all.iter().zip(FREE).all(|(it, most)| *it <= most);
+        let reserved = if is_free {
+            Some(self.counted.reserve(CHANGE_BYTES))
+        } else {
+            let cost = (1 + changes) * CHANGE_BYTES + bytes;
+            self.counted.reserve_for_watch(cost)
+        };
+        let Some(reserved) = reserved else {
+            return false;
+        };
+        self.changes += changes;
+        self.bytes += bytes;
+        self.news.push_back(Waiting {
+            news,
+            _reserved: reserved,
+        });
+        true
+    }
+
+    fn take(&mut self) -> Option<WatchMessage> {
+        let news = self.news.pop_front()?.news;
+        let (changes, bytes) = news.size();
+        self.changes -= changes;
+        self.bytes -= bytes;
+        Some(news)
     }
 }
 
@@ -148,6 +175,7 @@ pub(super) struct CutOff;
 /// An empty queue.
 pub(super) fn queue(counted: Arc<CallerAccount>) -> (WatchSender, WatchReceiver) {
     let queue = Arc::new(Mutex::new(Queue {
+        changes: 0,
         bytes: 0,
         news: VecDeque::new(),
         counted,
@@ -164,15 +192,11 @@ impl WatchSender {
         if queue.state != State::Open {
             return Err(SendError::Gone);
         }
-        let full = queue.is_full();
+        let full = !queue.put(news);
         let mut thrown = VecDeque::new();
         if full {
             queue.state = State::CutOff;
             thrown = std::mem::take(&mut queue.news);
-        } else {
-            let news = Waiting::new(news, &queue.counted);
-            queue.bytes += news.bytes;
-            queue.news.push_back(news);
         }
         let reader = queue.reader.take();
         drop(queue);
@@ -207,9 +231,8 @@ impl Stream for WatchReceiver {
             queue.state = State::Over;
             return Poll::Ready(Some(Err(CutOff)));
         }
-        if let Some(waiting) = queue.news.pop_front() {
-            queue.bytes -= waiting.bytes;
-            return Poll::Ready(Some(Ok(waiting.news)));
+        if let Some(news) = queue.take() {
+            return Poll::Ready(Some(Ok(news)));
         }
         if queue.state != State::Open {
             return Poll::Ready(None);
@@ -276,6 +299,47 @@ pub(super) mod tests {
         assert!(receiver.next().await.is_none());
     }
 
+    /// A change of a register, without a value.
+    fn change(revision: u64) -> Arc<Change> {
+        Arc::new(Change {
+            revision,
+            key: tenure_core::ids::Key::new("k").expect("a key"),
+            register: None,
+            grown: 0,
+            created: false,
+        })
+    }
+
+    fn changes(count: u64) -> WatchMessage {
+        let changes = (1..=count).map(change).collect();
+        WatchMessage::Changes(Arc::new(ChangeBatch::new(changes, count)))
+    }
+
+    /// As many as one caller may have, none of which reads, and commits of many
+    /// changes: what calls are refused by stays what it was.
+    #[tokio::test]
+    async fn watches_that_are_not_read_leave_room_for_calls() {
+        let counted = counted();
+        let watches: Vec<_> = (0..4_500).map(|_| queue(Arc::clone(&counted))).collect();
+        let told = changes(200);
+        for _ in 0..40 {
+            for (sender, _) in &watches {
+                let _ = sender.send(told.clone());
+            }
+            assert!(counted.may_reserve().is_ok());
+        }
+        // Small ones in any case; and large ones where there is room.
+        let (sender, mut alone) = queue(counted);
+        for _ in 0..FREE[0] {
+            assert_eq!(sender.send(changes(1)), Ok(()));
+        }
+        drop(watches);
+        for _ in 0..FREE[0] {
+            assert_eq!(sender.send(told.clone()), Ok(()));
+        }
+        assert!(matches!(alone.next().await, Some(Ok(_))));
+    }
+
     #[tokio::test]
     async fn one_that_has_gone_is_seen_to_have() {
         let (sender, receiver) = queue(counted());
@@ -285,17 +349,6 @@ pub(super) mod tests {
 
     #[test]
     fn one_is_told_what_it_does_not_know() {
-        let change = |revision| {
-            let key = tenure_core::ids::Key::new("k").expect("a key");
-            let register = None;
-            Arc::new(Change {
-                revision,
-                key,
-                register,
-                grown: 0,
-                created: false,
-            })
-        };
         let batch = Arc::new(ChangeBatch::new([3, 5, 8].map(change).into(), 9));
         for (since, wanted) in [
             (0, &[3, 5, 8][..]),

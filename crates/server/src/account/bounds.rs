@@ -11,6 +11,16 @@ pub(super) struct Bounds {
     pub(super) all: usize,
 }
 
+impl Bounds {
+    pub(super) const fn half(self) -> Self {
+        Self {
+            connection: self.connection / 2,
+            caller: self.caller / 2,
+            all: self.all / 2,
+        }
+    }
+}
+
 /// Of requests, for what has come of a body beyond its beginning.
 pub(super) const BODIES: Bounds = Bounds {
     connection: 16 * MIB,
