@@ -311,3 +311,55 @@ async fn on_mysql_other_tables_are_refused() {
     let again = write(&store, Expect::Version(made), &first, Stamp::Now).await;
     again.expect("a renewal");
 }
+
+/// A trigger may write another time than that of the heartbeat, and then a living leader
+/// looks dead.
+async fn triggers_are_refused(database: Database, make: &[&str]) {
+    let store = tenure::store::open(&database.url()).await.expect("a store");
+    let made = write(&store, Expect::Absent, &record("a", 1, 5), Stamp::Now).await;
+    made.expect("a register");
+    drop(store);
+    for statement in make {
+        database.sql(statement);
+    }
+    let store = tenure::store::open(&database.url()).await;
+    let said = match store {
+        Ok(store) => why(store.read(&key("a"), SOON).await),
+        refused => why(refused.map(drop)),
+    };
+    assert!(said.contains("without triggers, found late"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_sqlite_triggers_are_refused() {
+    let trigger = "CREATE TRIGGER late AFTER UPDATE ON heartbeattable BEGIN UPDATE heartbeattable \
+                   SET timestamp = '2000-01-01' WHERE utype = new.utype; END";
+    triggers_are_refused(Database::sqlite(), &[trigger]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_postgres_triggers_are_refused() {
+    let function = "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS \
+                    'BEGIN new.timestamp := ''2000-01-01''; RETURN new; END'";
+    let trigger = "CREATE TRIGGER late BEFORE UPDATE ON heartbeattable FOR EACH ROW EXECUTE \
+                   FUNCTION late()";
+    triggers_are_refused(Database::postgres(), &[function, trigger]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_mysql_triggers_are_refused() {
+    let database = Database::mysql();
+    let store = tenure::store::open(&database.url()).await.expect("a store");
+    let made = write(&store, Expect::Absent, &record("a", 1, 5), Stamp::Now).await;
+    made.expect("a register");
+    database.sql(
+        "CREATE TRIGGER late BEFORE UPDATE ON heartbeattable FOR EACH ROW SET new.timestamp = \
+         '2000-01-01'",
+    );
+    let store = tenure::store::open(&database.url()).await.expect("a store");
+    let said = why(store.read(&key("a"), SOON).await);
+    assert!(
+        said.contains("found triggers") && said.contains("(late)"),
+        "{said}"
+    );
+}

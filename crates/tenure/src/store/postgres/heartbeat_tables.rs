@@ -23,7 +23,8 @@ pub(super) async fn find(
     connected: &PgConnection,
 ) -> Result<(), StoreError> {
     if found.get().is_some() {
-        return Ok(());
+        // They may have been made others meanwhile.
+        return existing(settings, connected).await.map(drop);
     }
     let mut tables = existing(settings, connected).await?;
     if tables.is_none() && settings.may_create {
@@ -48,7 +49,7 @@ async fn make(
     settings: &Settings,
     connected: &PgConnection,
 ) -> Result<Result<(), StoreError>, StoreError> {
-    let found = describe(settings, connected, &settings.table).await?;
+    let found = described(settings, connected, &settings.table).await?;
     let beats = found.map_or_else(|| settings.table.name.clone(), |(beats, ..)| beats);
     let notes = notes(&beats, &settings.table);
     let make = heartbeat_sql::migration(&beats, &notes);
@@ -80,7 +81,8 @@ async fn existing(
     settings: &Settings,
     connected: &PgConnection,
 ) -> Result<Option<Tables>, StoreError> {
-    let Some((beats, columns, kind)) = describe(settings, connected, &settings.table).await? else {
+    let Some((beats, columns, kind)) = described(settings, connected, &settings.table).await?
+    else {
         return Ok(None);
     };
     // It has no column `version`, which is told of an ordinary one without children.
@@ -99,7 +101,7 @@ async fn existing(
             "expected {beats} in a schema whose name needs no quotes; move it"
         )));
     }
-    let Some((notes, columns, kind)) = describe(settings, connected, &wanted).await? else {
+    let Some((notes, columns, kind)) = described(settings, connected, &wanted).await? else {
         return Ok(None);
     };
     if kind != sql::ORDINARY || columns != heartbeat_sql::NOTES {
@@ -128,8 +130,9 @@ fn are_heartbeats(columns: &str) -> bool {
 }
 
 /// The only table of this name that can be reached: what it is called, its columns,
-/// what it is.
-async fn describe(
+/// what it is. None has triggers: one that changes the time of a heartbeat, or the row
+/// after it was written, has a living leader look dead.
+async fn described(
     settings: &Settings,
     connected: &PgConnection,
     wanted: &TableName,
@@ -143,7 +146,14 @@ async fn describe(
     };
     match rows.len() {
         0 => Ok(None),
-        1 => Ok(Some((text(0, 0), text(0, 1), text(0, 2)))),
+        1 => match rows.first().and_then(|row| row.get(3)) {
+            None => Ok(Some((text(0, 0), text(0, 1), text(0, 2)))),
+            Some(triggers) => Err(StoreError::broken(format!(
+                "expected table {} without triggers, found {triggers}: what changes heartbeats as \
+                 they are written has several lead; end all candidates and drop them",
+                text(0, 0)
+            ))),
+        },
         _ => Err(StoreError::broken(format!(
             "expected one table {} on the search path, found {} and {}: name the one that is meant \
              with its schema, by ?table=",

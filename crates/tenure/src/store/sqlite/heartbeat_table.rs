@@ -74,6 +74,13 @@ pub(super) fn prepare(
         ),
     ] {
         let found = columns(connection, table).map_err(broken)?;
+        if let Some(triggers) = triggers(connection, table).map_err(broken)? {
+            return Err(StoreError::broken(format!(
+                "expected table {table} without triggers, found {triggers} in {}: what changes \
+                 heartbeats as they are written has several lead; end all candidates and drop them",
+                path.display()
+            )));
+        }
         if found.is_empty() && !make {
             return Err(StoreError::unavailable(crate::store::no_store(format!(
                 "{}: no table {table}",
@@ -93,6 +100,13 @@ pub(super) fn prepare(
         }
     }
     Ok(())
+}
+
+/// The triggers of a table, if it has any.
+fn triggers(connection: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
+    let named = "SELECT group_concat(name, ', ') FROM sqlite_master WHERE type = 'trigger' AND \
+                 lower(tbl_name) = lower(?1)";
+    connection.query_row(named, [table], |row| row.get(0))
 }
 
 fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
