@@ -16,6 +16,8 @@
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use tenure_core::ids::Key;
+
 use super::super::bug::Bug;
 use super::super::config::Config;
 use super::super::entry::{ClusterVersion, Command, Entry, Operation, Outcome, Payload, SessionId};
@@ -25,7 +27,7 @@ use super::super::state::{MAX_BOUND, MAX_WINDOW, SerialStatus, Session};
 use super::admission_window::AdmissionWindow;
 use super::fair_queue::{FairQueue, Flow, Waiting};
 use super::server::Server;
-use super::session_ends::SessionEnds;
+use super::session_ends::{BYTES_OF_A_WRITE, SessionEnds};
 use super::types::{Answer, ClientRequest, Refusal};
 
 #[derive(Clone, Debug, Default)]
@@ -331,7 +333,29 @@ impl PendingProposals {
             return Some(1);
         }
         let most = MAX_BOUND as u64;
-        Some(1 + self.bound_soon(server, session).min(most))
+        let writes = 1 + self.bound_soon(server, session).min(most);
+        Some(writes + self.end_bytes(server, session) / BYTES_OF_A_WRITE)
+    }
+
+    /// The bytes of the values that the session's end replaces, and of those that
+    /// replace them, at most: a server looks at each of them once.
+    fn end_bytes(&self, server: &Server, session: SessionId) -> u64 {
+        let (state, registers) = (&server.state, server.state.registers());
+        let of_key = |key: &Key| {
+            let held = registers.read(key).map_or(0, |it| it.value.len());
+            held + state.on_expiry_value(key).map_or(0, |last| last.len())
+        };
+        let tail = self.tails.get(&session).into_iter().flatten();
+        let of_entry = |id: &LogId| match server.log.get(*id).map(|entry| &entry.payload) {
+            Some(Payload::Command(Command {
+                operation: Operation::Bind(bind),
+                ..
+            })) => bind.write.value.len() + bind.last.len(),
+            _ => 0,
+        };
+        let bound: usize = state.bound_to(session).map(of_key).sum();
+        let soon: usize = tail.map(of_entry).sum();
+        (bound + soon) as u64
     }
 
     /// `entry` was appended for `token`.

@@ -7,7 +7,7 @@ use tenure_alpo::{
     Answer, ClientRequest, Command, Config, Limits, MAX_SESSION_ENDS, OpenSession, Operation,
     Outcome, OwnershipProof, Payload, Refusal,
 };
-use tenure_core::cas::{Expect, Stamp, Write};
+use tenure_core::cas::{Bytes, Expect, Stamp, Write};
 use tenure_core::ids::Key;
 
 use super::servers::Servers;
@@ -26,6 +26,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 fn trio() -> Servers {
     let config = Config {
         append_bytes: 4 * 1024 * 1024,
+        log_bytes: 1024 * 1024 * 1024,
         ..Config::default()
     };
     let sort = (config, Limits::default());
@@ -61,14 +62,18 @@ fn command(session: u64, serial: u64, operation: Operation) -> ClientRequest {
 }
 
 fn bind(session: u64, serial: u64) -> ClientRequest {
+    bind_to(session, serial, b"free".as_slice().into())
+}
+
+/// The same with this value for the session's end.
+fn bind_to(session: u64, serial: u64, last: Bytes) -> ClientRequest {
     let write = Write {
         key: Key::new(&format!("of {session}/{serial}")).expect("a good key"),
         expect: Expect::Absent,
         value: b"held".as_slice().into(),
         stamp: Stamp::Now,
     };
-    let operation = Operation::bind(write, b"free".as_slice().into());
-    command(session, serial, operation)
+    command(session, serial, Operation::bind(write, last))
 }
 
 /// The end of a session that has bound `HELD` registers.
@@ -176,6 +181,28 @@ fn what_is_bound_and_not_applied_yet_counts_as_well() {
     // What comes behind a session's end finds nothing to write.
     let again = command(sessions[0], HELD + 2, Operation::Close);
     assert_eq!(submit(&mut servers, again), []);
+}
+
+/// Values are looked at when a session ends, so they count as well: two ends of 60 MiB
+/// are not under way at once, and one alone may be of any size.
+#[test]
+fn ends_with_large_values_go_one_after_the_other() {
+    const LARGE: u64 = 300;
+    let mut servers = trio();
+    let sessions = [(); 2].map(|()| open(&mut servers, LONG));
+    let last = Bytes::from(vec![7; 240 * 1024]);
+    for session in sessions {
+        for serial in 1..=LARGE {
+            submit(&mut servers, bind_to(session, serial, last.clone()));
+        }
+    }
+    let end = |session| command(session, LARGE + 1, Operation::Close);
+    servers.cut_off(Some(0));
+    assert_eq!(submit(&mut servers, end(sessions[0])), []);
+    assert_eq!(submit(&mut servers, end(sessions[1])), [BUSY]);
+    servers.cut_off(None);
+    servers.pass(Duration::from_secs(1));
+    assert_eq!(submit(&mut servers, end(sessions[1])), [CLOSED]);
 }
 
 #[test]
