@@ -235,11 +235,15 @@ impl Registry {
     async fn opened(&self, url: &str, if_missing: IfMissing) -> Opened {
         let found = url.split_once(':');
         match found.and_then(|(scheme, _)| self.schemes.get(scheme)) {
-            Some(scheme) => (scheme.opener)(url, if_missing).await,
+            Some(scheme) => {
+                check_password(url)?;
+                (scheme.opener)(url, if_missing).await
+            }
             None => Err(self.unknown(url)),
         }
     }
 
+    /// The error for a URL whose scheme is none of these.
     fn unknown(&self, url: &str) -> StoreError {
         let mut known: Vec<_> = self.schemes.values().map(|it| it.example).collect();
         known.dedup();
@@ -271,6 +275,39 @@ impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.schemes.keys()).finish()
     }
+}
+
+/// Schemes of URLs that may have a password.
+const WITH_PASSWORD: &[&str] = &[
+    "etcd",
+    "mysql",
+    "nats",
+    "postgres",
+    "postgresql",
+    "redis",
+    "redis+sentinel",
+    "rediss",
+];
+
+/// Refuses a password that is no longer one where it ends: what comes behind would be
+/// taken for a host or an option, and told of.
+fn check_password(url: &str) -> Result<(), StoreError> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return Ok(());
+    };
+    let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let hosts = address.split('/').next().unwrap_or_default();
+    let mut names = query.split('&').map(|it| it.split('=').next());
+    let is_torn = names.any(|name| name.is_some_and(|it| it.contains('@')))
+        || (scheme.starts_with("postgres") && hosts.matches('@').count() > 1);
+    if is_torn && WITH_PASSWORD.contains(&scheme) {
+        return Err(StoreError::broken(
+            "expected one @ in the store's URL, behind the user and the password, found another \
+             one, or one behind a question mark; in a password write @ as %40, ? as %3F and / as \
+             %2F",
+        ));
+    }
+    Ok(())
 }
 
 /// What opening gives that waits for nothing.
@@ -391,4 +428,31 @@ fn make_default_directory(path: &Path) -> Result<(), StoreError> {
             directory.display()
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_that_is_torn_is_refused_and_not_shown() {
+        for url in [
+            "redis://u:pa?hunter2@h/0",
+            "nats://u:pa?poll=1s&hunter2@h/0",
+            "postgres://u:pa@hunter2@h/db",
+            "postgresql://u:pa?hunter2@h/db",
+        ] {
+            let refused = check_password(url).expect_err("a torn password");
+            let said = refused.to_string();
+            assert!(said.contains("%40") && !said.contains("hunter2"), "{said}");
+        }
+        for url in [
+            "redis://u:p%3F@h/0?password_file=/run/credentials/tenure-run@a.service/p",
+            "mysql://u:p@w@h/db",
+            "kubernetes://?context=me@here",
+            "sqlite:a@b?x@y",
+        ] {
+            assert!(check_password(url).is_ok(), "{url}");
+        }
+    }
 }

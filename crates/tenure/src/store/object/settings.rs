@@ -234,9 +234,9 @@ fn endpoint(value: &str) -> Result<String, StoreError> {
     match rest {
         Some(rest) if fits(rest) => Ok(value.trim_end_matches('/').to_owned()),
         // Not repeated: it may be a secret.
-        Some(rest) if rest.contains('@') => Err(StoreError::broken(
-            "endpoint=: expected http://host:port or https://host:port, found one with an @; \
-             credentials are not for URLs",
+        Some(rest) if rest.contains(['@', '?']) => Err(StoreError::broken(
+            "endpoint=: expected http://host:port or https://host:port, found one with an @ or a \
+             question mark; credentials are not for URLs",
         )),
         _ => Err(StoreError::broken(format!(
             "endpoint=: expected http://host:port or https://host:port, found {value:?}"
