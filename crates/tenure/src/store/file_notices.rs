@@ -20,7 +20,8 @@ pub(super) enum Events {
     /// Somebody writes into the file.
     #[cfg(feature = "sqlite")]
     Writes,
-    /// A file of the directory gets a new name or is removed.
+    /// A file of the directory gets a new name or is removed, or the directory
+    /// gets another name: then another one may be in its place.
     #[cfg(feature = "file")]
     Names,
 }
@@ -39,7 +40,11 @@ impl Notices {
             #[cfg(feature = "sqlite")]
             Events::Writes => inotify::WatchFlags::MODIFY,
             #[cfg(feature = "file")]
-            Events::Names => inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::DELETE,
+            Events::Names => {
+                inotify::WatchFlags::MOVED_TO
+                    | inotify::WatchFlags::DELETE
+                    | inotify::WatchFlags::MOVE_SELF
+            }
         };
         let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         let descriptor = inotify::init(flags).ok()?;

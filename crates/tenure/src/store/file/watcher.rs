@@ -1,8 +1,8 @@
 //! Noticing what other processes write.
 //!
-//! The kernel tells (inotify) of each rename and removal in the directory, and then all
-//! that is watched is looked at. A slow look covers a notice that was lost and a
-//! directory that was replaced. Where the kernel does not tell (no inotify, or another
+//! The kernel tells (inotify) of each rename and removal in the directory, and of one of
+//! the directory itself, and then all that is watched is looked at. A slow look covers
+//! a notice that was lost and a directory that was replaced by other means. Where the kernel does not tell (no inotify, or another
 //! machine writes to a cluster file system) all is looked at every `poll`.
 
 use std::collections::BTreeMap;
