@@ -3,9 +3,6 @@
 //! `examples/http-registers`.
 
 mod common;
-#[cfg(feature = "s3")]
-#[path = "../../tenure/tests/common/installed.rs"]
-mod installed;
 
 use std::process::Command;
 
@@ -128,22 +125,20 @@ impl Drop for Ended {
 #[test]
 fn a_server_that_ignores_conditions_is_unfit() {
     use std::io::{BufRead as _, BufReader};
-    use std::os::unix::fs::PermissionsExt;
+
+    use common::installed::installed;
 
     let above = tempfile::tempdir().expect("a directory");
     let secrets = above.path().join("credentials");
     let text = "[default]\naws_access_key_id = S3RVER\naws_secret_access_key = S3RVER\n";
-    std::fs::write(&secrets, text).expect("written");
-    std::fs::set_permissions(&secrets, PermissionsExt::from_mode(0o600)).expect("a mode");
+    common::secrets::secret_file(&secrets, text);
     let port = common::ports::port()
         .local_addr()
         .expect("its address")
         .port();
-    let mut server = Command::new(installed::installed("node"));
+    let mut server = Command::new(installed("node"));
     server
-        .arg(installed::installed(
-            "npm/node_modules/s3rver/bin/s3rver.js",
-        ))
+        .arg(installed("npm/node_modules/s3rver/bin/s3rver.js"))
         .args(["--address", "127.0.0.1", "--port", &port.to_string()])
         .args(["--configure-bucket", "bucket", "--directory"])
         .arg(above.path().join("data"))

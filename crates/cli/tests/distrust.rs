@@ -1,14 +1,12 @@
 //! Servers that do not believe each other's certificates, or prove no secret,
 //! and say so.
 
-#[path = "../../tenure/tests/common/certificates.rs"]
-mod certificates;
 mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use certificates::{Authority, authority, certified};
+use common::certificates::{Authority, authority, certified};
 use common::servers::{Heard, SOON, answer, call, free, led, objects, risen};
 use common::{TENURE, poll_until};
 

@@ -7,8 +7,6 @@
 
 #[path = "common/attacked.rs"]
 mod attacked;
-#[path = "../../tenure/tests/common/certificates.rs"]
-mod certificates;
 mod common;
 
 use std::collections::VecDeque;
@@ -19,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attacked::attacked;
-use certificates::{authority, certified};
+use common::certificates::{authority, certified};
 use common::poll_until;
 use common::servers::{Heard, SOON, free, objects};
 use serde_json::Value;

@@ -4,7 +4,6 @@
 #![allow(clippy::print_stdout, reason = "what was measured, and transcripts")]
 
 #[path = "../../tenure/tests/common/mariadb.rs"]
-#[allow(dead_code, reason = "each test binary uses a part of it")]
 mod mariadb;
 #[path = "../../tenure/tests/common/ports.rs"]
 mod ports;

@@ -6,15 +6,15 @@
 
 #![allow(clippy::print_stdout, reason = "what was measured, and transcripts")]
 
+#[path = "../../../crates/tenure/tests/common/installed.rs"]
+mod installed;
 #[path = "../../../crates/tenure/tests/common/mariadb.rs"]
-#[allow(dead_code, reason = "each test binary uses a part of it")]
 mod mariadb;
 #[path = "../../../crates/tenure/tests/common/ports.rs"]
 mod ports;
 #[path = "../../../crates/tenure/tests/common/postgres.rs"]
 mod postgres;
 #[path = "../../../crates/tenure/tests/object/servers.rs"]
-#[allow(dead_code, reason = "each test binary uses a part of it")]
 mod servers;
 #[path = "../../../crates/tenure/tests/common/stopped.rs"]
 mod stopped;

@@ -2,17 +2,34 @@
 
 #![allow(
     dead_code,
+    unused_imports,
     clippy::print_stderr,
     reason = "each test binary uses a part of it"
 )]
 
+#[path = "../../../tenure/tests/common/certificates.rs"]
+pub(crate) mod certificates;
 #[path = "../../../tenure/tests/common/etcd.rs"]
 pub(crate) mod etcd;
+#[path = "../../../tenure/tests/common/installed.rs"]
+pub(crate) mod installed;
+#[path = "../../../tenure/tests/common/mariadb.rs"]
+pub(crate) mod mariadb;
+#[path = "../../../tenure/tests/common/nats.rs"]
+pub(crate) mod nats;
+/// `servers` is another file here.
+#[path = "../../../tenure/tests/object/servers.rs"]
+pub(crate) mod objects;
 #[path = "../../../tenure/tests/common/ports.rs"]
 pub(crate) mod ports;
 #[path = "../../../tenure/tests/common/postgres.rs"]
 pub(crate) mod postgres;
+#[path = "../../../tenure/tests/common/redis.rs"]
+pub(crate) mod redis;
+#[path = "../../../tenure/tests/common/secrets.rs"]
+pub(crate) mod secrets;
 pub(crate) mod servers;
+pub(crate) mod shared;
 pub(crate) mod stalls;
 #[path = "../../../tenure/tests/common/stopped.rs"]
 pub(crate) mod stopped;
@@ -26,53 +43,10 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tenure::clock;
 
+pub(crate) use shared::Shared;
+
 /// The binary under test.
 pub(crate) const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
-
-/// A store that real processes share.
-pub(crate) enum Shared {
-    Sqlite(tempfile::TempDir),
-    Postgres(Box<postgres::Postgres>),
-    Etcd(etcd::Etcd),
-    Cluster(servers::Cluster),
-}
-
-impl Shared {
-    pub(crate) fn sqlite() -> Self {
-        Self::Sqlite(memory_directory())
-    }
-
-    pub(crate) fn postgres() -> Self {
-        Self::Postgres(Box::new(postgres::Postgres::start()))
-    }
-
-    /// So many servers of etcd.
-    pub(crate) fn etcd(count: usize) -> Self {
-        Self::Etcd(etcd::Etcd::start(count))
-    }
-
-    /// Three `tenure serve`.
-    pub(crate) fn cluster() -> Self {
-        Self::Cluster(servers::Cluster::start())
-    }
-
-    pub(crate) fn url(&self) -> String {
-        match self {
-            Self::Sqlite(_) => format!("sqlite://{}", self.file().display()),
-            Self::Postgres(server) => server.url_to_type(),
-            Self::Etcd(servers) => servers.url(),
-            Self::Cluster(servers) => servers.url(),
-        }
-    }
-
-    /// The file of a SQLite store.
-    pub(crate) fn file(&self) -> PathBuf {
-        let Self::Sqlite(directory) = self else {
-            panic!("{} is no file", self.url())
-        };
-        directory.path().join("tenure.db")
-    }
-}
 
 /// A directory in memory, where there is one: a disk that others keep busy for
 /// seconds must not end the leaderships, nor fence the agents, of a test of

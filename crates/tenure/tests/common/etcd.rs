@@ -107,6 +107,11 @@ impl Etcd {
         format!("etcd://{}", hosts.join(","))
     }
 
+    /// The directory that the first server lives in.
+    pub(crate) fn directory(&self) -> &Path {
+        self.servers.first().expect("a server").directory.path()
+    }
+
     /// The certificate that a server made for itself.
     pub(crate) fn certificate(&self) -> PathBuf {
         let server = self.servers.first().expect("a server");

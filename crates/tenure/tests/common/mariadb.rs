@@ -4,6 +4,8 @@
 //! The server refuses to run as root, so as root it runs as `mysql`. What it needs of
 //! tables of its own takes seconds to make, so they are made once and copied.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::chown;
@@ -276,12 +278,37 @@ impl MariaDb {
         self.directory.path()
     }
 
-    fn client(&self) -> Command {
-        let mut client = Command::new("mariadb");
-        client
-            .args(["--no-defaults", "-u", "root", "-N", "-B", "elections", "-S"])
+    /// One of the programs that come with it, as root.
+    fn program(&self, name: &str) -> Command {
+        let mut program = Command::new(name);
+        program
+            .args(["--no-defaults", "-u", "root", "-S"])
             .arg(self.directory.path().join("socket"));
+        program
+    }
+
+    fn client(&self) -> Command {
+        let mut client = self.program("mariadb");
+        client.args(["-N", "-B", "elections"]);
         client
+    }
+
+    /// Writes the table of registers to a file of statements.
+    pub(crate) fn dump(&self, file: &Path) {
+        let dumped = self
+            .program("mariadb-dump")
+            .args(["--hex-blob", "--single-transaction"])
+            .arg(format!("--result-file={}", file.display()))
+            .args(["elections", "tenure_register"])
+            .status();
+        assert!(dumped.expect("mariadb-dump runs").success());
+    }
+
+    /// Runs the statements of a file.
+    pub(crate) fn run_file(&self, file: &Path) {
+        let statements = fs::File::open(file).expect("to read it");
+        let ran = self.client().stdin(statements).status();
+        assert!(ran.expect("the client runs").success());
     }
 
     /// Runs statements as root, and returns what was printed.
@@ -329,6 +356,12 @@ impl MariaDb {
     /// Kills it without a chance to clean up.
     pub(crate) fn kill(&mut self) {
         self.end(Signal::KILL);
+    }
+
+    /// Kills it, without a chance to clean up, and starts it again.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.launch();
     }
 
     fn end(&mut self, signal: Signal) {

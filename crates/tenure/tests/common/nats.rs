@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tenure::clock;
+use tokio_stream::StreamExt as _;
 
 use super::installed::installed;
 use super::ports;
@@ -126,6 +127,22 @@ impl Nats {
         self.servers.get_mut(at).expect("a server").end();
     }
 
+    /// Kills all servers, and starts them again.
+    pub(crate) fn restart_all(&mut self) {
+        (0..self.servers.len()).for_each(|at| self.kill(at));
+        (0..self.servers.len()).for_each(|at| self.launch(at));
+    }
+
+    /// Kills one server after the other, and starts it again; until all have all of the
+    /// stream.
+    pub(crate) async fn restart_each(&mut self, stream: &str) {
+        for at in 0..self.servers.len() {
+            self.kill(at);
+            self.launch(at);
+            self.await_current(stream).await;
+        }
+    }
+
     /// Freezes a server until [`resume`](Self::resume).
     pub(crate) fn pause(&self, at: usize) {
         let server = self.servers.get(at).expect("a server");
@@ -159,10 +176,95 @@ impl Nats {
 
     /// Asks the interface of JetStream something.
     pub(crate) async fn api(&self, call: &str, question: &Value) -> Value {
+        self.ask(call, question).await.expect("an answer")
+    }
+
+    /// The same of servers that may not answer.
+    async fn ask(&self, call: &str, question: &Value) -> Option<Value> {
         let client = self.client().await;
         let question = question.to_string().into();
         let answer = client.request(format!("$JS.API.{call}"), question).await;
-        serde_json::from_slice(&answer.expect("an answer").payload).expect("JSON")
+        Some(serde_json::from_slice(&answer.ok()?.payload).expect("JSON"))
+    }
+
+    /// Waits until the stream is led, and all servers have all of it.
+    async fn await_current(&self, stream: &str) {
+        let until = clock::boot().after(PATIENCE);
+        loop {
+            let info = self.ask(&format!("STREAM.INFO.{stream}"), &json!({})).await;
+            let info = info.unwrap_or_default();
+            let cluster = &info["cluster"];
+            let replicas = cluster["replicas"]
+                .as_array()
+                .map_or(&[][..], Vec::as_slice);
+            let are_current = replicas.iter().all(|it| it["current"] == true);
+            let is_led = cluster["leader"].is_string();
+            let is_alone = self.servers.len() == 1;
+            if is_alone || is_led && are_current && replicas.len() + 1 == self.servers.len() {
+                return;
+            }
+            assert!(clock::boot() < until, "they never had all: {info}");
+        }
+    }
+
+    /// Writes a stream to a directory, as `nats stream backup` does.
+    pub(crate) async fn backup(&self, stream: &str, directory: &Path) {
+        let client = self.client().await;
+        let inbox = client.new_inbox();
+        let mut parts = client.subscribe(inbox.clone()).await.expect("to listen");
+        client.flush().await.expect("to listen");
+        let question = json!({ "deliver_subject": inbox, "no_consumers": true });
+        let kept = self
+            .api(&format!("STREAM.SNAPSHOT.{stream}"), &question)
+            .await;
+        let mut all = Vec::new();
+        loop {
+            let part = parts.next().await.expect("a part");
+            if part.payload.is_empty() {
+                break;
+            }
+            all.extend_from_slice(&part.payload);
+            // Where the server asks whether to go on, it waits for that.
+            if let Some(reply) = part.reply {
+                client.publish(reply, "".into()).await.expect("to answer");
+            }
+        }
+        fs::create_dir(directory).expect("a directory");
+        fs::write(directory.join("backup.json"), kept.to_string()).expect("room");
+        fs::write(directory.join("stream.tar.s2"), all).expect("room");
+    }
+
+    /// Deletes a stream, and makes it anew of that, as `nats stream restore` does.
+    pub(crate) async fn restore(&self, stream: &str, directory: &Path) {
+        let kept = fs::read_to_string(directory.join("backup.json")).expect("a backup");
+        let kept: Value = serde_json::from_str(&kept).expect("JSON");
+        self.done(&format!("STREAM.DELETE.{stream}"), &json!({}))
+            .await;
+        let question = json!({ "config": kept["config"], "state": kept["state"] });
+        let to = self
+            .done(&format!("STREAM.RESTORE.{stream}"), &question)
+            .await;
+        let to = to["deliver_subject"].as_str().expect("whom to send it to");
+        let all = fs::read(directory.join("stream.tar.s2")).expect("a backup");
+        let client = self.client().await;
+        // The last one, which is empty, says that this is all.
+        for part in all.chunks(128 * 1_024).chain([&[][..]]) {
+            let taken = client.request(to.to_owned(), part.to_vec().into()).await;
+            let said = taken.expect("an answer").payload;
+            assert!(!said.windows(7).any(|it| it == b"\"error\""), "{said:?}");
+        }
+    }
+
+    /// Asks the interface of JetStream for something that it has to do.
+    pub(crate) async fn done(&self, call: &str, question: &Value) -> Value {
+        let answer = self.api(call, question).await;
+        assert!(answer["error"].is_null(), "{call}: {answer}");
+        answer
+    }
+
+    /// The directory that the first server lives in.
+    pub(crate) fn directory(&self) -> &Path {
+        self.servers.first().expect("a server").directory.path()
     }
 
     /// The number of the server that leads the stream of the bucket.

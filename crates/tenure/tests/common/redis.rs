@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -150,10 +150,16 @@ impl Redis {
 
     /// Starts it, and waits until it serves.
     pub(crate) fn launch(&mut self) {
+        self.launch_with(&[]);
+    }
+
+    /// The same with flags that override its own.
+    fn launch_with(&mut self, flags: &[&str]) {
         // Of what it said before nothing is of interest.
         let log = fs::File::create(self.log());
         let server = Command::new("redis-server")
             .args(&self.flags)
+            .args(flags)
             .current_dir(self.directory.path())
             .stdin(Stdio::null())
             .stdout(log.expect("a log"))
@@ -201,9 +207,35 @@ impl Redis {
         }
     }
 
+    /// Kills it, without a chance to clean up, and starts it again.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.launch();
+    }
+
     /// Kills it, takes what it kept away, and starts it empty.
     pub(crate) fn wipe(&mut self) {
         self.kill();
+        self.empty();
+        self.launch();
+    }
+
+    /// Kills it, and starts it with what `redis-cli --rdb` has written to `file`.
+    pub(crate) fn restore(&mut self, file: &Path) {
+        self.kill();
+        self.empty();
+        fs::copy(file, self.directory.path().join("dump.rdb")).expect("room");
+        // With its log of writes it would read that alone, and there is none.
+        self.launch_with(&["--appendonly", "no"]);
+        self.cli(&["CONFIG", "SET", "appendonly", "yes"]);
+    }
+
+    /// The directory it lives in.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn empty(&self) {
         for kept in fs::read_dir(self.directory.path()).expect("its directory") {
             let path = kept.expect("an entry").path();
             if path.is_dir() {
@@ -212,7 +244,6 @@ impl Redis {
                 fs::remove_file(path).expect("to remove it");
             }
         }
-        self.launch();
     }
 
     /// Freezes it until [`resume`](Self::resume).

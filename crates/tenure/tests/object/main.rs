@@ -9,21 +9,25 @@
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod google;
+#[path = "../common/installed.rs"]
+mod installed;
 #[path = "../common/ports.rs"]
 mod ports;
 mod proxy;
+#[path = "../common/secrets.rs"]
+mod secrets;
 mod servers;
 mod shared_elections;
 #[path = "../common/stopped.rs"]
 mod stopped;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use proxy::{Proxy, Rule};
+use secrets::secret_file;
 use servers::Server;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{
@@ -142,11 +146,6 @@ fn azure_url(server: &Server, key: &std::path::Path, container: &str) -> String 
 }
 
 /// A file that nobody else reads.
-fn secret_file(path: &std::path::Path, text: &str) {
-    fs::write(path, text).expect("written");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("a mode");
-}
-
 #[tokio::test]
 async fn an_emulator_of_azure_conforms() {
     let server = Server::azurite();

@@ -1,24 +1,26 @@
 //! Private object stores for one test, with a bucket: on free ports, stopped when
-//! dropped. They are
-//! installed by `./test.sh`.
+//! dropped. They are installed by `./test.sh`.
 //!
-//! fake-gcs-server is an emulator of Google's, with its data on disk. SeaweedFS is a real one, with its data on disk. moto is an emulator of Amazon's,
-//! in memory; it takes one request at a time here, since it looks at a condition and
-//! writes in two steps.
+//! fake-gcs-server is an emulator of Google's, with its data on disk. SeaweedFS is a
+//! real one, with its data on disk. moto is an emulator of Amazon's, in memory; it takes
+//! one request at a time here, since it looks at a condition and writes in two steps.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::ports;
-use crate::stopped::await_stopped;
+use super::installed::installed;
+use super::ports;
+use super::stopped::await_stopped;
 
 /// How long a server may take to come up.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -83,18 +85,6 @@ pub(crate) struct Server {
     others: Vec<u16>,
 }
 
-pub(crate) fn installed(program: &str) -> PathBuf {
-    let place = std::env::var_os("TENURE_TEST_SERVERS").map(PathBuf::from);
-    let home = || PathBuf::from(std::env::var_os("HOME").expect("a home directory"));
-    let place = place.unwrap_or_else(|| home().join(".cache/tenure-test-servers"));
-    let program = place.join(program);
-    assert!(
-        program.exists(),
-        "{program:?} is missing; ./test.sh installs it"
-    );
-    program
-}
-
 fn free_port() -> u16 {
     ports::port().local_addr().expect("its address").port()
 }
@@ -108,7 +98,7 @@ impl Server {
     /// A server of SeaweedFS.
     pub(crate) fn seaweed() -> Self {
         let server = Self::start(Self::seaweed_command, "Start Seaweed S3 API Server");
-        server.make_bucket();
+        server.ask("PUT", "", &[]);
         server
     }
 
@@ -187,18 +177,46 @@ impl Server {
         format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
-    /// Makes the bucket; nobody has to sign for that.
-    fn make_bucket(&self) {
-        let request = format!(
-            "PUT /bucket HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Length: 0\r\n\
-             Connection: close\r\n\r\n",
-            self.port
+    /// The directory it lives in.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The bytes of an object of the bucket.
+    pub(crate) fn object(&self, name: &str) -> Vec<u8> {
+        self.ask("GET", &format!("/{name}"), &[])
+    }
+
+    /// Makes an object, or writes over it, whatever it was.
+    pub(crate) fn put_object(&self, name: &str, bytes: &[u8]) {
+        self.ask("PUT", &format!("/{name}"), bytes);
+    }
+
+    /// Deletes an object, whatever it was.
+    pub(crate) fn delete_object(&self, name: &str) {
+        self.ask("DELETE", &format!("/{name}"), &[]);
+    }
+
+    /// Asks for the bucket, or for what is below it. SeaweedFS lets us do that without
+    /// a signature.
+    fn ask(&self, method: &str, below: &str, body: &[u8]) -> Vec<u8> {
+        let head = format!(
+            "{method} /bucket{below} HTTP/1.0\r\nHost: 127.0.0.1:{}\r\n\
+             Content-Length: {}\r\n\r\n",
+            self.port,
+            body.len()
         );
         let mut server = TcpStream::connect(("127.0.0.1", self.port)).expect("a server");
-        server.write_all(request.as_bytes()).expect("sent");
-        let mut answer = String::new();
-        server.read_to_string(&mut answer).expect("an answer");
-        assert!(answer.contains(" 200 "), "{answer}");
+        let request = [head.as_bytes(), body].concat();
+        server.write_all(&request).expect("sent");
+        let mut answer = Vec::new();
+        server.read_to_end(&mut answer).expect("an answer");
+        let end = answer.windows(4).position(|it| it == b"\r\n\r\n");
+        let body = answer.split_off(end.expect("a head") + 4);
+        let head = String::from_utf8_lossy(&answer);
+        let is_done = head.contains(" 200 ") || head.contains(" 204 ");
+        assert!(is_done, "{method} {below}: {head}");
+        body
     }
 
     /// The port that it listens on.
@@ -322,6 +340,12 @@ impl Server {
             let _ = process.kill();
             let _ = process.wait();
         }
+    }
+
+    /// Kills it, without a chance to clean up, and starts it again.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.launch();
     }
 
     /// Freezes it until [`resume`](Self::resume).

@@ -22,7 +22,7 @@ fn url(server: &Server) -> String {
 
 fn python(command: &str, argument: &str) -> String {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/object/race_entry.py");
-    let mut python = Command::new(servers::installed("bin/python3"));
+    let mut python = Command::new(installed::installed("bin/python3"));
     let ended = python.args([script, command, argument]).output();
     let ended = ended.expect("Python");
     assert!(ended.status.success(), "{ended:?}");
