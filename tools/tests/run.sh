@@ -23,7 +23,7 @@ first=(
 # would lengthen.
 alone=(
     cli:crowd cli:denial cli:distant cli:given_up cli:handshakes cli:memory
-    cli:quota cli:stalled cli:watched
+    cli:quota cli:stalled cli:watched tenure:many
 )
 for name in "${first[@]}" "${alone[@]}"; do
     tests="$here/../../crates/${name%:*}/tests/${name#*:}"

@@ -12,57 +12,24 @@
 
 #![allow(clippy::print_stdout, reason = "an example that prints its figures")]
 
+#[path = "../tests/common/counted.rs"]
+mod counted;
 #[path = "../tests/common/intercepted.rs"]
 mod intercepted;
+#[path = "../tests/common/processes.rs"]
+mod processes;
 
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use intercepted::{Answer, Intercepted, Interceptor};
+use counted::Counted;
+use intercepted::Intercepted;
+use processes::processor_time_here;
 use tenure::Election;
 use tenure::election::Event;
-use tenure::store::{Key, Reading, Selector, Store, Watch, Write, Written, open};
-
-/// Counts what candidates ask of a store.
-#[derive(Debug, Default)]
-struct Counted {
-    reads: AtomicU64,
-    writes: AtomicU64,
-}
-
-impl Interceptor for Counted {
-    fn read<'a>(
-        &'a self,
-        store: &'a dyn Store,
-        key: &'a Key,
-        within: Duration,
-    ) -> Answer<'a, Reading> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        store.read(key, within)
-    }
-
-    fn swap<'a>(
-        &'a self,
-        store: &'a dyn Store,
-        write: Write,
-        within: Duration,
-    ) -> Answer<'a, Written> {
-        self.writes.fetch_add(1, Ordering::Relaxed);
-        store.compare_and_swap(write, within)
-    }
-
-    fn watch(&self, store: &dyn Store, selector: Selector) -> Watch {
-        store.watch(selector)
-    }
-}
-
-/// Seconds of processor time that this process has used.
-fn processor_time() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
+use tenure::store::{Store, open};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -112,14 +79,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
             store.interceptor.writes.load(Ordering::Relaxed),
         )
     };
-    let (before, reads_before) = (processor_time(), count());
+    let (before, reads_before) = (processor_time_here(), count());
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let (used, now) = (processor_time() - before, count());
+    let (used, now) = (processor_time_here() - before, count());
     let per_second = |now: u64, before: u64| (now - before) as f64 / seconds as f64;
     println!(
         "{elections} elections x {candidates} candidates on {store} for {seconds} s: \
          {:.3} of a core, {:.1} writes and {:.1} reads per second, {} elections lost",
-        used / seconds as f64,
+        used.as_secs_f64() / seconds as f64,
         per_second(now.1, reads_before.1),
         per_second(now.0, reads_before.0),
         lost.load(Ordering::Relaxed)

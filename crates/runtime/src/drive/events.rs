@@ -17,6 +17,10 @@ use futures_core::Stream;
 /// dropped and counted ([`Events::missed`]); nothing safe depends on events.
 pub const EVENTS_MAX: usize = 256;
 
+/// How many events wait in a stream that nobody has asked for yet. A process may
+/// have ten thousand machines, and listen to none.
+const UNCLAIMED_EVENTS_MAX: usize = 32;
+
 /// A stream of events: delivered in order, never concurrently. It ends after
 /// the last one, which says that the machine has stopped.
 pub struct Events<E> {
@@ -27,6 +31,8 @@ struct Queue<E>(Mutex<State<E>>);
 
 struct State<E> {
     events: VecDeque<E>,
+    /// How many of them are kept.
+    most: usize,
     missed: u64,
     ended: bool,
     /// Of the listener, if it waits: there is one.
@@ -34,9 +40,10 @@ struct State<E> {
 }
 
 impl<E> Queue<E> {
-    fn new(ended: bool) -> Self {
+    fn new(ended: bool, most: usize) -> Self {
         Self(Mutex::new(State {
             events: VecDeque::new(),
+            most,
             missed: 0,
             ended,
             waker: None,
@@ -79,6 +86,13 @@ impl<E> Events<E> {
         }
     }
 
+    /// Somebody listens from here on: as many events wait for it as for any.
+    #[must_use]
+    pub fn claimed(self) -> Self {
+        self.queue.lock().most = EVENTS_MAX;
+        self
+    }
+
     /// How many events were dropped because this listener was too slow.
     pub fn missed(&self) -> u64 {
         self.queue.lock().missed
@@ -116,8 +130,18 @@ impl<E: Clone + PartialEq> EventBroadcaster<E> {
     /// A stream of what is sent from now on; one that has ended already if
     /// the last event was sent.
     pub fn subscribe(&self) -> Events<E> {
+        self.subscribe_for(EVENTS_MAX)
+    }
+
+    /// The same for somebody who may come later, or never: until the stream is
+    /// [claimed](Events::claimed) the latest few events are kept.
+    pub fn subscribe_unclaimed(&self) -> Events<E> {
+        self.subscribe_for(UNCLAIMED_EVENTS_MAX)
+    }
+
+    fn subscribe_for(&self, most: usize) -> Events<E> {
         let mut listeners = self.lock();
-        let queue = Arc::new(Queue::new(listeners.ended));
+        let queue = Arc::new(Queue::new(listeners.ended, most));
         listeners.queues.retain(|queue| queue.strong_count() > 0);
         listeners.queues.push(Arc::downgrade(&queue));
         Events { queue }
@@ -132,7 +156,7 @@ impl<E: Clone + PartialEq> EventBroadcaster<E> {
         listeners.ended = *event == self.last;
         for queue in listeners.queues.iter().filter_map(Weak::upgrade) {
             let mut state = queue.lock();
-            if state.events.len() >= EVENTS_MAX {
+            if state.events.len() >= state.most {
                 state.events.pop_front();
                 state.missed += 1;
             }
@@ -166,5 +190,27 @@ impl<E: Clone + PartialEq> Drop for EventBroadcaster<E> {
     fn drop(&mut self) {
         // Nothing more is sent, also when the sender has panicked.
         self.send(&self.last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_that_nobody_has_asked_for_keeps_few_events_and_then_as_many_as_any() {
+        let events = EventBroadcaster::new(u64::MAX);
+        let unclaimed = events.subscribe_unclaimed();
+        for number in 0..1_000 {
+            events.send(&number);
+        }
+        let mut claimed = unclaimed.claimed();
+        let few = UNCLAIMED_EVENTS_MAX as u64;
+        assert_eq!(claimed.missed(), 1_000 - few);
+        for number in 1_000..1_000 + EVENTS_MAX as u64 - few {
+            events.send(&number);
+        }
+        assert_eq!(claimed.missed(), 1_000 - few);
+        assert_eq!(claimed.next().await, Some(1_000 - few));
     }
 }

@@ -29,6 +29,7 @@ mod lease_clock;
 mod observe;
 mod repair;
 mod request_writer;
+mod spread;
 mod write_times;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,6 +56,7 @@ pub use write_times::WriteTimes;
 
 use self::environment::{ElectionEnvironment, Mailbox};
 use self::lease_clock::LeaseClock;
+use self::spread::Standing;
 use self::write_times::WriteTimer;
 use crate::clock;
 use crate::drive::{self, Flow};
@@ -87,7 +89,8 @@ use crate::store::Store;
 /// # Many elections
 ///
 /// All elections of a process share one thread and, of one store, its
-/// connections.
+/// connections. The first 64 begin to stand at once, and each of the others at a
+/// random moment of an interval, so that they are not renewed all at the same moment.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -138,15 +141,17 @@ enum Stage {
 }
 
 impl Election {
-    fn start(config: Config, floor: Term, store: Arc<dyn Store>, rng: Rng) -> Self {
+    fn start(config: Config, floor: Term, store: Arc<dyn Store>, mut rng: Rng) -> Self {
         let election = Self::idle(config.clone(), LeaseClock::Boot);
         let driven = Arc::clone(&election.shared);
         // Before anything is asked of the store: a request that this candidate
         // makes for itself finds its name in the list.
-        let standing = store.register_candidate(&config.election, &config.name);
+        let listed = store.register_candidate(&config.election, &config.name);
+        let standing = Standing::new(config.interval, &mut rng);
         drive::background().spawn(async move {
-            let _standing = standing;
+            let _listed = listed;
             let driven = EndGuard(driven);
+            standing.turn(&driven.0.mailbox).await;
             let hold = store.hold(&Key::of_election(&config.election), config.lease);
             let campaign = Campaign::above(floor, config, rng, clock::now());
             let keys = campaign.keys().cloned().collect();
@@ -176,7 +181,7 @@ impl Election {
             leader: state::Sender::new(None),
             clock,
         });
-        let first = Mutex::new(Some(shared.events.subscribe()));
+        let first = Mutex::new(Some(shared.events.subscribe_unclaimed()));
         Self {
             shared,
             first,
@@ -214,10 +219,11 @@ impl Election {
 
     /// Everything that happens, in order. See [`Events`]. The first stream
     /// that is asked for begins with the election, so that nothing is lost
-    /// between starting and listening; others begin now.
+    /// between starting and listening (the latest 32 events are kept until then);
+    /// others begin now.
     pub fn events(&self) -> Events {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = first.take();
+        let first = first.take().map(Events::claimed);
         first.unwrap_or_else(|| self.shared.events.subscribe())
     }
 

@@ -128,7 +128,7 @@ impl Manager {
         };
         let hosting = start_from.hosting.map(|hosting| (hosting, grant));
         let shared = Arc::new(Shared::new(node.id(), adopted));
-        let first = Mutex::new(Some(shared.events.subscribe()));
+        let first = Mutex::new(Some(shared.events.subscribe_unclaimed()));
         let (registry, keys) = (Arc::new(registry), Keys::of(config.group.clone()));
         let run_context = RunContext {
             store: Arc::clone(&store),
@@ -179,10 +179,11 @@ impl Manager {
 
     /// Everything that happens, in order, but for beats and for answers to
     /// requests. The first stream that is asked for begins with the node, so
-    /// that nothing is lost between starting and listening; others begin now.
+    /// that nothing is lost between starting and listening (the latest 32 events are
+    /// kept until then); others begin now.
     pub fn events(&self) -> Events {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = first.take();
+        let first = first.take().map(Events::claimed);
         first.unwrap_or_else(|| self.shared.events.subscribe())
     }
 

@@ -14,15 +14,23 @@
 //! published since the fetch began. If one was, it is not known which of them
 //! is older, and the fetch is made again.
 //!
-//! Limits: watches that were dropped are forgotten with the next change or the
-//! next subscription, and the keys that only they selected with them. A key
-//! that is deleted below a watched prefix leaves a tombstone, by which late
-//! news of it is known to be old; of these the latest [`TOMBSTONES_MAX`] are
-//! kept. News that come after their tombstone was dropped are published once
-//! more, until the next fetch finds the key missing: a watch is a hint, and a
-//! caller that must be sure reads.
+//! One process may watch ten thousand keys, each by itself, and publishes what it
+//! writes to each of them. So watches of one key are found by that key, and what
+//! looks at all watches happens once for as many changes as there are watches.
+//!
+//! Limits: a watch that was dropped is forgotten with the next change of its key. All
+//! that were dropped, and the keys that only they selected, are forgotten after as
+//! many changes as there are watches and known keys, and when subscriptions have
+//! doubled the watches. A key that is deleted below a watched prefix, and is not
+//! watched by itself, leaves a tombstone, by which late news of it is known to be
+//! old; of these the latest [`TOMBSTONES_MAX`] are kept. News that come after their
+//! tombstone was dropped are published once more, until the next fetch finds the key
+//! missing: a watch is a hint, and a caller that must be sure reads.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+#[cfg(feature = "postgres")]
+use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::watch::Feed;
@@ -31,8 +39,8 @@ use super::{Key, Register, Selector, Sighting, Version, Watch};
 /// How many deleted keys are remembered that are watched by a prefix alone.
 const TOMBSTONES_MAX: usize = 1_024;
 
-/// With fewer watches than this a new subscription does not look for those that
-/// were dropped.
+/// With fewer watches than this neither a subscription nor a change looks for those
+/// that were dropped.
 const SUBSCRIBERS_MIN: usize = 16;
 
 /// The watches and what is known of their keys.
@@ -43,16 +51,84 @@ pub(super) struct Hub {
 
 #[derive(Debug, Default)]
 struct Inner {
-    feeds: Vec<Feed>,
+    feeds: Feeds,
     known: BTreeMap<Key, LastState>,
-    /// The known keys that do not exist, by when that was published.
+    /// The known keys that do not exist and are watched by a prefix alone, by when
+    /// that was published.
     tombstones: BTreeMap<u64, Key>,
     /// With so many watches those that were dropped are looked for.
     sweep_at: usize,
+    /// How many changes there were since they were looked for.
+    changes: usize,
     /// How many states have been published: the time of this hub.
     hub_time: u64,
     /// Whether the backend reports changes.
     backend: BackendState,
+}
+
+/// The watches, those that were dropped among them until they are looked for.
+#[derive(Debug, Default)]
+struct Feeds {
+    /// Those of one key, by it.
+    by_key: BTreeMap<Key, Vec<Feed>>,
+    by_prefix: Vec<Feed>,
+    count: usize,
+}
+
+impl Feeds {
+    fn push(&mut self, feed: Feed) {
+        self.count += 1;
+        match feed.selector() {
+            Selector::Key(key) => self.by_key.entry(key.clone()).or_default().push(feed),
+            Selector::Prefix(_) => self.by_prefix.push(feed),
+        }
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Feed> {
+        let by_key = self.by_key.values_mut().flatten();
+        by_key.chain(&mut self.by_prefix)
+    }
+
+    /// Those that select this key.
+    fn of<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Feed> {
+        let below = self.by_prefix.iter();
+        let below = below.filter(|feed| feed.selector().selects(key));
+        self.by_key.get(key).into_iter().flatten().chain(below)
+    }
+
+    fn select(&self, key: &Key) -> bool {
+        self.of(key).next().is_some()
+    }
+
+    /// Forgets those of this key, and of prefixes, that were dropped.
+    fn forget_dropped_of(&mut self, key: &Key) {
+        let there = |feed: &Feed| !feed.is_abandoned();
+        let before = self.by_prefix.len();
+        self.by_prefix.retain(there);
+        self.count -= before - self.by_prefix.len();
+        let Some(of_key) = self.by_key.get_mut(key) else {
+            return;
+        };
+        let before = of_key.len();
+        of_key.retain(there);
+        let left = of_key.len();
+        self.count -= before - left;
+        if left == 0 {
+            self.by_key.remove(key);
+        }
+    }
+
+    /// Forgets all that were dropped.
+    fn forget_dropped(&mut self) {
+        let there = |feed: &Feed| !feed.is_abandoned();
+        self.by_prefix.retain(there);
+        self.by_key.retain(|_, of_key| {
+            of_key.retain(there);
+            !of_key.is_empty()
+        });
+        let by_key: usize = self.by_key.values().map(Vec::len).sum();
+        self.count = by_key + self.by_prefix.len();
+    }
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -122,10 +198,10 @@ impl Hub {
             feed.send(Sighting::Live);
         }
         inner.feeds.push(feed);
-        if inner.feeds.len() >= inner.sweep_at.max(SUBSCRIBERS_MIN) {
+        if inner.feeds.count >= inner.sweep_at.max(SUBSCRIBERS_MIN) {
             inner.sweep();
             // Doubled, so that each subscription pays for one look on average.
-            inner.sweep_at = inner.feeds.len() * 2;
+            inner.sweep_at = inner.feeds.count * 2;
         }
         watch
     }
@@ -133,9 +209,10 @@ impl Hub {
     /// What to fetch; forgets watches that were dropped.
     pub(super) fn interest(&self) -> Interest {
         let mut inner = self.lock();
-        let (exact, prefixes) = inner.sweep();
+        let prefixes = inner.sweep();
         let as_of = inner.hub_time;
-        let mut keys: BTreeMap<_, _> = exact.into_iter().map(|key| (key, None)).collect();
+        let exact = inner.feeds.by_key.keys().cloned();
+        let mut keys: BTreeMap<_, _> = exact.map(|key| (key, None)).collect();
         for (key, known) in &inner.known {
             // Keys below a prefix count as watched once they are known, so that
             // their deletion is noticed; and once it is, no more: if they are
@@ -200,8 +277,11 @@ impl Hub {
     /// Whether there is no watch.
     pub(super) fn is_idle(&self) -> bool {
         let mut inner = self.lock();
-        inner.feeds.retain(|feed| !feed.is_abandoned());
-        inner.feeds.is_empty()
+        let is_idle = inner.feeds.all().all(|feed| feed.is_abandoned());
+        if is_idle {
+            inner.feeds = Feeds::default();
+        }
+        is_idle
     }
 
     /// A state of a register that was notified of, or written by this process.
@@ -224,8 +304,7 @@ impl Hub {
     pub(super) fn concerns(&self, key: &Key, version: &Version) -> bool {
         let inner = self.lock();
         let held = inner.known.get(key).and_then(|it| it.register.as_ref());
-        held.is_none_or(|held| held.version != *version)
-            && inner.feeds.iter().any(|feed| feed.selector().selects(key))
+        held.is_none_or(|held| held.version != *version) && inner.feeds.select(key)
     }
 
     /// The same as [`interest`](Self::interest) for those of these keys that a
@@ -233,7 +312,7 @@ impl Hub {
     #[cfg(feature = "postgres")]
     pub(super) fn interest_in(&self, keys: &BTreeSet<Key>) -> Interest {
         let inner = self.lock();
-        let is_followed = |key: &&Key| inner.feeds.iter().any(|feed| feed.selector().selects(key));
+        let is_followed = |key: &&Key| inner.feeds.select(key);
         let followed = |key: &Key| WatchedKey::new(key.clone(), inner.known.get(key));
         Interest {
             keys: keys.iter().filter(is_followed).map(followed).collect(),
@@ -274,6 +353,7 @@ impl Hub {
         fetched: Option<&Interest>,
     ) -> bool {
         let mut inner = self.lock();
+        inner.forget_dropped(key);
         let Inner {
             feeds,
             known,
@@ -281,9 +361,11 @@ impl Hub {
             hub_time,
             ..
         } = &mut *inner;
-        feeds.retain(|feed| !feed.is_abandoned());
-        let concerned = |feed: &&Feed| feed.selector().selects(key);
-        if !feeds.iter().any(|feed| concerned(&feed)) {
+        if !feeds.select(key) {
+            // A watch that begins later asks what it is then.
+            if let Some(known) = known.remove(key) {
+                tombstones.remove(&known.hub_time);
+            }
             return true;
         }
         let version = register.as_ref().map(|register| &register.version);
@@ -301,10 +383,10 @@ impl Hub {
             }
         }
         *hub_time += 1;
-        for feed in feeds.iter().filter(concerned) {
+        for feed in feeds.of(key) {
             feed.send(Sighting::State(key.clone(), register.clone()));
         }
-        if register.is_none() {
+        if register.is_none() && !feeds.by_key.contains_key(key) {
             tombstones.insert(*hub_time, key.clone());
         }
         let age = age.or_else(|| known.get(key).and_then(|known| known.age.clone()));
@@ -331,7 +413,7 @@ impl Hub {
         } = &mut *inner;
         if *backend != BackendState::Up {
             *backend = BackendState::Up;
-            for feed in feeds {
+            for feed in feeds.all() {
                 replay_known(feed, known);
                 feed.send(Sighting::Live);
             }
@@ -343,10 +425,8 @@ impl Hub {
         let mut inner = self.lock();
         if inner.backend != BackendState::Down {
             inner.backend = BackendState::Down;
-            inner
-                .feeds
-                .iter()
-                .for_each(|feed| feed.send(Sighting::Down(why.to_owned())));
+            let all = inner.feeds.all();
+            all.for_each(|feed| feed.send(Sighting::Down(why.to_owned())));
         }
     }
 
@@ -360,55 +440,75 @@ fn replay_known(feed: &mut Feed, known: &BTreeMap<Key, LastState>) {
     let Some(began) = feed.replay_up_to.take() else {
         return;
     };
-    for (key, known) in known {
-        if known.hub_time <= began && feed.selector().selects(key) {
+    let selector = feed.selector().clone();
+    let first = match &selector {
+        Selector::Key(key) => Bound::Included(key.as_str()),
+        Selector::Prefix(prefix) => Bound::Included(prefix.as_str()),
+    };
+    let from = known.range::<str, _>((first, Bound::Unbounded));
+    for (key, known) in from.take_while(|(key, _)| selector.selects(key)) {
+        if known.hub_time <= began {
             feed.send(Sighting::State(key.clone(), known.register.clone()));
         }
     }
 }
 
 impl Inner {
-    /// Forgets watches that were dropped, and the keys that only they selected;
-    /// what is still watched: keys, and prefixes.
-    fn sweep(&mut self) -> (BTreeSet<Key>, Vec<String>) {
-        self.feeds.retain(|feed| !feed.is_abandoned());
-        let (mut keys, mut prefixes) = (BTreeSet::new(), Vec::new());
-        for feed in &self.feeds {
-            match feed.selector() {
-                Selector::Key(key) => drop(keys.insert(key.clone())),
-                Selector::Prefix(prefix) => prefixes.push(prefix.clone()),
-            }
+    /// Forgets watches of this key that were dropped and, once for so many changes
+    /// as there are watches and known keys, all that were dropped.
+    fn forget_dropped(&mut self, changed: &Key) {
+        self.changes += 1;
+        if self.changes >= (self.feeds.count + self.known.len()).max(SUBSCRIBERS_MIN) {
+            self.sweep();
+        } else {
+            self.feeds.forget_dropped_of(changed);
         }
+    }
+
+    /// Forgets watches that were dropped, and the keys that only they selected; the
+    /// watched prefixes.
+    fn sweep(&mut self) -> Vec<String> {
+        self.changes = 0;
+        self.feeds.forget_dropped();
+        let Feeds {
+            by_key, by_prefix, ..
+        } = &self.feeds;
+        let prefixes = by_prefix.iter().filter_map(|feed| match feed.selector() {
+            Selector::Prefix(prefix) => Some(prefix.clone()),
+            Selector::Key(_) => None,
+        });
+        let mut prefixes: Vec<_> = prefixes.collect();
         prefixes.sort_unstable();
         prefixes.dedup();
         let below = |key: &Key| {
-            prefixes
-                .iter()
-                .any(|prefix| key.as_str().starts_with(prefix))
+            let mut prefixes = prefixes.iter();
+            prefixes.any(|prefix| key.as_str().starts_with(prefix))
         };
-        self.known.retain(|key, _| keys.contains(key) || below(key));
-        let known = &self.known;
-        self.tombstones.retain(|_, key| known.contains_key(key));
-        (keys, prefixes)
+        self.known
+            .retain(|key, _| by_key.contains_key(key) || below(key));
+        // Keys that are watched by themselves are as many as their watches. Those
+        // whose watches were dropped are watched by a prefix alone from now on.
+        let gone = self
+            .known
+            .iter()
+            .filter(|(key, known)| known.register.is_none() && !by_key.contains_key(*key));
+        self.tombstones = gone
+            .map(|(key, known)| (known.hub_time, key.clone()))
+            .collect();
+        self.drop_oldest_tombstones();
+        prefixes
     }
 
-    /// Forgets the oldest of too many tombstones. Keys that are watched one by
-    /// one keep theirs, and are as many as their watches.
+    /// Forgets the oldest of too many tombstones.
     fn drop_oldest_tombstones(&mut self) {
         while self.tombstones.len() > TOMBSTONES_MAX {
-            let feeds = &self.feeds;
-            let by_prefix = |key: &Key| {
-                feeds
-                    .iter()
-                    .all(|feed| !matches!(feed.selector(), Selector::Key(it) if it == key))
-            };
-            let oldest = self.tombstones.iter().find(|(_, key)| by_prefix(key));
-            let Some((hub_time, key)) = oldest.map(|(hub_time, key)| (*hub_time, key.clone()))
-            else {
+            let Some((_, key)) = self.tombstones.pop_first() else {
                 return;
             };
-            self.tombstones.remove(&hub_time);
-            self.known.remove(&key);
+            // It may have come to be watched by itself since.
+            if !self.feeds.by_key.contains_key(&key) {
+                self.known.remove(&key);
+            }
         }
     }
 }
@@ -457,7 +557,7 @@ mod tests {
             assert!(!hub.publish(&named(n), register(2 * n)));
         }
         let inner = hub.lock();
-        assert_eq!(inner.known.len(), TOMBSTONES_MAX);
+        assert_eq!(inner.known.len(), TOMBSTONES_MAX + 1);
         assert_eq!(inner.tombstones.len(), TOMBSTONES_MAX);
         assert!(inner.known.contains_key(&own), "it is followed by itself");
         assert!(!inner.known.contains_key(&named(1)), "the oldest");
@@ -480,14 +580,17 @@ mod tests {
             let watch = hub.subscribe(Selector::Key(named(n)));
             assert!(hub.publish(&named(n), register(n + 1)));
             drop(watch);
-            let feeds = hub.lock().feeds.len();
+            let feeds = hub.lock().feeds.count;
             assert!(feeds <= 2 * SUBSCRIBERS_MIN, "{feeds} followers");
         }
         assert_eq!(hub.lock().known.len(), 1_000, "followed by their prefix");
         drop(all);
-        // With the next change, and with enough new ones.
-        hub.publish(&named(0), register(2_000));
-        assert!(hub.lock().feeds.is_empty());
+        // With as many changes, and with enough new ones.
+        for _ in 0..2_000 {
+            hub.publish(&named(0), register(2_000));
+        }
+        assert_eq!(hub.lock().feeds.count, 0);
+        assert!(hub.lock().known.is_empty());
         let watches: Vec<_> = (0..64)
             .map(|_| hub.subscribe(Selector::Key(named(0))))
             .collect();
@@ -506,6 +609,18 @@ mod tests {
         assert_eq!(late.next().await, Sighting::Live);
         let heard = tokio::time::timeout(Duration::from_secs(20), late.next()).await;
         assert_eq!(heard, Ok(Sighting::State(key, Some(register(5)))));
+    }
+
+    #[test]
+    fn what_changed_while_nobody_watched_is_asked_for() {
+        let (hub, key, watch) = followed();
+        assert!(hub.publish(&key, register(5)));
+        drop(watch);
+        // Whoever tells of changes may not have heard that the watch is gone.
+        assert!(hub.publish(&key, register(6)));
+        let _again = hub.subscribe(Selector::Key(key));
+        let interest = hub.interest();
+        assert!(!interest.keys.first().expect("a key").reported);
     }
 
     #[test]

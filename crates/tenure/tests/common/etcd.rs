@@ -112,6 +112,17 @@ impl Etcd {
         self.servers.first().expect("a server").directory.path()
     }
 
+    /// Where its first server is asked over HTTP, for instance for `/metrics`.
+    pub(crate) fn first(&self) -> (&'static str, u16) {
+        ("127.0.0.1", self.servers.first().expect("a server").client)
+    }
+
+    /// The processes of the servers that run.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let running = self.servers.iter().filter_map(|it| it.process.as_ref());
+        running.map(Child::id).collect()
+    }
+
     /// The certificate that a server made for itself.
     pub(crate) fn certificate(&self) -> PathBuf {
         let server = self.servers.first().expect("a server");

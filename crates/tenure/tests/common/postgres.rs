@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Postgres {
     directory: tempfile::TempDir,
     port: u16,
+    /// Whether a commit waits for the disk.
+    syncs: bool,
     server: Option<Child>,
 }
 
@@ -113,8 +115,20 @@ fn pid(child: &Child) -> Pid {
 }
 
 impl Postgres {
-    /// Makes a database cluster and starts its server.
+    /// Makes a database cluster and starts its server. Its processes are killed, its
+    /// machine is not: a disk that others keep busy must not decide how soon it
+    /// answers, so it does not wait for that.
     pub(crate) fn start() -> Self {
+        Self::make(false)
+    }
+
+    /// The same with a server whose commits wait for the disk, as those of one that
+    /// is in use do: to be measured.
+    pub(crate) fn start_durable() -> Self {
+        Self::make(true)
+    }
+
+    fn make(syncs: bool) -> Self {
         let directory = directory();
         let made = as_server_user(binaries().join("initdb"))
             .args([
@@ -140,6 +154,7 @@ impl Postgres {
         let mut postgres = Self {
             directory,
             port: free_port(),
+            syncs,
             server: None,
         };
         postgres.launch();
@@ -158,10 +173,8 @@ impl Postgres {
                 "listen_addresses=127.0.0.1",
                 "-c",
                 "max_connections=200",
-                // Its processes are killed, its machine is not: a disk that
-                // others keep busy must not decide how soon it answers.
                 "-c",
-                "fsync=off",
+                if self.syncs { "fsync=on" } else { "fsync=off" },
             ])
             .current_dir(directory)
             .stdin(Stdio::null())
@@ -203,6 +216,12 @@ impl Postgres {
     /// The directory it lives in.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// The server's version.
+    pub(crate) fn version(&self) -> String {
+        let version = self.sql("SHOW server_version");
+        version.split(' ').next().unwrap_or_default().to_owned()
     }
 
     /// Runs statements by `psql` and returns what it printed.
@@ -302,7 +321,6 @@ impl Postgres {
     fn signal_all(&self, signal: Signal) {
         let server = self.server.as_ref().expect("it runs");
         let postmaster = pid(server);
-        // Its children make sessions of their own; find them by their parent.
         kill_process(postmaster, signal).expect("it runs");
         let heeded = |process| {
             if signal == Signal::STOP {
@@ -311,27 +329,28 @@ impl Postgres {
         };
         // After this it has no more of them.
         heeded(postmaster);
-        for entry in fs::read_dir("/proc").expect("/proc").flatten() {
-            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            let fields = stat
-                .rsplit_once(')')
-                .map(|(_, rest)| rest)
-                .unwrap_or_default();
-            let parent = fields
-                .split_whitespace()
-                .nth(1)
-                .and_then(|field| field.parse().ok());
-            let child = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok());
-            if parent == Some(server.id())
-                && let Some(child) = child.and_then(Pid::from_raw)
-            {
+        for child in self.processes() {
+            let child = i32::try_from(child).ok().and_then(Pid::from_raw);
+            if let Some(child) = child.filter(|child| *child != postmaster) {
                 let _ = kill_process(child, signal);
                 heeded(child);
             }
         }
+    }
+
+    /// The processes of the server. Its children make sessions of their own, so they
+    /// are found by their parent.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let postmaster = self.server.as_ref().expect("it runs").id();
+        let parent = |process: &u32| {
+            let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+            let (_, fields) = stat.rsplit_once(')')?;
+            fields.split_whitespace().nth(1)?.parse::<u32>().ok()
+        };
+        let entries = fs::read_dir("/proc").expect("/proc").flatten();
+        let all = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let of_it = |process: &u32| *process == postmaster || parent(process) == Some(postmaster);
+        all.filter(of_it).collect()
     }
 }
 

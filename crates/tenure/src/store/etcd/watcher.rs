@@ -7,14 +7,13 @@
 //! everything is read again; so what a restored backup took back is noticed,
 //! and a revision that the server has forgotten is never asked for twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt as _};
 use tonic::Streaming;
 
 use super::client::{EtcdClient, EtcdConnection};
@@ -36,8 +35,7 @@ const FETCH_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How many keys one call reads; etcd takes 128 steps in a transaction.
 const BATCH: usize = 100;
-/// How many requests wait to go out on the stream; when more come, asking
-/// waits.
+/// How many requests wait to go out on the stream, beside those that wait here.
 const REQUESTS_MAX: usize = 64;
 /// The pauses between attempts to open the stream again.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -120,6 +118,10 @@ struct OpenStream {
     connection: EtcdConnection,
     answers: Streaming<WatchResponse>,
     requests: mpsc::Sender<WatchRequest>,
+    /// What has yet to be asked for. It is sent while answers are read: a server
+    /// reads no more requests when nobody reads what it answers, and it answers
+    /// each.
+    unsent: VecDeque<WatchRequest>,
     watches: Watches,
 }
 
@@ -146,6 +148,7 @@ impl EtcdWatchTask {
         let mut stream = opening.map_err(|_| late())??;
         self.hub.mark_up();
         *pause = PAUSE_MIN;
+        let requests = stream.requests.clone();
         loop {
             tokio::select! {
                 answer = stream.answers.message() => match answer {
@@ -155,6 +158,12 @@ impl EtcdWatchTask {
                         return Err(self.client.stream_broke(&stream.connection, &status));
                     }
                 },
+                room = requests.reserve(), if !stream.unsent.is_empty() => {
+                    let room = room.map_err(|_| StoreError::unavailable("the stream has ended"))?;
+                    if let Some(request) = stream.unsent.pop_front() {
+                        room.send(request);
+                    }
+                }
                 () = self.store.woken() => {
                     if !self.refresh(&mut stream).await? {
                         return Ok(());
@@ -175,16 +184,21 @@ impl EtcdWatchTask {
         let connection = self.client.connected(until).await?;
         let wanted = self.fetch(&Watches::default(), true).await?;
         let mut watches = Watches::default();
-        let first = watches.change(wanted, self.keyspace());
+        let mut unsent = VecDeque::from(watches.change(wanted, self.keyspace()));
         let (requests, more) = mpsc::channel(REQUESTS_MAX);
+        // The server answers the first request with the stream.
+        if let Some(first) = unsent.pop_front() {
+            let _ = requests.try_send(first);
+        }
         let answers = self
             .client
-            .watch(&connection, outgoing(first, more))
+            .watch(&connection, ReceiverStream::new(more))
             .await?;
         Ok(OpenStream {
             connection,
             answers,
             requests,
+            unsent,
             watches,
         })
     }
@@ -195,10 +209,8 @@ impl EtcdWatchTask {
             return Ok(false);
         }
         let wanted = self.fetch(&stream.watches, false).await?;
-        for request in stream.watches.change(wanted, self.keyspace()) {
-            let sent = stream.requests.send(request).await;
-            sent.map_err(|_| StoreError::unavailable("the stream has ended"))?;
-        }
+        let requests = stream.watches.change(wanted, self.keyspace());
+        stream.unsent.extend(requests);
         Ok(true)
     }
 
@@ -315,14 +327,6 @@ impl EtcdWatchTask {
             }
         }
     }
-}
-
-/// What goes out on a stream: the first requests, then those to come.
-fn outgoing(
-    first: Vec<WatchRequest>,
-    more: mpsc::Receiver<WatchRequest>,
-) -> impl Stream<Item = WatchRequest> + Send + 'static {
-    tokio_stream::iter(first).chain(ReceiverStream::new(more))
 }
 
 #[cfg(test)]
