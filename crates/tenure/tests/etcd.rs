@@ -9,15 +9,21 @@ mod etcd;
 mod ports;
 #[path = "common/stopped.rs"]
 mod stopped;
+#[path = "common/takeovers.rs"]
+mod takeovers;
+#[path = "common/versions.rs"]
+mod versions;
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd::Etcd;
+use takeovers::Notices;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{Expect, Key, Selector, Sighting, Stamp, Store, Version, Watch, Write, open};
 use tenure::{StoreError, clock};
+use versions::version;
 
 const WITHIN: Duration = Duration::from_secs(20);
 const COUNTER: &str = "TENURE_TEST_ETCD_COUNTER";
@@ -322,4 +328,12 @@ async fn the_server_after_a_mute_one_is_reached_by_impatient_calls() {
         }
         assert!(clock::boot() < give_up, "the second was not reached");
     }
+}
+
+#[tokio::test]
+async fn a_leader_is_elected_and_another_takes_over_when_it_resigns() {
+    let cluster = Etcd::start(1);
+    let (url, version) = (cluster.url(), version("etcd", &["--version"]));
+    let store = format!("etcd {version}");
+    takeovers::measure(&store, Notices::ByWatch, || opened(&url)).await;
 }

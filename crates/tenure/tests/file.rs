@@ -6,6 +6,8 @@
 
 #[path = "common/stopped.rs"]
 mod stopped;
+#[path = "common/takeovers.rs"]
+mod takeovers;
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Write as _};
@@ -16,12 +18,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
+use takeovers::Notices;
 use tempfile::TempDir;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{
     Expect, Key, REPAIR, Selector, Sighting, Stamp, Store, Version, Write, open, open_existing,
 };
-use tenure::{Election, Name, StoreError, clock};
+use tenure::{Name, StoreError, clock};
 
 const WITHIN: Duration = Duration::from_secs(20);
 /// What a child process of a test is to do, and where.
@@ -833,34 +836,5 @@ async fn a_leader_is_elected_and_another_takes_over_when_it_resigns() {
     // On a disk, as it is used.
     let directory = tempfile::tempdir().expect("a directory");
     let path = place(&directory);
-    let candidate = async |name: &str| {
-        let builder = Election::builder(opened(&path).await, "payroll");
-        let lease = builder.name(name).lease(Duration::from_secs(2));
-        lease.start().expect("a candidate")
-    };
-    let mut first = candidate("first").await;
-    let leadership = first.elected().await.expect("a leadership");
-    let mut second = candidate("second").await;
-    let mut waits = std::pin::pin!(second.elected());
-    // The second has seen the leader when the register was renewed twice.
-    let store = opened(&path).await;
-    let mut watch = store.watch(Selector::Key(key("elections/payroll")));
-    let mut seen = 0;
-    while seen < 3 {
-        tokio::select! {
-            _ = &mut waits => panic!("two lead"),
-            sighting = watch.next() => seen += usize::from(matches!(sighting, Sighting::State(_, Some(_)))),
-        }
-    }
-    let asked = clock::boot();
-    put(&store, &key("other"), Expect::Absent, b"x").await;
-    let write = clock::boot().since(asked);
-    let (term, began) = (leadership.term(), clock::boot());
-    drop(leadership);
-    let next = tokio::time::timeout(WITHIN, waits).await;
-    let next = next.expect("in time").expect("a leadership");
-    let took = clock::boot().since(began);
-    println!("file: another leads {took:.2?} after a resignation; a write takes {write:.2?}");
-    assert!(next.term() > term);
-    drop(next);
+    takeovers::measure("files", Notices::ByWatch, || opened(&path)).await;
 }

@@ -12,17 +12,23 @@ mod mariadb;
 mod ports;
 #[path = "common/stopped.rs"]
 mod stopped;
+#[path = "common/takeovers.rs"]
+mod takeovers;
+#[path = "common/versions.rs"]
+mod versions;
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mariadb::{MariaDb, PASSWORD};
+use takeovers::Notices;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{
     Expect, Key, Selector, Sighting, Stamp, Store, Version, Watch, Write, open, open_existing,
 };
-use tenure::{Election, StoreError, clock};
+use tenure::{StoreError, clock};
+use versions::version;
 
 const WITHIN: Duration = Duration::from_secs(20);
 const COUNTER: &str = "TENURE_TEST_MYSQL_COUNTER";
@@ -620,52 +626,9 @@ async fn tls_is_spoken_where_it_is_asked_for() {
 #[tokio::test]
 async fn a_leader_is_elected_and_another_takes_over_when_it_resigns() {
     let server = MariaDb::start();
-    let stand = async |name: &str| {
-        let store = opened(&server.url()).await;
-        let builder = Election::builder(store, "payroll").name(name);
-        builder
-            .lease(Duration::from_secs(4))
-            .start()
-            .expect("a candidate")
-    };
-    let mut first = stand("a").await;
-    let leadership = first.elected().await.expect("a leadership");
-    let mut second = stand("b").await;
-    let mut waits = std::pin::pin!(second.elected());
-    // The second has seen the leader when the register was read twice.
-    let store = opened(&server.url()).await;
-    let mut watch = store.watch(Selector::Key(key("elections/payroll")));
-    for _ in 0..2 {
-        let renewed = until(&mut watch, |seen| {
-            matches!(seen, Sighting::State(_, Some(_)))
-        });
-        tokio::select! {
-            () = renewed => {}
-            early = &mut waits => panic!("two lead: {early:?}"),
-        }
-    }
-    let (term, began) = (leadership.term(), clock::boot());
-    drop(leadership);
-    first.stop().await;
-    let next = tokio::time::timeout(WITHIN, waits).await;
-    let next = next.expect("in time").expect("a leadership");
-    let took = clock::boot().since(began);
-    assert!(next.is_valid() && next.term() > term, "{next:?}");
-    let (timed, mut figures) = (key("timed"), Vec::new());
-    let mut expect = Expect::Absent;
-    for number in 0..101_u8 {
-        let sent = clock::boot();
-        expect = Expect::Version(put(&store, &timed, expect, &[number]).await);
-        figures.push(clock::boot().since(sent));
-    }
-    figures.sort();
-    println!(
-        "mysql: taken over {took:.1?} after a resignation; a write takes {:.2?}, at most {:.2?} \
-         of 101",
-        figures[50], figures[100]
-    );
-    assert!(
-        took < Duration::from_secs(4),
-        "not before the lease was over"
-    );
+    let version = version("mariadbd", &["--version"]);
+    let url = format!("{}?poll=200ms", server.url());
+    let polls = Notices::ByPolls(Duration::from_millis(200));
+    let store = format!("MariaDB {version}");
+    takeovers::measure(&store, polls, || opened(&url)).await;
 }

@@ -14,6 +14,10 @@ mod nats;
 mod ports;
 #[path = "common/stopped.rs"]
 mod stopped;
+#[path = "common/takeovers.rs"]
+mod takeovers;
+#[path = "common/versions.rs"]
+mod versions;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,9 +28,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use installed::installed;
 use nats::{JETSTREAM, Nats};
 use nkeys::KeyPair;
 use serde_json::{Value, json};
+use takeovers::Notices;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{
     Clock, Expect, Key, Register, Selector, Sighting, Stamp, Store, Version, Watch, Write, open,
@@ -34,6 +40,7 @@ use tenure::store::{
 };
 use tenure::{Election, StoreError, clock};
 use tokio::task::JoinSet;
+use versions::version;
 
 const WITHIN: Duration = Duration::from_secs(20);
 const COUNTER: &str = "TENURE_TEST_NATS_COUNTER";
@@ -646,44 +653,9 @@ async fn wrong_urls_say_what_was_expected() {
 #[tokio::test]
 async fn a_leader_is_elected_and_another_takes_over_when_it_resigns() {
     let server = Nats::start();
-    let begin = async |name: &str| {
-        let store = opened(&server.url()).await;
-        let candidate = Election::builder(store, "payroll").name(name);
-        candidate.start().expect("a candidate")
-    };
-    let mut first = begin("a").await;
-    let leadership = first.elected().await.expect("a leadership");
-    let mut second = begin("b").await;
-    // It sees who leads, and waits.
-    let give_up = clock::boot().after(WITHIN);
-    while second.leader().is_none_or(|it| it.leader.is_none()) {
-        assert!(clock::boot() < give_up, "it sees no leader");
-        tokio::task::yield_now().await;
-    }
-    let mut took = Vec::new();
-    let store = opened(&server.url()).await;
-    let (key, mut expect) = (key("timed"), Expect::Absent);
-    for _ in 0..100 {
-        let began = clock::boot();
-        let version = put(&store, &key, expect, b"x").await;
-        took.push(millis_since(began));
-        expect = Expect::Version(version);
-    }
-    let write_takes = median(&mut took);
-    let (view, term) = (leadership.view(), leadership.term());
-    let resigned = clock::boot();
-    drop(leadership);
-    let next = tokio::time::timeout(WITHIN, second.elected()).await;
-    let next = next.expect("in time").expect("a leadership");
-    let passed = millis_since(resigned);
-    assert!(next.term() > term && !view.is_valid() && next.is_valid());
-    println!(
-        "nats: another leads {passed:.1} ms after a resignation; a write takes {write_takes:.2} \
-         ms (median of 100)"
-    );
-    drop(next);
-    second.stop().await;
-    first.stop().await;
+    let version = version(installed("bin/nats-server"), &["--version"]);
+    let (url, store) = (server.url(), format!("NATS {version}, in memory"));
+    takeovers::measure(&store, Notices::ByWatch, || opened(&url)).await;
 }
 
 /// What a counter was told of its writes.

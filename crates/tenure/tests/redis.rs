@@ -12,6 +12,10 @@ mod ports;
 mod redis;
 #[path = "common/stopped.rs"]
 mod stopped;
+#[path = "common/takeovers.rs"]
+mod takeovers;
+#[path = "common/versions.rs"]
+mod versions;
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -19,12 +23,14 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use redis::Redis;
+use takeovers::Notices;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{
     Clock, Durability, Expect, Key, Register, Selector, Sighting, Stamp, Store, Version, Watch,
     Write, open,
 };
-use tenure::{Election, StoreError, clock};
+use tenure::{StoreError, clock};
+use versions::version;
 
 const WITHIN: Duration = Duration::from_secs(20);
 const COUNTER: &str = "TENURE_TEST_REDIS_COUNTER";
@@ -693,43 +699,7 @@ async fn a_server_that_can_lose_what_it_acknowledged_is_warned_of() {
 #[tokio::test]
 async fn a_leader_is_elected_and_another_takes_over_when_it_resigns() {
     let server = Redis::start();
-    let begin = async |name: &str| {
-        let store = opened(&server.url()).await;
-        let candidate = Election::builder(store, "payroll").name(name);
-        candidate.start().expect("a candidate")
-    };
-    let mut first = begin("a").await;
-    let leadership = first.elected().await.expect("a leadership");
-    let mut second = begin("b").await;
-    // It sees who leads, and waits.
-    let give_up = clock::boot().after(WITHIN);
-    while second.leader().is_none_or(|it| it.leader.is_none()) {
-        assert!(clock::boot() < give_up, "it sees no leader");
-        tokio::task::yield_now().await;
-    }
-    let mut took = Vec::new();
-    let store = opened(&server.url()).await;
-    let (key, mut expect) = (key("timed"), Expect::Absent);
-    for _ in 0..100 {
-        let began = clock::boot();
-        let version = put(&store, &key, expect, b"x").await;
-        took.push(clock::boot().since(began).as_secs_f64() * 1_000.0);
-        expect = Expect::Version(version);
-    }
-    took.sort_by(f64::total_cmp);
-    let (view, term) = (leadership.view(), leadership.term());
-    let resigned = clock::boot();
-    drop(leadership);
-    let next = tokio::time::timeout(WITHIN, second.elected()).await;
-    let next = next.expect("in time").expect("a leadership");
-    let passed = clock::boot().since(resigned).as_secs_f64() * 1_000.0;
-    assert!(next.term() > term && !view.is_valid() && next.is_valid());
-    println!(
-        "redis: another leads {passed:.1} ms after a resignation; a write takes {:.2} ms (median \
-         of 100)",
-        took[50]
-    );
-    drop(next);
-    second.stop().await;
-    first.stop().await;
+    let (url, version) = (server.url(), version("redis-server", &["--version"]));
+    let store = format!("Redis {version}, in memory");
+    takeovers::measure(&store, Notices::ByWatch, || opened(&url)).await;
 }

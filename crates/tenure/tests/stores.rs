@@ -9,11 +9,14 @@ mod ports;
 mod postgres;
 #[path = "common/stopped.rs"]
 mod stopped;
+#[path = "common/takeovers.rs"]
+mod takeovers;
 
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use takeovers::Notices;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{Expect, Key, Memory, Selector, Sighting, Sqlite, Stamp, Store, Write, open};
 use tenure::{StoreError, clock};
@@ -268,4 +271,26 @@ async fn a_follower_hears_on_after_a_table_was_made_anew() {
     let heard = async { while !anew(&watch.next().await) {} };
     let heard = tokio::time::timeout(WITHIN, heard).await;
     heard.expect("to hear of the write");
+}
+
+#[tokio::test]
+async fn in_memory_another_takes_over_when_a_leader_resigns() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new());
+    let open = async || Arc::clone(&store);
+    takeovers::measure("memory", Notices::ByWatch, open).await;
+}
+
+#[tokio::test]
+async fn on_sqlite_another_takes_over_when_a_leader_resigns() {
+    // On a disk, as it is used.
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = sqlite_url(&directory);
+    takeovers::measure("SQLite", Notices::ByWatch, || opened(&url)).await;
+}
+
+#[tokio::test]
+async fn on_postgres_another_takes_over_when_a_leader_resigns() {
+    let server = postgres::Postgres::start_durable();
+    let (url, store) = (server.url(), format!("PostgreSQL {}", server.version()));
+    takeovers::measure(&store, Notices::ByWatch, || opened(&url)).await;
 }

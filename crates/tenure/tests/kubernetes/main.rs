@@ -12,6 +12,8 @@ mod contended;
 #[path = "../common/ports.rs"]
 mod ports;
 mod standin;
+#[path = "../common/takeovers.rs"]
+mod takeovers;
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -20,11 +22,12 @@ use std::time::Duration;
 
 use serde_json::json;
 use standin::{Kubernetes, May};
+use takeovers::Notices;
 use tenure::store::conformance::{self, count_up};
 use tenure::store::{
     Clock, Expect, Key, Register, Selector, Sighting, Stamp, Store, Version, Watch, Write, open,
 };
-use tenure::{Election, StoreError, clock};
+use tenure::{StoreError, clock};
 
 const WITHIN: Duration = Duration::from_secs(20);
 /// What a child process of a test is given: a URL, and what to do with it.
@@ -770,44 +773,9 @@ async fn what_is_not_there_is_named() {
 #[tokio::test]
 async fn a_leader_is_elected_and_another_takes_over_when_it_resigns() {
     let server = Kubernetes::start();
-    let begin = async |name: &str| {
-        let store = opened(&server.url()).await;
-        let candidate = Election::builder(store, "payroll").name(name);
-        candidate.start().expect("a candidate")
-    };
-    let mut first = begin("a").await;
-    let leadership = first.elected().await.expect("a leadership");
-    let mut second = begin("b").await;
-    // It sees who leads, and waits.
-    let give_up = clock::boot().after(WITHIN);
-    while second.leader().is_none_or(|it| it.leader.is_none()) {
-        assert!(clock::boot() < give_up, "it sees no leader");
-        tokio::task::yield_now().await;
-    }
-    let mut took = Vec::new();
-    let store = opened(&server.url()).await;
-    let (key, mut expect) = (key("timed"), Expect::Absent);
-    for _ in 0..100 {
-        let began = clock::boot();
-        let version = put(&store, &key, expect, b"x").await;
-        took.push(millis_since(began));
-        expect = Expect::Version(version);
-    }
-    let write_takes = median(&mut took);
-    let (view, term) = (leadership.view(), leadership.term());
-    let resigned = clock::boot();
-    drop(leadership);
-    let next = tokio::time::timeout(WITHIN, second.elected()).await;
-    let next = next.expect("in time").expect("a leadership");
-    let passed = millis_since(resigned);
-    assert!(next.term() > term && !view.is_valid() && next.is_valid());
-    println!(
-        "kubernetes: another leads {passed:.1} ms after a resignation; a write takes \
-         {write_takes:.2} ms (median of 100, to the stand-in)"
-    );
-    drop(next);
-    second.stop().await;
-    first.stop().await;
+    let url = server.url();
+    let store = "Kubernetes (stand-in)";
+    takeovers::measure(store, Notices::ByWatch, || opened(&url)).await;
 }
 
 /// Not a test of its own, since it needs an API server of Kubernetes: the variable names

@@ -83,7 +83,7 @@ async fn google_may_come_late_go_away_and_come_back() {
 async fn a_leader_is_elected_at_google_and_each_request_of_a_minute_is_counted() {
     let server = Server::google();
     let (leads, waits) = (proxied(&server), proxied(&server));
-    counts_a_minute(&leads, &waits, &url(&server), "POST").await;
+    counts_a_minute(&leads, &waits, "POST").await;
 }
 
 #[tokio::test]
@@ -339,4 +339,10 @@ async fn google_is_trusted_by_its_certificate_alone() {
     let trusted = opened(&format!("{url}&ca={}", file.display())).await;
     put(&trusted, &key("key"), Expect::Absent, b"x").await;
     assert!(read(&trusted, &key("key")).await.is_some());
+}
+
+#[tokio::test]
+async fn at_google_another_takes_over_when_a_leader_resigns() {
+    let server = Server::google();
+    measure_take_overs("Google (fake-gcs-server)", &url(&server)).await;
 }

@@ -57,6 +57,9 @@ const GOOGLE_READY: &str = "server started at";
 pub(crate) const AZURITE_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
+/// Where Azurite is, among what is installed.
+pub(crate) const AZURITE: &str = "npm/node_modules/azurite/dist/src/blob/main.js";
+
 /// Makes a container of Azurite, on the port that it is given.
 const CONTAINER: &str = r#"
 import base64, email.utils, hashlib, hmac, http.client, sys
@@ -238,7 +241,7 @@ impl Server {
 
     fn azurite_command(&self) -> Command {
         let mut command = Command::new(installed("node"));
-        command.arg(installed("npm/node_modules/azurite/dist/src/blob/main.js"));
+        command.arg(installed(AZURITE));
         command.args([
             "--blobHost",
             "127.0.0.1",
