@@ -27,7 +27,7 @@ mod versions;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ struct ServerLoad {
 struct Held {
     tasks: JoinSet<()>,
     stop: watch::Sender<bool>,
-    held: Arc<AtomicUsize>,
+    held: Arc<watch::Sender<usize>>,
     lost: Arc<Mutex<Vec<Why>>>,
 }
 
@@ -103,7 +103,7 @@ impl Held {
         let mut held = Self {
             tasks: JoinSet::new(),
             stop: watch::Sender::new(false),
-            held: Arc::default(),
+            held: Arc::new(watch::Sender::new(0)),
             lost: Arc::default(),
         };
         for number in 0..plan.elections {
@@ -122,12 +122,10 @@ impl Held {
 
     /// Waits until all are held.
     async fn all(&self, elections: usize) {
-        let give_up = clock::boot().after(PATIENCE);
-        while self.held.load(Ordering::Relaxed) < elections {
-            let held = self.held.load(Ordering::Relaxed);
-            assert!(clock::boot() < give_up, "{held} of {elections} are held");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let mut held = self.held.subscribe();
+        let all = held.wait_for(|held| *held == elections);
+        let in_time = tokio::time::timeout(PATIENCE, all).await.is_ok();
+        assert!(in_time, "{} of {elections} are held", *self.held.borrow());
     }
 
     /// Stops all, and waits until they are vacated.
@@ -142,7 +140,7 @@ impl Held {
 async fn hold(
     mut election: Election,
     mut stop: watch::Receiver<bool>,
-    held: Arc<AtomicUsize>,
+    held: Arc<watch::Sender<usize>>,
     lost: Arc<Mutex<Vec<Why>>>,
 ) {
     loop {
@@ -150,12 +148,12 @@ async fn hold(
             leadership = election.elected() => leadership.expect("it stands"),
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        held.fetch_add(1, Ordering::Relaxed);
+        held.send_modify(|held| *held += 1);
         let why = tokio::select! {
             why = leadership.cancelled() => Some(why),
             _ = stop.wait_for(|stop| *stop) => None,
         };
-        held.fetch_sub(1, Ordering::Relaxed);
+        held.send_modify(|held| *held -= 1);
         let Some(why) = why else { break };
         lost.lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -223,7 +221,7 @@ impl Measured {
         let server = after.processor.saturating_sub(before.processor);
         Self {
             seconds,
-            held: held.held.load(Ordering::Relaxed),
+            held: *held.held.borrow(),
             lost: lost.clone(),
             cores: used.as_secs_f64() / seconds,
             reads: counts.0 - reads,
