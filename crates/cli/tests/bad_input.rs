@@ -595,7 +595,7 @@ fn a_database_that_is_paused() {
     let seconds = std::env::var("TENURE_PAUSE_SECONDS")
         .ok()
         .and_then(|text| text.parse().ok());
-    outage("the store did not answer in time", |server| {
+    outage(" did not answer within ", |server| {
         server.pause();
         // Time itself is under test: the pause outlives the lease.
         std::thread::park_timeout(Duration::from_secs(seconds.unwrap_or(6)));

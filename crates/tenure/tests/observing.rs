@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use faulty::{Faulty, garble};
+use intercepted::{Answer, Intercepted, Interceptor};
 use tenure::core::election::{Holder, Occupancy, Record};
 use tenure::core::ids::LeaderId;
 use tenure::election::{Certainty, Event, FailureClass};
-use tenure::store::{Expect, Key, Memory, Stamp, Store, Write};
+use tenure::store::{Expect, Key, Memory, Reading, Stamp, Store, Write};
 use tenure::{Election, Name, StoreError, Term, election};
 
 const WITHIN: Duration = Duration::from_secs(20);
@@ -151,6 +152,35 @@ async fn a_leader_keeps_its_election_through_a_garbled_answer() {
     assert!(leadership.is_valid());
     drop(leadership);
     election.stop().await;
+}
+
+/// A store that tries until its time is over, and says then why it could not.
+struct Trying;
+
+impl Interceptor for Trying {
+    fn read<'a>(&'a self, _: &'a dyn Store, _: &'a Key, within: Duration) -> Answer<'a, Reading> {
+        Box::pin(async move {
+            tokio::time::sleep(within).await;
+            Err(StoreError::unavailable("nobody listens at h:1"))
+        })
+    }
+}
+
+#[tokio::test]
+async fn what_a_store_says_at_the_end_of_its_time_is_told() {
+    let store = Intercepted::new(Arc::new(Memory::new()), Trying);
+    let builder = Election::builder(store, "payroll").lease(Duration::from_secs(3));
+    let election = builder.start().expect("a candidate");
+    let mut events = election.events();
+    let mut told = Vec::new();
+    while told.len() < 3 {
+        if let Event::Trouble { failure, .. } = events.next().await.expect("an event") {
+            told.push(failure.why);
+        }
+    }
+    // A busy machine may be late for one.
+    let words = |why: &&Arc<str>| why.contains("nobody listens at h:1");
+    assert!(told.iter().filter(words).count() >= 2, "{told:?}");
 }
 
 #[tokio::test]

@@ -160,7 +160,7 @@ where
         match (output, &self.hold) {
             (Output::Event(event), _) => return (self.on_event)(event),
             (Output::Read { call, key, within }, _) => {
-                let reading = async move { store.read(&key, within).await };
+                let reading = move |within| async move { store.read(&key, within).await };
                 calls.begin(within, reading, move |result| Input::Read { call, result });
             }
             (
@@ -172,7 +172,7 @@ where
                 },
                 hold,
             ) => {
-                let written = match hold {
+                let written = |within| match hold {
                     Some(hold) => hold.write(write, bind, within),
                     None => Box::pin(async move { store.compare_and_swap(write, within).await }),
                 };
@@ -195,12 +195,14 @@ where
                     stopwatch(result.is_ok());
                     Input::Confirmed { call, result }
                 };
-                let alive = hold.as_ref().map(|hold| hold.confirm(since, within));
-                // Only a campaign that was given a hold asks for this.
-                let alive = alive.unwrap_or_else(|| {
-                    let none = StoreError::broken("there is no session");
-                    Box::pin(std::future::ready(Err(none)))
-                });
+                let alive = |within| {
+                    let alive = hold.as_ref().map(|hold| hold.confirm(since, within));
+                    // Only a campaign that was given a hold asks for this.
+                    alive.unwrap_or_else(|| {
+                        let none = StoreError::broken("there is no session");
+                        Box::pin(std::future::ready(Err(none)))
+                    })
+                };
                 calls.begin(within, alive, confirmed);
             }
             (Output::Release, Some(hold)) => hold.release(),

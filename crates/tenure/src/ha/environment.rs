@@ -144,7 +144,7 @@ impl Environment<Published> for NodeEnvironment {
             Output::Undeploy { run } => self.works.pull(run, StopLevel::Stop),
             Output::Kill { run } => self.works.pull(run, StopLevel::Kill),
             Output::Read { call, key, within } => {
-                let reading = async move { store.read(&key, within).await };
+                let reading = move |within| async move { store.read(&key, within).await };
                 calls.begin(within, reading, move |result| Input::Read { call, result });
             }
             Output::List {
@@ -152,7 +152,7 @@ impl Environment<Published> for NodeEnvironment {
                 prefix,
                 within,
             } => {
-                let list = async move { list(store.as_ref(), &prefix, within).await };
+                let list = move |within| async move { list(store.as_ref(), &prefix, within).await };
                 let listed = move |result| Input::Listed { call, result };
                 calls.begin(within, list, listed);
             }
@@ -162,7 +162,8 @@ impl Environment<Published> for NodeEnvironment {
                 after,
                 within,
             } => {
-                let page = async move { store.list(&prefix, after.as_ref(), within).await };
+                let page =
+                    move |within| async move { store.list(&prefix, after.as_ref(), within).await };
                 let paged = move |page: Result<Page, _>| Input::Paged {
                     call,
                     result: page.map(keys),
@@ -174,7 +175,8 @@ impl Environment<Published> for NodeEnvironment {
                 write,
                 within,
             } => {
-                let written = async move { store.compare_and_swap(write, within).await };
+                let written =
+                    move |within| async move { store.compare_and_swap(write, within).await };
                 let wrote = move |written: Result<Written, _>| Input::Wrote {
                     call,
                     result: written.map(|it| it.version),
@@ -187,7 +189,8 @@ impl Environment<Published> for NodeEnvironment {
                 version,
                 within,
             } => {
-                let delete = async move { store.delete(&key, &version, within).await };
+                let delete =
+                    move |within| async move { store.delete(&key, &version, within).await };
                 let deleted = move |result| Input::Deleted { call, result };
                 calls.begin(within, delete, deleted);
             }

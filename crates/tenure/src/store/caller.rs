@@ -5,8 +5,9 @@
 //! machine has a watch or several, and is told that they are up while all of
 //! them are.
 //!
-//! Three timers end a call. The store's own says why there is no answer. The
-//! machine's is what it judges by (`tenure_core::call`): it is the only one in
+//! Three timers end a call. The store's own says why there is no answer; it is a little
+//! shorter than the machine's, or what it says would come when nobody waits for it any
+//! more. The machine's is what it judges by (`tenure_core::call`): it is the only one in
 //! the simulator, and it also ends a call whose task is gone, since a store
 //! that panics in its task ends no machine. The last, a second after the
 //! store's, ends the task of a store that does not keep its time.
@@ -28,6 +29,9 @@ use crate::round_trip::{ADVICE, LEASE_TRIPS, RoundTripTimes, advice};
 /// How many slow calls in a row are worth a warning: one may have met a
 /// connection that had to be made first.
 const SLOW_IN_A_ROW: u32 = 2;
+
+/// By how much the store's timer is shorter, at most.
+const HEARD_WITHIN: Duration = Duration::from_millis(20);
 
 /// The calls and the watches of one machine. What comes of them is an `I`, an
 /// input of the machine.
@@ -59,14 +63,18 @@ impl<I: From<WatchUpdate> + Send + 'static> Calls<I> {
         Arc::clone(&self.store)
     }
 
-    /// Begins a call, of whose end `input` tells.
-    pub(crate) fn begin<T>(
+    /// Begins a call that the machine waits for so long, of whose end `input` tells.
+    /// `call` is handed the time that the store has for it.
+    pub(crate) fn begin<T, C>(
         &mut self,
         within: Duration,
-        call: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+        call: impl FnOnce(Duration) -> C,
         input: impl FnOnce(Result<T, Failure>) -> I + Send + 'static,
-    ) {
-        let caller = self.caller.clone();
+    ) where
+        C: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let within = within.saturating_sub(HEARD_WITHIN.min(within / 16));
+        let (caller, call) = (self.caller.clone(), call(within));
         let ended = async move { input(caller.with_timeout(within, call).await) };
         self.under_way.spawn(ended);
     }

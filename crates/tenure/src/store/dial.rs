@@ -342,11 +342,13 @@ impl<T: Connection> Shared<T> {
             return Ok(won);
         }
         let why = match self.hosts.as_slice() {
-            [_] => lock(&outcomes.0)
-                .values()
-                .next()
-                .cloned()
-                .unwrap_or_default(),
+            [host] => {
+                let why = lock(&outcomes.0).values().next().cloned();
+                match why.unwrap_or_default() {
+                    why if why.contains(host.as_str()) => why,
+                    why => format!("{host}: {why}"),
+                }
+            }
             hosts => format!(
                 "no host of {} can be used: {}",
                 self.server,
@@ -479,6 +481,15 @@ mod tests {
         let why = why.to_string();
         for words in ["h0: refused", "h1: broken: no such user"] {
             assert!(why.contains(words), "{words}: {why}");
+        }
+        // The only one is named, too, and once.
+        for (said, told) in [("refused", "h0: refused"), ("h0 is away", "h0 is away")] {
+            let failing = dialer(&[Some(Err(said))]);
+            let refused = failing.connected(soon(20_000)).await;
+            let Err(StoreError::Unavailable(why)) = refused else {
+                panic!("{refused:?}");
+            };
+            assert_eq!(why.to_string(), told);
         }
         // One that a person must mend hides none that works.
         let other = dialer(&[Some(Err("broken")), Some(Ok(()))]);
