@@ -32,6 +32,7 @@ pub(crate) struct MariaDb {
     directory: tempfile::TempDir,
     port: u16,
     options: Vec<String>,
+    environment: Vec<(String, String)>,
     server: Option<Child>,
 }
 
@@ -135,6 +136,15 @@ impl MariaDb {
 
     /// The same with options of the server.
     pub(crate) fn start_with(options: &[&str]) -> Self {
+        Self::prepared(options, Vec::new())
+    }
+
+    /// The same with these variables in the server's environment.
+    pub(crate) fn start_in(environment: Vec<(String, String)>) -> Self {
+        Self::prepared(&[], environment)
+    }
+
+    fn prepared(options: &[&str], environment: Vec<(String, String)>) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         give_away(directory.path());
         copy(&template(), &directory.path().join("data"));
@@ -148,6 +158,7 @@ impl MariaDb {
             directory,
             port: ports::port().local_addr().expect("bound").port(),
             options: options.iter().map(ToString::to_string).collect(),
+            environment,
             server: None,
         };
         server.launch();
@@ -228,6 +239,7 @@ impl MariaDb {
             .args(["--innodb-buffer-pool-size=16M", "--performance-schema=OFF"])
             .args(&self.options)
             .current_dir(self.directory.path())
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -250,6 +262,13 @@ impl MariaDb {
             said.push(line);
         }
         self.server = Some(server);
+    }
+
+    /// Takes away all that a stopped server has.
+    pub(crate) fn empty(&self) {
+        let data = self.directory.path().join("data");
+        fs::remove_dir_all(&data).expect("its data");
+        copy(&template(), &data);
     }
 
     /// The store's URL.

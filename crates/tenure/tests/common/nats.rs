@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What a server has to have to be a store.
 pub(crate) const JETSTREAM: &str = "jetstream { sync_interval: always, store_dir: \"DIR\" }";
 
+/// What a server says when it has read its configuration again.
+const RELOADED: &str = "Reloaded server configuration";
+
 /// Private servers, of one cluster if they are several.
 pub(crate) struct Nats {
     servers: Vec<Server>,
@@ -140,6 +143,27 @@ impl Nats {
             self.kill(at);
             self.launch(at);
             self.await_current(stream).await;
+        }
+    }
+
+    /// Takes away all that a killed server has.
+    pub(crate) fn empty(&self, at: usize) {
+        let server = self.servers.get(at).expect("a server");
+        let data = server.directory.path().join("jetstream");
+        fs::remove_dir_all(data).expect("its data");
+    }
+
+    /// Has a server read this configuration in the place of the one that it has.
+    pub(crate) fn reconfigure(&self, at: usize, config: &str) {
+        let server = self.servers.get(at).expect("a server");
+        let reloads = || server.said().matches(RELOADED).count();
+        let before = reloads();
+        server.configure(at, config);
+        server.signal(Signal::HUP);
+        let until = clock::boot().after(PATIENCE);
+        while reloads() == before {
+            assert!(clock::boot() < until, "not reloaded: {}", server.said());
+            std::thread::park_timeout(Duration::from_millis(5));
         }
     }
 
@@ -279,15 +303,21 @@ impl Nats {
 impl Server {
     fn new(at: usize, config: &str) -> Self {
         let (directory, client) = (directory(), free_port());
-        let path = directory.path().display().to_string();
-        let config = config.replace("DIR", &path);
-        let text = format!("listen: \"127.0.0.1:{client}\"\nserver_name: s{at}\n{config}\n");
-        fs::write(directory.path().join("nats.conf"), text).expect("to write it");
-        Self {
+        let server = Self {
             directory,
             client,
             process: None,
-        }
+        };
+        server.configure(at, config);
+        server
+    }
+
+    fn configure(&self, at: usize, config: &str) {
+        let client = self.client;
+        let path = self.directory.path().display().to_string();
+        let config = config.replace("DIR", &path);
+        let text = format!("listen: \"127.0.0.1:{client}\"\nserver_name: s{at}\n{config}\n");
+        fs::write(self.directory.path().join("nats.conf"), text).expect("to write it");
     }
 
     fn launch(&mut self) {

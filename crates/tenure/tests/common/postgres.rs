@@ -28,6 +28,7 @@ pub(crate) struct Postgres {
     port: u16,
     /// Whether a commit waits for the disk.
     syncs: bool,
+    environment: Vec<(String, String)>,
     server: Option<Child>,
 }
 
@@ -119,17 +120,35 @@ impl Postgres {
     /// machine is not: a disk that others keep busy must not decide how soon it
     /// answers, so it does not wait for that.
     pub(crate) fn start() -> Self {
-        Self::make(false)
+        Self::make(false, Vec::new())
     }
 
     /// The same with a server whose commits wait for the disk, as those of one that
     /// is in use do: to be measured.
     pub(crate) fn start_durable() -> Self {
-        Self::make(true)
+        Self::make(true, Vec::new())
     }
 
-    fn make(syncs: bool) -> Self {
-        let directory = directory();
+    /// As [`start`](Self::start), with these variables in the server's environment.
+    pub(crate) fn start_in(environment: Vec<(String, String)>) -> Self {
+        Self::make(false, environment)
+    }
+
+    fn make(syncs: bool, environment: Vec<(String, String)>) -> Self {
+        let mut postgres = Self {
+            directory: directory(),
+            port: free_port(),
+            syncs,
+            environment,
+            server: None,
+        };
+        postgres.make_data();
+        postgres.launch();
+        postgres
+    }
+
+    fn make_data(&self) {
+        let directory = &self.directory;
         let made = as_server_user(binaries().join("initdb"))
             .args([
                 "--auth=scram-sha-256",
@@ -151,17 +170,16 @@ impl Postgres {
             "{}",
             String::from_utf8_lossy(&made.stderr)
         );
-        let mut postgres = Self {
-            directory,
-            port: free_port(),
-            syncs,
-            server: None,
-        };
-        postgres.launch();
-        postgres
     }
 
-    fn launch(&mut self) {
+    /// Takes away all that a stopped server has, users and tables.
+    pub(crate) fn empty(&self) {
+        fs::remove_dir_all(self.directory.path().join("data")).expect("its data");
+        self.make_data();
+    }
+
+    /// Starts it again after [`stop`](Self::stop).
+    pub(crate) fn launch(&mut self) {
         let directory = self.directory.path();
         let mut server = as_server_user(binaries().join("postgres"))
             .arg("-D")
@@ -177,6 +195,7 @@ impl Postgres {
                 if self.syncs { "fsync=on" } else { "fsync=off" },
             ])
             .current_dir(directory)
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

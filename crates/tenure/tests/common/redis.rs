@@ -38,6 +38,7 @@ pub(crate) struct Redis {
     flags: Vec<String>,
     process: Option<Child>,
     is_encrypted: bool,
+    environment: Vec<(String, String)>,
 }
 
 fn pid(child: &Child) -> Pid {
@@ -72,6 +73,15 @@ impl Redis {
         server
     }
 
+    /// Starts one that keeps what it acknowledges, with these variables in its
+    /// environment.
+    pub(crate) fn start_in(environment: Vec<(String, String)>) -> Self {
+        let mut server = Self::prepared(&SAFE);
+        server.environment = environment;
+        server.launch();
+        server
+    }
+
     /// One that does not run yet.
     pub(crate) fn prepared(flags: &[&str]) -> Self {
         let (directory, port) = (directory(), free_port());
@@ -91,6 +101,7 @@ impl Redis {
             flags: all,
             process: None,
             is_encrypted: false,
+            environment: Vec::new(),
         }
     }
 
@@ -143,6 +154,7 @@ impl Redis {
             flags: vec![file.display().to_string(), "--sentinel".to_owned()],
             process: None,
             is_encrypted: false,
+            environment: Vec::new(),
         };
         sentinel.launch();
         sentinel
@@ -161,6 +173,7 @@ impl Redis {
             .args(&self.flags)
             .args(flags)
             .current_dir(self.directory.path())
+            .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.expect("a log"))
             .stderr(Stdio::null())

@@ -9,6 +9,8 @@
 //! not `consistent` are answered with the state before the last write, and dots and
 //! double slashes in a path are redirected.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -135,11 +137,7 @@ impl Consul {
     pub(crate) fn prepared(tls: Option<Arc<ServerConfig>>) -> Self {
         let port = ports::port().local_addr().expect("its address").port();
         let state = State {
-            // The first index of a real one is above 1, too.
-            store: Store {
-                index: 10,
-                ..Store::default()
-            },
+            store: Store::begun(),
             ..State::default()
         };
         Self {
@@ -190,6 +188,13 @@ impl Consul {
         while TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
             thread::yield_now();
         }
+    }
+
+    /// Takes away all that it has, and begins to count anew.
+    pub(crate) fn empty(&self) {
+        self.change(|state| {
+            (state.store, state.before) = (Store::begun(), Store::begun());
+        });
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
@@ -458,6 +463,14 @@ impl State {
 }
 
 impl Store {
+    /// What a new one has. The first index of a real one is above 1, too.
+    fn begun() -> Self {
+        Self {
+            index: 10,
+            ..Self::default()
+        }
+    }
+
     /// Sets a key; its index. A write that changes nothing is none.
     fn set(&mut self, name: &str, value: Vec<u8>, flags: u64, index: u64) -> u64 {
         let before = self.entries.get(name);

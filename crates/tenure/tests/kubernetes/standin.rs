@@ -15,6 +15,8 @@
 //! the middle of a watch, and lists are cut where the client says so and forgotten when
 //! the log is compacted.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -174,11 +176,7 @@ impl Kubernetes {
     pub(crate) fn prepared(tls: Option<Arc<ServerConfig>>) -> Self {
         let port = ports::port().local_addr().expect("its address").port();
         let state = State {
-            // A cluster has written much before anybody asks it.
-            store: Store {
-                number: 1_000,
-                ..Store::default()
-            },
+            store: Store::begun(),
             namespaces: BTreeSet::from(["n".to_owned()]),
             ..State::default()
         };
@@ -277,8 +275,23 @@ impl Kubernetes {
         self.change(|state| state.page_max = Some(most));
     }
 
+    /// Removes the namespace `n`, with all that is in it.
     pub(crate) fn remove_namespace(&self) {
-        self.change(|state| state.namespaces.clear());
+        self.change(|state| {
+            state.namespaces.clear();
+            let gone: Vec<_> = state.store.objects.keys().cloned().collect();
+            gone.into_iter().for_each(|place| state.store.delete(place));
+        });
+    }
+
+    /// Makes the namespace `n` again.
+    pub(crate) fn make_namespace(&self) {
+        self.change(|state| state.namespaces.insert("n".to_owned()));
+    }
+
+    /// Takes away all that a stopped one has, and begins to count anew.
+    pub(crate) fn empty(&self) {
+        self.change(|state| state.store = Store::begun());
     }
 
     /// Forgets all changes so far, and the rests of listings, as etcd's compaction
@@ -680,6 +693,9 @@ impl State {
                     "Precondition failed: UID in precondition, none there",
                 );
             }
+            if !self.namespaces.contains(&place.1) {
+                return not_found("namespaces", &place.1);
+            }
             // A Lease is made by a PUT, whatever version it names.
             return (201, self.store.write(place, object));
         };
@@ -780,6 +796,14 @@ fn checked(request: &Request, plural: &str) -> Result<Value, Answer> {
 }
 
 impl Store {
+    /// What a new one has. A cluster has written much before anybody asks it.
+    fn begun() -> Self {
+        Self {
+            number: 1_000,
+            ..Self::default()
+        }
+    }
+
     /// Writes an object; what it is then. A write that changes nothing is none.
     fn write(&mut self, place: Place, mut object: Value) -> Value {
         let held = self.objects.get(&place).cloned();

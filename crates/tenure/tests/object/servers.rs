@@ -25,10 +25,13 @@ use super::stopped::await_stopped;
 /// How long a server may take to come up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Who may do what.
+/// What clients of SeaweedFS sign with, unless it is told otherwise.
+pub(crate) const SECRET: &str = "tenure-secret";
+
+/// Who may do what. A user with more makes the bucket by a write where there is none.
 const IDENTITIES: &str = r#"{"identities": [{"name": "tenure",
     "credentials": [{"accessKey": "tenure", "secretKey": "tenure-secret"}],
-    "actions": ["Admin", "Read", "Write", "List"]},
+    "actions": ["Read", "Write", "List"]},
     {"name": "anonymous", "actions": ["Admin"]}]}"#;
 
 /// Listens on the port that it is given, by TLS with the certificate and key that it
@@ -60,20 +63,21 @@ pub(crate) const AZURITE_KEY: &str =
 /// Where Azurite is, among what is installed.
 pub(crate) const AZURITE: &str = "npm/node_modules/azurite/dist/src/blob/main.js";
 
-/// Makes a container of Azurite, on the port that it is given.
+/// Makes (`PUT`) or removes (`DELETE`) a container of Azurite, on the port that it is
+/// given.
 const CONTAINER: &str = r#"
 import base64, email.utils, hashlib, hmac, http.client, sys
-port, key = sys.argv[1:]
+method, port, key = sys.argv[1:]
 date = email.utils.formatdate(usegmt=True)
-text = "PUT" + "\n" * 12 + f"x-ms-date:{date}\nx-ms-version:2023-11-03\n"
+text = method + "\n" * 12 + f"x-ms-date:{date}\nx-ms-version:2023-11-03\n"
 text += "/devstoreaccount1/devstoreaccount1/bucket\nrestype:container"
 digest = hmac.new(base64.b64decode(key), text.encode(), hashlib.sha256).digest()
 signed = "SharedKey devstoreaccount1:" + base64.b64encode(digest).decode()
 headers = {"x-ms-date": date, "x-ms-version": "2023-11-03", "Authorization": signed}
 server = http.client.HTTPConnection("127.0.0.1", int(port))
-server.request("PUT", "/devstoreaccount1/bucket?restype=container", headers=headers)
+server.request(method, "/devstoreaccount1/bucket?restype=container", headers=headers)
 answer = server.getresponse()
-sys.exit(0 if answer.status == 201 else str(answer.read()))
+sys.exit(0 if answer.status in (201, 202) else str(answer.read()))
 "#;
 
 /// A private server.
@@ -86,6 +90,8 @@ pub(crate) struct Server {
     ready: &'static str,
     process: Option<Child>,
     others: Vec<u16>,
+    /// The secret that clients of SeaweedFS and Azurite sign with.
+    secret: String,
 }
 
 fn free_port() -> u16 {
@@ -103,6 +109,12 @@ impl Server {
         let server = Self::start(Self::seaweed_command, "Start Seaweed S3 API Server");
         server.ask("PUT", "", &[]);
         server
+    }
+
+    /// Has the server know another secret, or the old one again, from its next start
+    /// on.
+    pub(crate) fn know(&mut self, secret: &str) {
+        secret.clone_into(&mut self.secret);
     }
 
     /// A server of moto.
@@ -124,10 +136,24 @@ impl Server {
     /// A server of Azurite, Azure's own emulator of its Blob service.
     pub(crate) fn azurite() -> Self {
         let server = Self::start(Self::azurite_command, "successfully listens");
-        let mut make = Command::new(installed("bin/python3"));
-        make.args(["-c", CONTAINER, &server.port.to_string(), AZURITE_KEY]);
-        assert!(make.status().expect("Python").success());
+        server.make_container();
         server
+    }
+
+    /// Makes the container of Azurite.
+    pub(crate) fn make_container(&self) {
+        self.change_container("PUT");
+    }
+
+    /// Removes it, with all that is in it.
+    pub(crate) fn remove_container(&self) {
+        self.change_container("DELETE");
+    }
+
+    fn change_container(&self, method: &str) {
+        let mut python = Command::new(installed("bin/python3"));
+        python.args(["-c", CONTAINER, method, &self.port.to_string(), AZURITE_KEY]);
+        assert!(python.status().expect("Python").success());
     }
 
     /// A server of fake-gcs-server.
@@ -145,11 +171,32 @@ impl Server {
         server.with_bucket_of_google()
     }
 
-    /// A bucket is a directory there.
     fn with_bucket_of_google(mut self) -> Self {
-        fs::create_dir_all(self.directory.path().join("data/bucket")).expect("a bucket");
+        self.make_directory();
         self.launch();
         self
+    }
+
+    /// Makes the bucket of fake-gcs-server, which is a directory.
+    pub(crate) fn make_directory(&self) {
+        fs::create_dir_all(self.directory.path().join("data/bucket")).expect("a bucket");
+    }
+
+    /// Removes it, with all that is in it.
+    pub(crate) fn remove_directory(&self) {
+        fs::remove_dir_all(self.directory.path().join("data/bucket")).expect("a bucket");
+    }
+
+    /// Takes away all that a killed server has.
+    pub(crate) fn empty(&self) {
+        for entry in fs::read_dir(self.directory.path()).expect("its directory") {
+            let path = entry.expect("an entry").path();
+            let removed = match path.is_dir() {
+                true => fs::remove_dir_all(path),
+                false => fs::remove_file(path),
+            };
+            removed.expect("to remove it");
+        }
     }
 
     fn start(command: fn(&Self) -> Command, ready: &'static str) -> Self {
@@ -172,12 +219,18 @@ impl Server {
             ready,
             process: None,
             others,
+            secret: SECRET.to_owned(),
         }
     }
 
     /// Where it listens.
     pub(crate) fn endpoint(&self) -> String {
         format!("{}://127.0.0.1:{}", self.scheme, self.port)
+    }
+
+    /// Makes the bucket of SeaweedFS.
+    pub(crate) fn make_bucket(&self) {
+        self.ask("PUT", "", &[]);
     }
 
     /// The directory it lives in.
@@ -250,6 +303,12 @@ impl Server {
         ]);
         command.arg("--location").arg(self.directory.path());
         command.args(["--skipApiVersionCheck", "--disableTelemetry"]);
+        if self.secret != SECRET {
+            command.env(
+                "AZURITE_ACCOUNTS",
+                format!("devstoreaccount1:{}", self.secret),
+            );
+        }
         command
     }
 
@@ -269,7 +328,8 @@ impl Server {
 
     fn seaweed_command(&self) -> Command {
         let config = self.directory.path().join("s3.json");
-        fs::write(&config, IDENTITIES).expect("written");
+        let identities = IDENTITIES.replace(SECRET, &self.secret);
+        fs::write(&config, identities).expect("written");
         let mut command = Command::new(installed("bin/weed"));
         command.args(["-logtostderr=true", "server", "-s3", "-s3.iam=false"]);
         let dir = self.directory.path().display();
@@ -335,6 +395,15 @@ impl Server {
         }
         let up = told.recv_timeout(PATIENCE);
         up.unwrap_or_else(|_| panic!("the server never said {ready:?}"));
+    }
+
+    /// Tells it to end, and waits until it has: Azurite writes some of what it has
+    /// acknowledged then, and loses it where it is killed.
+    pub(crate) fn stop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = kill_process(pid(&process), Signal::TERM);
+            let _ = process.wait();
+        }
     }
 
     /// Kills it, without a chance to clean up.

@@ -1,0 +1,88 @@
+//! Faults of the line to the server: round trips that are longer than the lease, and
+//! answers of which the first half arrives.
+
+use tenure::clock;
+
+use super::interface::Make;
+use super::line::Line;
+use super::scene::{LEASE, SOON, Scene, blocking, side_by_side};
+use super::{databases, keys, objects, own, stand_ins};
+
+/// How often two answers are cut.
+const ROUNDS: usize = 4;
+
+const STORES: [(&str, Make); 11] = [
+    ("postgres", databases::postgres),
+    ("mysql", databases::mysql),
+    ("redis", keys::redis),
+    ("etcd", keys::etcd),
+    ("nats", keys::nats),
+    ("s3", objects::s3),
+    ("gcs", objects::gcs),
+    ("azure", objects::azure),
+    ("consul", stand_ins::consul),
+    ("kubernetes", stand_ins::kubernetes),
+    ("tenure", own::tenure),
+];
+
+/// What the store says of a call that had too little time. That there was no answer is
+/// known without it.
+const LATE: &[&str] = &[
+    "did not answer within",
+    "no answer in time",
+    "no connection to",
+    "expected a lease of at least",
+];
+
+async fn is_far_away_for_a_while(store: &'static str, make: Make) {
+    let subject = blocking(make);
+    let (url, address) = (subject.url(), subject.address());
+    let line = Line::before(address.clone()).await;
+    let url = line.url(&url, &address);
+    let scene = Scene::begin(format!("{store}, far away"), [&url, &url]).await;
+    scene.leads_above(0).await;
+    let so_far = scene.told_so_far();
+    // There and back: a lease and a half.
+    line.delay(LEASE * 3 / 4);
+    let told = scene.told(so_far, LATE).await;
+    println!("{store}, far away: {told}");
+    scene.is_vacant().await;
+    let term = scene.ledger.past().term();
+    scene.stays_vacant(3 * LEASE).await;
+    line.delay(std::time::Duration::ZERO);
+    let near = clock::boot();
+    let next = scene.leads_above(term).await;
+    let took = clock::boot().since(near).as_secs_f64();
+    println!("{store}, far away: led in term {next} {took:.1} s after it was near again");
+}
+
+async fn loses_the_other_half_of_answers(store: &'static str, make: Make) {
+    let subject = blocking(make);
+    let (url, address) = (subject.url(), subject.address());
+    let line = Line::before(address.clone()).await;
+    let url = line.url(&url, &address);
+    let scene = Scene::begin(format!("{store}, half answers"), [&url, &url]).await;
+    let first = scene.leads_above(0).await;
+    for _ in 0..ROUNDS {
+        line.cut(2);
+        let is_done = |_: &super::ledger::Past| (line.to_cut() == 0).then_some(());
+        scene.ledger.until("two cuts", SOON, is_done).await;
+        scene.leads_since(clock::boot()).await;
+    }
+    let told = scene.told(0, &[""]).await;
+    let last = scene.ledger.past().term();
+    println!("{store}, half answers: in terms {first} to {last}, told first: {told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn round_trips_that_are_longer_than_the_lease() {
+    let scenes = STORES.into_iter();
+    side_by_side(scenes.map(|(name, make)| (name, is_far_away_for_a_while(name, make)))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn half_an_answer() {
+    let scenes = STORES.into_iter();
+    side_by_side(scenes.map(|(name, make)| (name, loses_the_other_half_of_answers(name, make))))
+        .await;
+}
