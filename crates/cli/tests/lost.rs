@@ -519,9 +519,11 @@ mod etcd {
 }
 
 /// Cases that run at the same time.
+#[allow(dead_code, reason = "a build may have none of the stores below")]
 type Cases<'a> = &'a [&'a (dyn Fn() + Sync)];
 
 /// Each on a server of its own, because they mostly wait.
+#[allow(dead_code, reason = "a build may have none of the stores below")]
 fn together(cases: Cases<'_>) {
     std::thread::scope(|scope| {
         for case in cases {
@@ -531,6 +533,7 @@ fn together(cases: Cases<'_>) {
 }
 
 /// What is tried on every store from which a copy is taken and put back.
+#[allow(dead_code, reason = "a build may have none of the stores below")]
 fn is_lost_and_replaced(start: fn() -> Shared) {
     together(&[
         &|| rises_again(&start()),
