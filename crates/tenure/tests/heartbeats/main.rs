@@ -2,7 +2,6 @@
 
 #![allow(clippy::print_stdout, reason = "how long it took is of interest")]
 
-#[allow(dead_code, reason = "shared with other tests")]
 #[path = "../common/mariadb.rs"]
 mod mariadb;
 #[path = "../common/ports.rs"]
