@@ -134,8 +134,23 @@ impl Drop for InFlightGuard {
 
 impl PgClient {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
-        let table = Arc::<ResolvedTable>::default();
-        let heartbeats = Arc::<ResolvedTables>::default();
+        Self::of(settings, Arc::default(), Arc::default(), Arc::default())
+    }
+
+    /// Another connection to the same table. Of what is not known to be replicated it
+    /// knows its own writes alone.
+    pub(super) fn beside(&self) -> Self {
+        let (table, heartbeats) = (Arc::clone(&self.table), Arc::clone(&self.heartbeats));
+        let unsent = Arc::clone(&self.unsent);
+        Self::of(Arc::clone(&self.settings), table, heartbeats, unsent)
+    }
+
+    fn of(
+        settings: Arc<Settings>,
+        table: Arc<ResolvedTable>,
+        heartbeats: Arc<ResolvedTables>,
+        unsent: Arc<UnsentNotifications>,
+    ) -> Self {
         let (all, found) = (Arc::clone(&settings), Arc::clone(&table));
         let beats = Arc::clone(&heartbeats);
         let connect_to: ConnectFn<PgConnection> = Arc::new(move |at| {
@@ -170,7 +185,7 @@ impl PgClient {
             round_trips: RoundTripTimes::default(),
             in_flight: Arc::default(),
             uncertain: Arc::default(),
-            unsent: Arc::default(),
+            unsent,
         }
     }
 

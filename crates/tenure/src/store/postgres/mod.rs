@@ -32,6 +32,7 @@ mod heartbeat_sql;
 mod heartbeat_tables;
 mod heartbeats;
 mod hints;
+mod lanes;
 mod passfile;
 mod resolved_table;
 mod settings;
@@ -46,6 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::client::PgClient;
+use self::lanes::Lanes;
 use self::settings::Settings;
 use super::hub::Hub;
 use super::watcher::Watcher;
@@ -66,7 +68,7 @@ pub struct Postgres {
 #[derive(Debug)]
 struct Shared {
     settings: Arc<Settings>,
-    client: Arc<PgClient>,
+    lanes: Lanes,
     hub: Arc<Hub>,
     watcher: Watcher,
 }
@@ -122,7 +124,7 @@ impl Postgres {
         Ok(Self {
             shared: Arc::new(Shared {
                 settings,
-                client,
+                lanes: Lanes::new(client),
                 hub,
                 watcher,
             }),
@@ -130,14 +132,15 @@ impl Postgres {
     }
 
     async fn read_one(&self, key: &Key, within: Duration) -> Result<Reading, StoreError> {
-        let client = &self.shared.client;
+        let client = self.shared.lanes.of(key);
         let rows = client.read(|table| sql::read(table, key), within).await?;
         sql::reading(&rows)
     }
 
     async fn swap(&self, write: Write, within: Duration) -> Result<Written, StoreError> {
         refuse_oversized(&write)?;
-        let Shared { client, hub, .. } = &*self.shared;
+        let Shared { lanes, hub, .. } = &*self.shared;
+        let client = lanes.of(&write.key);
         let change = |table: &_| Some(sql::write(table, &write, within));
         let on_rows = |rows: &[_]| {
             let Some((register, now)) = sql::written(rows, &write.value)? else {
@@ -156,7 +159,8 @@ impl Postgres {
         expected: &Version,
         within: Duration,
     ) -> Result<(), StoreError> {
-        let Shared { client, hub, .. } = &*self.shared;
+        let Shared { lanes, hub, .. } = &*self.shared;
+        let client = lanes.of(key);
         // A version that is not a number is none of this store's: a conflict.
         let change = |table: &_| sql::delete(table, key, expected, within);
         let on_rows = |rows: &[_]| {
@@ -176,7 +180,7 @@ impl Postgres {
         within: Duration,
     ) -> Result<Page, StoreError> {
         let list = |table: &_| sql::list(table, prefix, after);
-        let rows = self.shared.client.read(list, within).await?;
+        let rows = self.shared.lanes.first().read(list, within).await?;
         sql::page(&rows)
     }
 }
@@ -231,7 +235,7 @@ impl Store for Postgres {
     }
 
     fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
-        Box::pin(self.shared.client.round_trip(within))
+        Box::pin(self.shared.lanes.first().round_trip(within))
     }
 
     fn watch(&self, selector: Selector) -> Watch {
