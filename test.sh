@@ -13,14 +13,6 @@ as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
-installing=
-TENURE_TESTS_BESIDE=
-at_exit() {
-    [ -z "$installing" ] || as_root rm -f "$installing"
-    [ -z "$TENURE_TESTS_BESIDE" ] || kill -- "-$TENURE_TESTS_BESIDE" 2>/dev/null || true
-}
-trap at_exit EXIT
-
 # What is compiled once gains nothing from what makes compiling again quicker,
 # and that is half of the disk that a whole run takes.
 [ -e "${CARGO_TARGET_DIR:-target}" ] || export CARGO_INCREMENTAL=0
@@ -36,7 +28,7 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/s
     if [ ! -e "$policy" ]; then
         printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
         as_root chmod +x "$policy"
-        installing="$policy"
+        trap 'as_root rm -f "$policy"' EXIT
     fi
     as_root apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
@@ -115,25 +107,7 @@ else
     printf 'NOT TRIED: an upgrade from the release before: its commit %s is not in this clone; fetch the whole history\n' "$before"
 fi
 
-# The tests leave processors idle for a third of their time: they wait for
-# leases, elections and the ends of processes. So the release and the simulator
-# are built beside them, in the time that is left over, and with a directory of
-# their own. The tests that measure wait until that is done.
-step 'tests, with every store; beside them the released binary and the simulator are built'
-mkdir -p "${CARGO_TARGET_DIR:-target}"
-beside="$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release-build"
-simulator=(--release -p tenure-sim --features planted-bugs --locked
-    --test planted --test model --test cluster --test ha_planted)
-build_beside() {
-    renice -n 19 -p "$BASHPID" >/dev/null
-    export CARGO_TARGET_DIR="$beside"
-    dist/build.sh && cargo test "${simulator[@]}" --no-run
-}
-# A process group of its own, so that it ends as a whole when this script does.
-set -m
-build_beside >"$beside.log" 2>&1 &
-set +m
-export TENURE_TESTS_BESIDE=$!
+step 'tests, with every store'
 tools/tests/run.sh --workspace --features "$full,tenure-fence/full" --locked
 cargo test --doc --workspace --features "$full,tenure-fence/full" --locked
 
@@ -146,16 +120,14 @@ cargo test -p tenure-core -p tenure-election -p tenure-group -p tenure-alpo --fe
 step 'documentation'
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked
 
-step 'the released binary, built beside the tests'
-built=0
-wait "$TENURE_TESTS_BESIDE" || built=$?
-cat "$beside.log"
-[ "$built" = 0 ]
-RELEASED="$beside/$(rustc -vV | sed -n 's/^host: //p')/release/tenure"
+step 'the released binary'
+dist/build.sh
+RELEASED="${CARGO_TARGET_DIR:-target}/$(rustc -vV | sed -n 's/^host: //p')/release/tenure"
 
 step 'the simulator, and the bugs planted to prove its checkers'
 # The other tests of the package plant none, and have run.
-CARGO_TARGET_DIR="$beside" cargo test "${simulator[@]}" -- --nocapture
+cargo test --release -p tenure-sim --features planted-bugs --locked \
+    --test planted --test model --test cluster --test ha_planted -- --nocapture
 sim() {
     "$RELEASED" sim "$@"
 }

@@ -7,9 +7,7 @@
 #     tools/tests/run.sh -p tenure-cli --features full
 #
 # As many binaries run at the same time as there are processors, or as
-# TENURE_TESTS_TOGETHER says. Each runs as many of its tests at a time. If
-# TENURE_TESTS_BESIDE is the id of a process that works beside them, those that
-# need the machine for themselves wait until it has ended.
+# TENURE_TESTS_TOGETHER says. Each runs as many of its tests at a time.
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 together="${TENURE_TESTS_TOGETHER:-$(nproc)}"
@@ -52,9 +50,6 @@ late="$(of "${alone[@]}")"
 early="$(of "${first[@]}")"
 others="$(grep -vxF -e "$early" -e "$late" <<<"$all" || true)"
 printf '%s\n' "$early" "$others" | sed '/^$/d' | run "$together"
-if [ -n "${TENURE_TESTS_BESIDE:-}" ]; then
-    tail --pid="$TENURE_TESTS_BESIDE" -f /dev/null
-fi
 printf '%s\n' "$late" | sed '/^$/d' | run 1
 
 if [ -e "$TENURE_LATER/failed" ]; then
