@@ -211,6 +211,8 @@ impl Shared {
         let mut offset = 0;
         while offset < self.bytes {
             if !matches!(*self.lock(), State::Wanted) {
+                // Of no use to the next process: it is not whole.
+                let _ = std::fs::remove_file(&self.path);
                 return Err(io::ErrorKind::Interrupted.into());
             }
             let length = piece
