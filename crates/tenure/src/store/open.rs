@@ -153,7 +153,7 @@ impl Registry {
         });
         #[cfg(feature = "mysql")]
         let all = all.with("mysql", "mysql://user@host/database", |url, if_missing| {
-            let opened = super::mysql::open(url, if_missing == IfMissing::Create);
+            let opened = super::mysql::opener::open(url, if_missing == IfMissing::Create);
             Box::pin(std::future::ready(opened)) as BoxFuture<'static, Opened>
         });
         #[cfg(feature = "nats")]

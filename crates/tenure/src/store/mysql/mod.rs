@@ -9,7 +9,7 @@
 //!
 //! Calls go to the first of the URL's servers that finishes a handshake and takes
 //! writes (`session.rs`), over some connections (`pool.rs`). Changes are looked for
-//! ([`Polled`]), since these servers do not tell of them.
+//! (`store/polled.rs`), since these servers do not tell of them.
 //!
 //! Grants are judged by observed silence unless the user asks for
 //! `?expiry=store-clock`: a database server's clock may step, and after a fail-over it
@@ -22,6 +22,7 @@ mod classify;
 mod heartbeat_sql;
 mod heartbeat_tables;
 mod heartbeats;
+pub(super) mod opener;
 mod pool;
 mod session;
 mod settings;
@@ -35,37 +36,18 @@ use std::time::Duration;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Error, Row};
 
-use self::heartbeats::Heartbeats;
 use self::pool::{Kind, Lease, Pool};
 use self::settings::Settings;
 use self::table::FoundTable;
 use super::dial::{ConnectFn, Dialer};
 use super::{
-    Backend, Clock, Expect, Features, Key, PAGE_MAX, Page, PollTimes, Polled, Reading, Stamp,
-    Store, Version, Write, Written,
+    Backend, Clock, Expect, Features, Key, PAGE_MAX, Page, Reading, Stamp, Version, Write, Written,
 };
 use crate::clock;
 use crate::error::StoreError;
 
 /// How long a call waits for a connection. Its own time is over before that.
 const CONNECT_WITHIN: Duration = Duration::from_secs(60);
-
-/// Prepares to use the servers that `url` names; connects at the first call, and then
-/// makes the table if it is missing and `may_create`.
-pub(super) fn open(url: &str, may_create: bool) -> Result<Arc<dyn Store>, StoreError> {
-    let mut settings = Settings::parse(url)?;
-    settings.may_create = may_create;
-    let times = PollTimes {
-        floor: settings.poll_every,
-        ..PollTimes::default()
-    };
-    let is_of_heartbeats = settings.heartbeats.is_asked;
-    let client = MySql::new(settings);
-    if is_of_heartbeats {
-        return Ok(Arc::new(Polled::new(Heartbeats::new(client), times)));
-    }
-    Ok(Arc::new(Polled::new(client, times)))
-}
 
 /// The calls of MySQL and MariaDB.
 #[derive(Debug)]
