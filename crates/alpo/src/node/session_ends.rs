@@ -31,8 +31,8 @@ use super::super::ids::LogId;
 use super::super::state::MAX_BOUND;
 
 /// The most that ends of sessions may write that are proposed and not applied
-/// yet: each counts 1, and 1 for each register that the session holds and for each
-/// [`BYTES_OF_A_WRITE`] of their values, so all together about 64 MiB of these.
+/// yet: each counts 1, and 1 for each register that the session holds and for each 16 KiB
+/// of their values, so all together about 64 MiB of these.
 pub const MAX_SESSION_ENDS: u64 = 4_096;
 /// So many bytes of values count as one write.
 pub(super) const BYTES_OF_A_WRITE: u64 = 16 * 1024;
