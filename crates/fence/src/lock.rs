@@ -266,12 +266,13 @@ fn lock(path: &Path, operation: FlockOperation) -> io::Result<File> {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
         let file = open_plain(path, options.mode(0o600))?;
-        check_owner(&file.metadata()?)?;
-        if !file.metadata()?.is_file() {
+        let about = file.metadata()?;
+        if !about.is_file() {
             return Err(io::Error::other(
                 "expected a plain file, found a directory, a device or a pipe",
             ));
         }
+        check_owner(&about)?;
         flock(&file, operation)?;
         // A process that comes later does not see the lock of a file that was removed.
         if is_in_place(path, &file)? {

@@ -315,8 +315,8 @@ pub(super) mod tests {
         WatchMessage::Changes(Arc::new(ChangeBatch::new(changes, count)))
     }
 
-    /// As many as one caller may have, none of which reads, and commits of many
-    /// changes: what calls are refused by stays what it was.
+    /// One caller has as many watches as it may have, and reads none. Commits change
+    /// many registers. Calls still find room.
     #[tokio::test]
     async fn watches_that_are_not_read_leave_room_for_calls() {
         let counted = counted();

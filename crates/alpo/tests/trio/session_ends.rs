@@ -21,8 +21,8 @@ const CLOSED: Answer = Answer::Done(Outcome::Closed);
 const TTL: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(3_600);
 
-/// Three servers whose links take whatever these tests append, from the first
-/// moment: what waits for its turn is another matter.
+/// Three servers whose links take all that these tests append from the first moment.
+/// Proposals that wait for their turn are tested elsewhere.
 fn trio() -> Servers {
     let config = Config {
         append_bytes: 4 * 1024 * 1024,

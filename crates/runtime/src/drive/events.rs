@@ -86,7 +86,7 @@ impl<E> Events<E> {
         }
     }
 
-    /// Somebody listens from here on: as many events wait for it as for any.
+    /// Keeps up to [`EVENTS_MAX`] events from now on.
     #[must_use]
     pub fn claimed(self) -> Self {
         self.queue.lock().most = EVENTS_MAX;
@@ -133,8 +133,8 @@ impl<E: Clone + PartialEq> EventBroadcaster<E> {
         self.subscribe_for(EVENTS_MAX)
     }
 
-    /// The same for somebody who may come later, or never: until the stream is
-    /// [claimed](Events::claimed) the latest few events are kept.
+    /// The same with room for the latest few events alone, until the stream is
+    /// [claimed](Events::claimed).
     pub fn subscribe_unclaimed(&self) -> Events<E> {
         self.subscribe_for(UNCLAIMED_EVENTS_MAX)
     }
