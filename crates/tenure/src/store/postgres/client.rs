@@ -22,8 +22,8 @@
 //! was sent after it, has ended as it should. What was committed before is then
 //! replicated as well.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::time::Instant;
@@ -65,7 +65,30 @@ pub(super) struct PgClient {
     round_trips: RoundTripTimes,
     in_flight: Arc<AtomicUsize>,
     uncertain: Arc<UncertainWrites>,
+    /// Those of all connections of the store, this one among them.
+    all_uncertain: Arc<AllUncertainWrites>,
     unsent: Arc<UnsentNotifications>,
+}
+
+/// The uncertain writes of each connection of a store.
+#[derive(Default, Debug)]
+struct AllUncertainWrites(Mutex<Vec<Arc<UncertainWrites>>>);
+
+impl AllUncertainWrites {
+    /// Of one connection more.
+    fn of_another(&self) -> Arc<UncertainWrites> {
+        let another = Arc::<UncertainWrites>::default();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(Arc::clone(&another));
+        another
+    }
+
+    /// Whether one is pending on any connection. A reading over another one sees it
+    /// as well.
+    fn any_pending(&self) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().any(|it| it.any_pending())
+    }
 }
 
 /// Writes of which it is not known whether they were replicated.
@@ -134,15 +157,16 @@ impl Drop for InFlightGuard {
 
 impl PgClient {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
-        Self::of(settings, Arc::default(), Arc::default(), Arc::default())
+        let (table, heartbeats) = (Arc::default(), Arc::default());
+        Self::of(settings, table, heartbeats, Arc::default(), Arc::default())
     }
 
-    /// Another connection to the same table. Of what is not known to be replicated it
-    /// knows its own writes alone.
+    /// Another connection to the same table.
     pub(super) fn beside(&self) -> Self {
         let (table, heartbeats) = (Arc::clone(&self.table), Arc::clone(&self.heartbeats));
-        let unsent = Arc::clone(&self.unsent);
-        Self::of(Arc::clone(&self.settings), table, heartbeats, unsent)
+        let (unsent, uncertain) = (Arc::clone(&self.unsent), Arc::clone(&self.all_uncertain));
+        let settings = Arc::clone(&self.settings);
+        Self::of(settings, table, heartbeats, unsent, uncertain)
     }
 
     fn of(
@@ -150,6 +174,7 @@ impl PgClient {
         table: Arc<ResolvedTable>,
         heartbeats: Arc<ResolvedTables>,
         unsent: Arc<UnsentNotifications>,
+        all_uncertain: Arc<AllUncertainWrites>,
     ) -> Self {
         let (all, found) = (Arc::clone(&settings), Arc::clone(&table));
         let beats = Arc::clone(&heartbeats);
@@ -184,7 +209,8 @@ impl PgClient {
             heartbeats,
             round_trips: RoundTripTimes::default(),
             in_flight: Arc::default(),
-            uncertain: Arc::default(),
+            uncertain: all_uncertain.of_another(),
+            all_uncertain,
             unsent,
         }
     }
@@ -235,7 +261,7 @@ impl PgClient {
     ) -> Result<Vec<SimpleQueryRow>, StoreError> {
         let until = clock::boot().after(within);
         let connected = self.connected(until).await?;
-        let (added, waits_for_standby) = (self.uncertain.added(), self.uncertain.any_pending());
+        let (added, waits_for_standby) = (self.uncertain.added(), self.all_uncertain.any_pending());
         let statement = sql::before_reading(waits_for_standby) + &statement()?;
         let pending = self.send(&connected, statement, None)?;
         let Some(answer) = answer(pending.answer, until).await else {
@@ -482,5 +508,25 @@ async fn until_silent(received: &ReceivedCounts) {
         let now = received.messages();
         checks = if now == before { checks + 1 } else { 0 };
         before = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reading_waits_for_uncertain_writes_of_other_connections() {
+        let settings = Settings::parse("postgres://u@h/d").expect("a URL");
+        let one = PgClient::new(Arc::new(settings));
+        let other = one.beside();
+        assert!(!one.all_uncertain.any_pending());
+        other.uncertain.add();
+        assert!(one.all_uncertain.any_pending(), "of the other connection");
+        // What the one has confirmed says nothing of it.
+        one.uncertain.confirm(1);
+        assert!(one.all_uncertain.any_pending());
+        other.uncertain.confirm(1);
+        assert!(!one.all_uncertain.any_pending());
     }
 }

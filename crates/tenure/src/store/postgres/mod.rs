@@ -32,8 +32,8 @@ mod heartbeat_sql;
 mod heartbeat_tables;
 mod heartbeats;
 mod hints;
-mod lanes;
 mod passfile;
+mod pool;
 mod resolved_table;
 mod settings;
 mod sql;
@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::client::PgClient;
-use self::lanes::Lanes;
+use self::pool::Pool;
 use self::settings::Settings;
 use super::hub::Hub;
 use super::watcher::Watcher;
@@ -68,7 +68,7 @@ pub struct Postgres {
 #[derive(Debug)]
 struct Shared {
     settings: Arc<Settings>,
-    lanes: Lanes,
+    pool: Pool,
     hub: Arc<Hub>,
     watcher: Watcher,
 }
@@ -124,7 +124,7 @@ impl Postgres {
         Ok(Self {
             shared: Arc::new(Shared {
                 settings,
-                lanes: Lanes::new(client),
+                pool: Pool::new(client),
                 hub,
                 watcher,
             }),
@@ -132,15 +132,15 @@ impl Postgres {
     }
 
     async fn read_one(&self, key: &Key, within: Duration) -> Result<Reading, StoreError> {
-        let client = self.shared.lanes.of(key);
+        let client = self.shared.pool.of(key);
         let rows = client.read(|table| sql::read(table, key), within).await?;
         sql::reading(&rows)
     }
 
     async fn swap(&self, write: Write, within: Duration) -> Result<Written, StoreError> {
         refuse_oversized(&write)?;
-        let Shared { lanes, hub, .. } = &*self.shared;
-        let client = lanes.of(&write.key);
+        let Shared { pool, hub, .. } = &*self.shared;
+        let client = pool.of(&write.key);
         let change = |table: &_| Some(sql::write(table, &write, within));
         let on_rows = |rows: &[_]| {
             let Some((register, now)) = sql::written(rows, &write.value)? else {
@@ -159,8 +159,8 @@ impl Postgres {
         expected: &Version,
         within: Duration,
     ) -> Result<(), StoreError> {
-        let Shared { lanes, hub, .. } = &*self.shared;
-        let client = lanes.of(key);
+        let Shared { pool, hub, .. } = &*self.shared;
+        let client = pool.of(key);
         // A version that is not a number is none of this store's: a conflict.
         let change = |table: &_| sql::delete(table, key, expected, within);
         let on_rows = |rows: &[_]| {
@@ -180,7 +180,7 @@ impl Postgres {
         within: Duration,
     ) -> Result<Page, StoreError> {
         let list = |table: &_| sql::list(table, prefix, after);
-        let rows = self.shared.lanes.first().read(list, within).await?;
+        let rows = self.shared.pool.first().read(list, within).await?;
         sql::page(&rows)
     }
 }
@@ -235,7 +235,7 @@ impl Store for Postgres {
     }
 
     fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
-        Box::pin(self.shared.lanes.first().round_trip(within))
+        Box::pin(self.shared.pool.first().round_trip(within))
     }
 
     fn watch(&self, selector: Selector) -> Watch {

@@ -22,13 +22,13 @@ const OTHERS: usize = 7;
 
 /// The connections of a store.
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(super) struct Pool {
     first: Arc<PgClient>,
     of_first: Mutex<BTreeSet<Key>>,
     others: OnceLock<Vec<PgClient>>,
 }
 
-impl Lanes {
+impl Pool {
     pub(super) fn new(first: Arc<PgClient>) -> Self {
         Self {
             first,
@@ -70,15 +70,15 @@ mod tests {
     #[tokio::test]
     async fn a_register_stays_with_its_connection_and_a_few_share_one() {
         let settings = Settings::parse("postgres://u@h/d").expect("a URL");
-        let lanes = Lanes::new(Arc::new(PgClient::new(Arc::new(settings))));
+        let pool = Pool::new(Arc::new(PgClient::new(Arc::new(settings))));
         let key = |number: usize| Key::new(&format!("elections/{number}")).expect("a key");
-        let of = |number| std::ptr::from_ref(lanes.of(&key(number)));
+        let of = |number| std::ptr::from_ref(pool.of(&key(number)));
         let before: Vec<_> = (0..1_000).map(of).collect();
         let few = before.iter().take(FIRST_KEYS);
-        assert!(few.eq([std::ptr::from_ref(lanes.first()); FIRST_KEYS].iter()));
+        assert!(few.eq([std::ptr::from_ref(pool.first()); FIRST_KEYS].iter()));
         let mut counts = std::collections::BTreeMap::new();
-        for lane in &before {
-            *counts.entry(*lane).or_insert(0) += 1;
+        for connection in &before {
+            *counts.entry(*connection).or_insert(0) += 1;
         }
         assert_eq!(counts.len(), 1 + OTHERS);
         assert!(counts.values().all(|count| *count < 250), "{counts:?}");
