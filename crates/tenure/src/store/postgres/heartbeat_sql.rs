@@ -266,10 +266,13 @@ pub(super) fn write(
         };
         format!("'{}', {name}, {uname}, {time}", row.uuid)
     });
-    let written = format!(
-        "SELECT {NOW} AS now, r.version, {} AS millis FROM r",
-        millis("r.timestamp")
-    );
+    // Of a row that is written, its own time: one read later may be a
+    // millisecond after it. A vacant row has none.
+    let now = match &row {
+        Some(_) => format!("coalesce({}, {NOW})", millis("r.timestamp")),
+        None => NOW.to_owned(),
+    };
+    let written = format!("SELECT {now} AS now, r.version FROM r");
     let [term, origin, record] = fields(&change.note);
     let change = match (row, expect) {
         (Some(row), Expect::Absent) => format!(
