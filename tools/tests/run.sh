@@ -15,7 +15,7 @@ together="${TENURE_TESTS_TOGETHER:-$(nproc)}"
 # These take longest and begin first, or the others would end before them.
 first=(
     cli:faults cli:agent server:cluster server:wal cli:lost cli:failover
-    tenure:ha tenure:postgres sim:ha alpo:slow_disks
+    tenure:ha tenure:postgres sim:ha alpo:all
 )
 # These attack a server until it is busy, or measure times that other tests
 # would lengthen.

@@ -3,19 +3,16 @@
 //! A script is a schedule of the replicated log: commands, and below `---`
 //! the trace they made. Its name is the behaviour it shows, and its first
 //! comment cites the clause of `docs/design/alpo.md`. `UPDATE_GOLDENFILES=1 cargo
-//! test -p tenure-alpo --test scripts` writes the traces anew; read
+//! test -p tenure-alpo --test all` writes the traces anew; read
 //! every changed line before you commit it. The commands are described where
 //! they are dispatched, in `stage::words`. The list of scripts is made
 //! when this file is compiled: touch it after adding one.
 
-#[path = "../../core/tests/common/args.rs"]
-#[expect(dead_code, reason = "written for the election's scripts too")]
-mod args;
-mod stage;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+
+use crate::stage;
 
 test_each_file::test_each_path! { in "crates/alpo/tests/scripts" as alpo => script }
 

@@ -8,11 +8,11 @@
 //! and `stage::tables`. The list of scripts is made when this file is
 //! compiled: touch it after adding one.
 
-mod stage;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::stage;
 
 /// How many random stories are told.
 const SEEDS: u64 = 120;

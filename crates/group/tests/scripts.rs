@@ -3,17 +3,14 @@
 //! A script is a story of a group: commands, and below `---` the trace they
 //! made. Its name is the behaviour it shows, and its first comment cites the
 //! clause of `docs/design/groups.md`. `UPDATE_GOLDENFILES=1 cargo test -p tenure-group
-//! --test scripts` writes the traces anew; read every changed line before
+//! --test all` writes the traces anew; read every changed line before
 //! you commit it. The commands are described in `stage::words`. The list
 //! of scripts is made when this file is compiled: touch it after adding one.
 
-#[path = "../../core/tests/common/args.rs"]
-#[expect(dead_code, reason = "written for the election's scripts too")]
-mod args;
-mod stage;
-
 use std::fs;
 use std::path::Path;
+
+use crate::stage;
 
 test_each_file::test_each_path! { in "crates/group/tests/scripts" as ha => script }
 

@@ -5,10 +5,41 @@
     reason = "the seed of a fresh sweep must be seen"
 )]
 
+use std::fmt::Display;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tenure_sim::kernel::Counts;
-use tenure_sim::{Options, run, sweep, trace};
+use tenure_sim::kernel::{Counts, Report};
+use tenure_sim::{Options, cluster, ha, run, sweep, trace};
+
+/// So many fresh seeds are tried of each simulator.
+const FRESH: u64 = 500;
+
+/// Sweeps over as many fresh seeds, half of them on another thread.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "fresh seeds come from the calendar"
+)]
+fn sweep_fresh_seeds<S, C>(sweep: impl Fn(u64, u64) -> Report<S, C> + Sync) -> Report<S, C>
+where
+    S: Counts + Send,
+    C: Send,
+    Report<S, C>: Display,
+{
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seed = now.map_or(1, |now| now.as_secs());
+    println!("a fresh sweep from seed {seed}");
+    let half = FRESH / 2;
+    let report = std::thread::scope(|scope| {
+        let other = scope.spawn(|| sweep(seed + half, FRESH - half));
+        let mut report = sweep(seed, half);
+        report.merge(other.join().expect("a report"));
+        report
+    });
+    println!("{report}");
+    assert_eq!(report.stats.runs(), FRESH);
+    assert!(report.is_clean(), "{report}");
+    report
+}
 
 #[test]
 fn seeds_that_once_failed_do_not_any_more() {
@@ -26,17 +57,8 @@ fn seeds_that_once_failed_do_not_any_more() {
 }
 
 #[test]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "fresh seeds come from the calendar"
-)]
 fn fresh_seeds_do_not_fail() {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let seed = now.map_or(1, |now| now.as_secs());
-    println!("a fresh sweep from seed {seed}");
-    let report = sweep(seed, 500, &Options::default(), |_| true);
-    println!("{report}");
-    assert!(report.is_clean(), "{report}");
+    let report = sweep_fresh_seeds(|first, runs| sweep(first, runs, &Options::default(), |_| true));
     // Under clocks that keep their promise a leader begins to drain before any
     // rival can lead, so it never finds itself replaced.
     let never = report
@@ -46,6 +68,18 @@ fn fresh_seeds_do_not_fail() {
         .filter(|(key, _, n)| *n == 0 && *key != "replaced");
     let never: Vec<&str> = never.map(|(_, text, _)| text).collect();
     assert!(never.is_empty(), "never happened: {never:?}");
+}
+
+#[test]
+fn fresh_seeds_of_clusters_do_not_fail() {
+    let options = cluster::Options::default();
+    sweep_fresh_seeds(|first, runs| cluster::sweep(first, runs, &options, |_| true));
+}
+
+#[test]
+fn fresh_seeds_of_groups_do_not_fail() {
+    let options = ha::Options::default();
+    sweep_fresh_seeds(|first, runs| ha::sweep(first, runs, &options, |_| true));
 }
 
 #[test]

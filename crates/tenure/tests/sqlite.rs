@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
 use rusqlite::Connection;
+use tenure::store::conformance;
 use tenure::store::{
     Expect, Key, REPAIR, Selector, Sighting, Sqlite, Stamp, Store, Version, Watch, Write,
 };
@@ -71,6 +72,13 @@ async fn shown(watch: &mut Watch, value: &[u8]) {
     };
     let shown = tokio::time::timeout(WITHIN, showing).await;
     shown.unwrap_or_else(|_| panic!("it never showed {value:?}"));
+}
+
+#[tokio::test]
+async fn it_conforms() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = tenure::store::open(&format!("sqlite://{}", file(&directory).display())).await;
+    conformance::all(&store.expect("a store"), "try/").await;
 }
 
 #[tokio::test]

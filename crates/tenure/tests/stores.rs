@@ -40,18 +40,6 @@ async fn opened(url: &str) -> Arc<dyn Store> {
 }
 
 #[tokio::test]
-async fn memory_conforms() {
-    let store: Arc<dyn Store> = Arc::new(Memory::new());
-    conformance::all(&store, "try/").await;
-}
-
-#[tokio::test]
-async fn sqlite_conforms() {
-    let directory = tempfile::tempdir().expect("a directory");
-    conformance::all(&opened(&sqlite_url(&directory)).await, "try/").await;
-}
-
-#[tokio::test]
 async fn postgres_conforms() {
     let server = postgres::Postgres::start();
     conformance::all(&opened(&server.url()).await, "try/").await;

@@ -8,7 +8,7 @@
 
 use tenure_alpo::{Change, ClientRequest, Config, Limits, Status};
 
-use crate::far::{Far, storage};
+use super::far::{Far, storage};
 
 const ENTRY: u64 = 420;
 const APPENDED: u64 = 60;

@@ -265,6 +265,12 @@ mod tests {
         })
     }
 
+    #[tokio::test]
+    async fn it_conforms() {
+        let store: Arc<dyn Store> = Arc::new(Memory::new());
+        crate::store::conformance::all(&store, "try/").await;
+    }
+
     #[test]
     fn the_clock_is_read_before_the_register() {
         let key = Key::new("key").expect("a key");
