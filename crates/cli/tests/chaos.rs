@@ -4,7 +4,7 @@
 //! overlap, terms must grow, and nobody may lose its leadership while it, the
 //! store and the machine are healthy.
 //!
-//! The bounds are the same for all stores, whatever a grant is judged by (the
+//! The bounds are the same for all stores and all ways of judging a grant (the
 //! table of `docs/reference/stores.md`). A leader counts its lease by its own
 //! clock, from before it sent the write that was confirmed last. So a fault
 //! ends a leadership within a lease, by a store's clock as by observed silence.

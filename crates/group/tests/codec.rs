@@ -156,7 +156,7 @@ fn any_heartbeat(rng: &mut Rng, status: u64) -> Heartbeat {
     }
 }
 
-/// A text with the checksum that belongs to it, whoever wrote it.
+/// A text with the checksum that belongs to it.
 fn sealed(body: &str) -> Vec<u8> {
     let sum = crc32c(body.as_bytes());
     format!("{body}crc32c {sum:08x}\n").into_bytes()

@@ -61,7 +61,7 @@ macro_rules! rows {
 rows! {
     it = v1::ReadRequest => Need::Read(&it.key);
     it = v1::ListRequest => Need::Read(&it.prefix);
-    // One that names no target is refused whoever asks.
+    // One that names no target is refused to every caller.
     it = v1::WatchRequest => watched(it).map_or(Need::Token, Need::Read);
     it = v1::CompareAndSwapRequest => Need::Swap(it.swap.as_ref().unwrap_or(&NOTHING)),
         |it, audit, by| audit.begin_swap(by, it.swap.as_ref()?);

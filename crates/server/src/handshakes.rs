@@ -430,7 +430,7 @@ impl HandshakeQueue {
                 count,
                 "more connections come to the port for {port} than handshakes may begin: {sum} \
                  wait, {count} of them from {address}, which has most; those that wait for too \
-                 long, and the oldest of whoever has most, are closed without a handshake \
+                 long, and the oldest of the address that has most, are closed without a handshake \
                  (tenure_handshakes_delayed_total); said again of this address after a minute \
                  without"
             );

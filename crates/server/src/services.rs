@@ -131,7 +131,7 @@ impl ServerHandle {
             .swap
             .ok_or_else(|| invalid("expected a swap, found none"))?;
         if swap.at_end.is_some() && request.numbered.is_none() {
-            // The session that serves those without one is nobody's.
+            // The session that serves those without one has no owner.
             return Err(invalid("expected a session to bind to, found none"));
         }
         let operation = translate::swap(swap)?;

@@ -7,7 +7,7 @@
 //! message, where that is made.
 //!
 //! The HTTP library asks a stream for more only while its client has room for
-//! it. One that is not read would be asked for nothing, and live on. So whoever
+//! it. One that is not read would be asked for nothing, and live on. So the task that
 //! runs the call ([`CallEnd`]) looks too, and drops what does not end by itself
 //! [`GRACE`] after its caller became unknown.
 

@@ -320,7 +320,7 @@ async fn no_version_is_given_twice() {
         }
         last = Some(second);
     }
-    // With a version from before, whoever has kept it writes nothing.
+    // A write that expects a version from before changes nothing.
     put(&store, &key, Expect::Absent, b"new").await;
     let stale = write(&key, Expect::Version(last.expect("a version")), b"stale");
     let refused = store.compare_and_swap(stale, WITHIN).await;

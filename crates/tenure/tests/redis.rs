@@ -300,7 +300,7 @@ async fn no_version_is_given_twice() {
         panic!("{full:?}");
     };
     assert!(why.to_string().contains("counter"), "{why}");
-    // With a version from before, whoever has kept it writes nothing.
+    // A write that expects a version from before changes nothing.
     let stale = write(&one, Expect::Version(last.expect("a version")), b"stale");
     let refused = store.compare_and_swap(stale, WITHIN).await;
     assert!(matches!(refused, Err(StoreError::Conflict)), "{refused:?}");

@@ -36,7 +36,7 @@ pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure
         )));
     }
     let hosts = hosts(args)?;
-    // Other users must not be able to write here, whatever the umask is.
+    // Other users must not be able to write here under any umask.
     let mut directory = fs::DirBuilder::new();
     directory.recursive(true).mode(0o755).create(&args.dir)?;
     let issuer = authority(&args.dir)?;

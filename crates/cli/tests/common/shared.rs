@@ -138,7 +138,7 @@ impl Shared {
     }
 }
 
-/// Writes a register that is nobody's.
+/// Writes a register that belongs to no election.
 async fn write(url: &str) -> bool {
     let within = Duration::from_secs(2);
     let store = open(url).await.expect("a store");

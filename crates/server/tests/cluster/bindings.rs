@@ -42,7 +42,7 @@ impl<'a> Caller<'a> {
                         serial: 0,
                     };
                 }
-                // One that was opened all the same is nobody's, and expires.
+                // One that was opened all the same has no owner, and expires.
                 Err(status) => assert!(again(&status), "{status}"),
             }
         }

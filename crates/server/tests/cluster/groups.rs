@@ -171,7 +171,7 @@ async fn groups_are_written_by_the_right_to_operate_and_by_no_other() {
             let (status, text) = http(&servers, token, deleting, &gone).await;
             assert_eq!(status, 200, "{token} {key}: {text}");
             assert!(text.contains("\"deleted\":true"), "{text}");
-            // Its session is nobody's; that is found out after the right.
+            // Its session has no owner; that is found out after the right.
             assert_ne!(told[0], Some(Cause::Denied), "{token} {key}");
             assert_ne!(told[1], Some(Cause::Denied), "{token} {key}");
         } else {

@@ -220,7 +220,7 @@ impl LeadershipView {
     /// [`fence`](Self::fence) to whatever leaves the process.
     #[inline]
     pub fn is_valid(&self) -> bool {
-        // Acquire pairs with the release of the driver: whoever sees a
+        // Acquire pairs with the release of the driver: a thread that sees a
         // revocation also sees what was done before it.
         self.facts.clock.now().as_nanos() < self.facts.valid_until.load(Ordering::Acquire)
     }
@@ -268,8 +268,8 @@ impl LeadershipView {
 
     /// Waits for the next grant that is confirmed from now on; `None` once the
     /// leadership is ending. One that is confirmed between two calls is not
-    /// returned by the second: whoever wants to know how things stand looks
-    /// at [`grant`](Self::grant), which is always the latest.
+    /// returned by the second: for the latest, see
+    /// [`grant`](Self::grant).
     pub async fn extended(&self) -> Option<Grant> {
         let mut grant = self.facts.grant.subscribe();
         let cancelled = pin!(self.cancelled());

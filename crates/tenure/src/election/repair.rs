@@ -228,7 +228,7 @@ async fn say_what_is_waited_for(
     Some(())
 }
 
-/// Asks whoever leads at or below `above` to hand over to the candidate that
+/// Asks a leader whose term is at most `above` to hand over to the candidate that
 /// stands for the repair, which asks as well, for as long as it stands. Ends
 /// only where that cannot be done from here, so that a person is told so. Both
 /// write the same request, so what comes second finds it there.

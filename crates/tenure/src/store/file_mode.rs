@@ -61,7 +61,7 @@ impl FileMode {
         }
     }
 
-    /// Makes a file of this mode, whatever the umask is. Fails if one is there.
+    /// Makes a file of this mode under any umask. Fails if one is there.
     #[cfg(feature = "sqlite")]
     pub(super) fn create(self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();

@@ -616,7 +616,7 @@ mod tests {
         let (hub, key, watch) = followed();
         assert!(hub.publish(&key, register(5)));
         drop(watch);
-        // Whoever tells of changes may not have heard that the watch is gone.
+        // The task that tells of changes may not have heard that the watch is gone.
         assert!(hub.publish(&key, register(6)));
         let _again = hub.subscribe(Selector::Key(key));
         let interest = hub.interest();

@@ -19,7 +19,7 @@
 //! it was written. Client-go counts one transition up whenever it takes a Lease that
 //! another identity held, or nobody, and leaves them alone otherwise. Tenure does the
 //! same with each term. So each leader has a higher term than the one before it, of
-//! either kind, whoever they are: between two writes of Tenure by the transitions, and
+//! either kind: between two writes of Tenure by the transitions, and
 //! with a write of Tenure by its own rule. What breaks the rule has no term: fewer
 //! transitions than there were, or another holder with as many. That is shown as a
 //! register that is no record, which no candidate of Tenure writes over.
@@ -39,7 +39,7 @@
 //! # A release by another
 //!
 //! Client-go releases a Lease that it believes to hold, but looks at it again right
-//! before, and then writes over whoever has taken it since. That leaves a Lease
+//! before, and then overwrites the holder that has taken it since. That leaves a Lease
 //! without a holder and with the transitions of a leader of Tenure, who still leads.
 //! It is shown as held by that leader, who renews it.
 

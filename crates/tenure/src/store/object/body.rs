@@ -3,7 +3,7 @@
 //!
 //! A deleted register leaves an object that says so. Object stores delete without
 //! a condition, or only some do: a deletion that was decided on one state would
-//! take away a newer one. That object is overwritten by whoever makes the register
+//! take away a newer one. That object is overwritten by the write that makes the register
 //! again, so versions of a key grow for ever.
 
 use object_store::PutPayload;

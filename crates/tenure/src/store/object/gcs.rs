@@ -1,6 +1,6 @@
 //! `gs://`: Google Cloud Storage, and servers that speak the JSON form of its protocol.
 //!
-//! A token is a secret that serves whoever has it, for an hour. So it is sent by TLS,
+//! A token serves anyone who has it, for an hour. So it is sent by TLS,
 //! or within this machine; without TLS nothing is signed, which is what emulators want.
 
 use std::net::IpAddr;

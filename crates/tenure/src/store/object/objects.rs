@@ -167,7 +167,7 @@ impl Objects {
         }
         for (meta, object) in hashed.iter().zip(self.fetched(hashed.clone()).await?) {
             let key = object.and_then(|object| object.key);
-            // A copy under another name is nobody's.
+            // A copy under another name is no register.
             if let Some(key) = key
                 && self.folder.object(&key) == meta.location
             {

@@ -543,7 +543,7 @@ pub(super) fn page(rows: &[SimpleQueryRow]) -> Result<Page, StoreError> {
     let mut page = Page::default();
     for row in rows.iter().take(PAGE_MAX) {
         page.now = now(row)?;
-        // A key that is not one was written by hand; it is nobody's register.
+        // A key that is not one was written by hand; it is no register.
         if let (Ok(key), Some(register)) = (key(row), register(row)?) {
             page.registers.push((key, register));
         }

@@ -260,7 +260,7 @@ impl Server {
         true
     }
 
-    /// A request to whoever leads, which is no renewal for anybody.
+    /// A request to the leader, which is no renewal for anybody.
     fn is_asked(&mut self) {
         let mut asked = self.record();
         asked.sequence += 1;
