@@ -8,6 +8,12 @@
 //! first to finish is used. So a mute host costs two seconds, and a distant
 //! one is not given up for being distant.
 //!
+//! A host that refuses is asked again while another keeps silent, after
+//! [`AGAIN_AFTER`] and twice as long each time, up to [`AGAIN_AFTER_MAX`]. It may
+//! be a server that restarts, or a standby that is about to take over, and
+//! the silence of a dead one lasts for as long as a handshake may. One that a
+//! person must mend first (a wrong password) is not asked again.
+//!
 //! The handshakes run in a task of the background thread. A caller waits for
 //! it as long as it has time, and the task goes on when the caller leaves:
 //! callers who can wait for less than a handshake takes would otherwise begin
@@ -38,6 +44,9 @@ use crate::{clock, drive};
 pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(20);
 /// How long a host may keep silent before the next one is tried beside it.
 const NEXT_HOST_AFTER: Duration = Duration::from_secs(2);
+/// How soon a host that has refused is asked again, and how late at most.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+const AGAIN_AFTER_MAX: Duration = Duration::from_secs(1);
 
 /// An open connection. Clones are the same one.
 pub(super) trait Connection: Clone + Send + Sync + 'static {
@@ -369,11 +378,18 @@ pub(super) fn reason(error: &StoreError) -> String {
     }
 }
 
+/// A handshake with a host.
+struct Handshake<K> {
+    host: K,
+    /// How long after a refusal the host is asked again.
+    again_after: Duration,
+}
+
 /// Tries what `order` names, each beside the one before it if that keeps
-/// silent; the first that succeeds. `tell` hears what is begun, and how it
-/// failed. To be called on the background thread.
+/// silent, and again what refuses meanwhile; the first that succeeds. `tell` hears
+/// what is begun, and how it failed. To be called on the background thread.
 pub(super) async fn race<K, T, F>(
-    order: impl Iterator<Item = K>,
+    mut order: impl Iterator<Item = K>,
     connect_to: impl Fn(K) -> F,
     mut tell: impl FnMut(K, Option<&StoreError>),
 ) -> Option<(K, T)>
@@ -382,31 +398,55 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, StoreError>> + Send + 'static,
 {
-    let (mut order, mut tries) = (order.peekable(), JoinSet::new());
+    let mut handshakes = JoinSet::new();
+    let begin = |it: Handshake<K>, handshakes: &mut JoinSet<_>| {
+        let handshake = connect_to(it.host);
+        handshakes.spawn(async move { (timeout(HANDSHAKE_WITHIN, handshake).await, it) });
+    };
+    let (mut next, mut next_at) = (order.next(), clock::boot());
+    let mut refused: Vec<(Instant, Handshake<K>)> = Vec::new();
     loop {
-        if let Some(host) = order.next() {
+        let now = clock::boot();
+        if let Some(host) = next.take_if(|_| next_at <= now) {
             tell(host, None);
-            let handshake = connect_to(host);
-            tries.spawn(async move {
-                let late = || {
-                    let within = about(HANDSHAKE_WITHIN);
-                    StoreError::unavailable(format!("no answer within {within}"))
-                };
-                let ended = timeout(HANDSHAKE_WITHIN, handshake).await;
-                (host, ended.unwrap_or_else(|_| Err(late())))
-            });
+            let again_after = AGAIN_AFTER;
+            begin(Handshake { host, again_after }, &mut handshakes);
+            (next, next_at) = (order.next(), now.after(NEXT_HOST_AFTER));
         }
-        tokio::select! {
-            ended = tries.join_next() => match ended {
-                Some(Ok((host, Ok(connected)))) => return Some((host, connected)),
-                Some(Ok((host, Err(error)))) => tell(host, Some(&error)),
+        for (_, again) in refused.extract_if(.., |(at, _)| *at <= now) {
+            begin(again, &mut handshakes);
+        }
+        let due = refused.iter().map(|(at, _)| *at);
+        let due = due.chain(next.map(|_| next_at)).min();
+        let (host, error) = tokio::select! {
+            ended = handshakes.join_next() => match ended {
+                Some(Ok((Ok(Ok(connected)), it))) => return Some((it.host, connected)),
+                Some(Ok((Ok(Err(error)), it))) => {
+                    let host = it.host;
+                    if matches!(error, StoreError::Unavailable(_)) {
+                        let again_after = (it.again_after * 2).min(AGAIN_AFTER_MAX);
+                        let again = Handshake { host, again_after };
+                        refused.push((clock::boot().after(it.again_after), again));
+                    }
+                    (host, error)
+                }
+                Some(Ok((Err(_), it))) => {
+                    let within = about(HANDSHAKE_WITHIN);
+                    (it.host, StoreError::unavailable(format!("no answer within {within}")))
+                }
                 // It panicked, and is told as one that has not answered.
-                Some(Err(_)) => {}
-                // All have failed, and no other is left.
+                Some(Err(_)) => {
+                    next_at = clock::boot();
+                    continue;
+                }
+                // None keeps silent. No other is left: one would have been begun
+                // when the last of these failed.
                 None => return None,
             },
-            () = sleep(NEXT_HOST_AFTER), if order.peek().is_some() => {}
-        }
+            () = sleep(due.map_or(HANDSHAKE_WITHIN, |due| due.since(now))) => continue,
+        };
+        tell(host, Some(&error));
+        next_at = clock::boot();
     }
 }
 
@@ -469,6 +509,44 @@ mod tests {
         lock(&dialer.shared.inner).state = State::Closed;
         let again = dialer.connected(soon(1_000)).await.expect("a connection");
         assert_eq!(*again.0, 2);
+    }
+
+    /// A server that restarts, beside one without power.
+    #[tokio::test]
+    async fn a_host_that_refuses_is_asked_again_while_another_is_mute() {
+        for mute in [0, 1] {
+            let asked = Arc::new(Mutex::new(0));
+            let counted = Arc::clone(&asked);
+            let connect_to: ConnectFn<Fake> = Arc::new(move |host| {
+                let counted = Arc::clone(&counted);
+                Box::pin(async move {
+                    if host == mute {
+                        return std::future::pending().await;
+                    }
+                    *lock(&counted) += 1;
+                    match *lock(&counted) {
+                        ..=3 => Err(StoreError::unavailable("it is shutting down")),
+                        _ => Ok(Fake(Arc::new(host))),
+                    }
+                })
+            });
+            let names = vec!["h0".into(), "h1".into()];
+            let dialer = Dialer::new("all".into(), names, 0, connect_to);
+            let until = clock::boot().after(HANDSHAKE_WITHIN / 2);
+            let connected = dialer.connected(until).await.expect("a connection");
+            assert_eq!((*connected.0, *lock(&asked)), (1 - mute, 4));
+        }
+    }
+
+    /// A wrong password is not tried until the account is locked.
+    #[tokio::test]
+    async fn a_host_that_a_person_must_mend_is_not_asked_again() {
+        let dialer = dialer(&[None, Some(Err("broken: no such user"))]);
+        let asked = clock::boot();
+        let refused = dialer.connected(asked.after(NEXT_HOST_AFTER * 2)).await;
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))));
+        let said = refused.unwrap_err().to_string();
+        assert!(said.contains("h1: broken: no such user"), "{said}");
     }
 
     #[tokio::test]
