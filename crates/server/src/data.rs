@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use rustix::process::geteuid;
 use sha2::{Digest as _, Sha256};
-use tenure_runtime::clock;
+use tenure_runtime::{clock, small};
 
 use tenure_alpo::{ClusterId, MAX_NUMBER, MemberDisks, ServerId, Start, StorageId};
 use tenure_alpo::{Identity, Membership, Recovered, State};
@@ -216,7 +216,7 @@ fn read_table(
     expected: &'static str,
 ) -> Result<Vec<(ServerId, StorageId)>, WalError> {
     let path = dir.join(name);
-    let text = fs::read_to_string(&path).map_err(failed(&path, "read"))?;
+    let text = small::read_text(&path).map_err(failed(&path, "read"))?;
     let parse = |line: &str| {
         let (server, storage) = line.split_once(' ')?;
         let server = ServerId::new(server.parse().ok()?)?;
@@ -239,7 +239,7 @@ fn blank(dir: &Path, cluster: ClusterId) -> Result<State, WalError> {
 
 fn read_storage(dir: &Path) -> Result<Option<StorageId>, WalError> {
     let path = dir.join(STORAGE);
-    let text = match fs::read_to_string(&path) {
+    let text = match small::read_text(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(&path, "read")(error)),
@@ -272,7 +272,7 @@ fn draw_storage(dir: &Path) -> Result<StorageId, WalError> {
 /// has heard is never given out again by this directory, whatever crashes.
 pub(super) fn count_start(dir: &Path) -> Result<Start, WalError> {
     let path = dir.join(STARTS);
-    let before = match fs::read_to_string(&path) {
+    let before = match small::read_text(&path) {
         Ok(text) => {
             let rest = text.strip_prefix(VERSION).map(str::trim);
             rest.and_then(|rest| rest.parse::<u64>().ok())
@@ -313,7 +313,7 @@ fn lock_of(dir: &Path, boot: Option<ClockId>) -> Option<u128> {
 /// What others have said of this directory, if they found it to be set back.
 pub(super) fn read_set_back(dir: &Path) -> Result<Option<String>, WalError> {
     let path = dir.join(SET_BACK);
-    match fs::read_to_string(&path) {
+    match small::read_text(&path) {
         Ok(text) => {
             let said = text.strip_prefix(VERSION).unwrap_or(&text);
             Ok(Some(said.trim().to_owned()))
@@ -335,7 +335,7 @@ pub(super) fn write_set_back(dir: &Path, said: &str) {
 /// none that can be read.
 pub(super) fn read_address_book(dir: &Path) -> AddressBook {
     let mut address_book = AddressBook::default();
-    let text = fs::read_to_string(dir.join(ADDRESSES)).unwrap_or_default();
+    let text = small::read_text(&dir.join(ADDRESSES)).unwrap_or_default();
     let mut lines = text.lines();
     if lines.next() != Some(VERSION) {
         return address_book;
@@ -383,7 +383,7 @@ pub(super) fn write_address_book(dir: &Path, address_book: &AddressBook) {
         );
         text.push_str(&line);
     }
-    let known = fs::read_to_string(dir.join(ADDRESSES));
+    let known = small::read_text(&dir.join(ADDRESSES));
     if known.is_ok_and(|known| known == text) {
         return;
     }

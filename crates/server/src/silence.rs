@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::time::Instant;
-use tenure_runtime::clock;
+use tenure_runtime::{clock, small};
 
 use super::data_file::{VERSION, failed, write};
 use crate::wal::WalError;
@@ -110,7 +110,7 @@ impl Silence {
 
 fn read(dir: &Path) -> Result<Duration, WalError> {
     let path = dir.join(SILENCE);
-    let text = match fs::read_to_string(&path) {
+    let text = match small::read_text(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Duration::ZERO),
         Err(error) => return Err(failed(&path, "read")(error)),

@@ -16,9 +16,10 @@ use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, Open
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use tenure_alpo::Snapshot;
+use tenure_runtime::small;
 
 use super::claim::Claim;
 use super::error::WalError;
@@ -204,6 +205,24 @@ fn make_private(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().mode(0o700).create(path)
 }
 
+/// Opens or makes the lock file. One that another user has put there may be a pipe,
+/// and opening it would wait for its reader.
+fn open_lock_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::other(
+        "expected a plain file, found another kind",
+    ))
+}
+
 impl Directory {
     /// For reading only; takes no lock.
     ///
@@ -231,12 +250,7 @@ impl Directory {
             }
         }
         let file = path.join(LOCK);
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&file)
+        let lock = open_lock_file(&file)
             .map_err(|error| WalError::disk(file.clone(), None, "open the lock file", error))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Self::at(path, Some(lock))?.claimed(),
@@ -350,7 +364,7 @@ impl Disk for Directory {
     }
 
     fn read(&self, name: &str, into: &mut Vec<u8>) -> io::Result<()> {
-        let file = File::open(self.path(name))?;
+        let file = small::open(&self.path(name))?;
         let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         into.resize(length, 0);
         file.read_exact_at(into, 0)
@@ -437,6 +451,30 @@ mod tests {
         refused(place.path());
         drop(first);
         Directory::lock(place.path()).expect("locked by the next one");
+    }
+
+    /// Another user who may write there has put it.
+    #[test]
+    fn a_pipe_in_place_of_a_file_is_refused_at_once() {
+        use rustix::fs::{CWD, Mode, mkfifoat};
+        let place = tempfile::tempdir().expect("a directory");
+        let lock = place.path().join(LOCK);
+        mkfifoat(CWD, &lock, Mode::RWXU).expect("a pipe");
+        let locked = Directory::lock(place.path()).map(drop);
+        assert!(matches!(locked, Err(WalError::Disk { .. })), "{locked:?}");
+        // One that is read opens.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let reader = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(&lock);
+        let _reader = reader.expect("a reader");
+        let locked = Directory::lock(place.path()).map(drop);
+        assert!(matches!(locked, Err(WalError::Disk { .. })), "{locked:?}");
+        std::fs::remove_file(&lock).expect("removed");
+        let held = Directory::lock(place.path()).expect("locked");
+        mkfifoat(CWD, place.path().join("group"), Mode::RWXU).expect("a pipe");
+        assert!(held.read("group", &mut Vec::new()).is_err());
     }
 
     #[test]
