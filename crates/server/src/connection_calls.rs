@@ -232,7 +232,8 @@ impl Calls {
 
     /// Whether it takes long to drop them and their connection.
     pub(super) fn are_many(&self) -> bool {
-        self.running.len() + self.unsent.held() > IN_A_ROW as usize
+        let begun = self.begun.lock().len();
+        begun + self.running.len() + self.unsent.held() > IN_A_ROW as usize
     }
 
     fn poll(&mut self, context: &mut Context<'_>) {
@@ -254,6 +255,15 @@ impl Calls {
     }
 }
 
+impl Drop for Calls {
+    /// Calls that began when the connection ended have not moved from its executor.
+    /// Each holds that executor (hyper begins upgrades by it), and so itself.
+    fn drop(&mut self) {
+        let begun = std::mem::take(&mut *self.begun.lock());
+        drop(begun);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
@@ -270,7 +280,7 @@ mod tests {
         let address = std::net::Ipv4Addr::LOCALHOST.into();
         let connection = account.connection(address);
         let limit = ConnectionLimit::new(ConnectionCapacity::of_clients(1, 1));
-        let permit = Arc::new(limit.enter(CallerId::address(address)));
+        let permit = Arc::new(limit.enter(CallerId::address(address), false));
         let unsent = UnsentAnswers::new(connection);
         (Calls::new(Waiting::default(), unsent, permit), limit)
     }
@@ -319,19 +329,24 @@ mod tests {
         });
     }
 
+    /// Also those that began in the turn in which it ended.
     #[test]
     fn calls_end_with_their_connection() {
-        let (mut calls, _limit) = calls();
-        let held = Arc::new(());
-        let inner = Arc::clone(&held);
-        calls.executor().execute(async move {
-            let _inner = inner;
-            std::future::pending::<()>().await;
-        });
-        let context = &mut Context::from_waker(noop_waker_ref());
-        calls.poll(context);
-        assert_eq!(Arc::strong_count(&held), 2);
-        drop(calls);
-        assert_eq!(Arc::strong_count(&held), 1);
+        for are_polled in [true, false] {
+            let (mut calls, _limit) = calls();
+            let held = Arc::new(());
+            // As a call of hyper does, it holds what it was begun by.
+            let inner = (Arc::clone(&held), calls.executor());
+            calls.executor().execute(async move {
+                let _inner = inner;
+                std::future::pending::<()>().await;
+            });
+            if are_polled {
+                calls.poll(&mut Context::from_waker(noop_waker_ref()));
+            }
+            assert_eq!(Arc::strong_count(&held), 2);
+            drop(calls);
+            assert_eq!(Arc::strong_count(&held), 1);
+        }
     }
 }
