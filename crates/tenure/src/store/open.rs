@@ -248,11 +248,25 @@ impl Registry {
         let mut known: Vec<_> = self.schemes.values().map(|it| it.example).collect();
         known.dedup();
         let known = known.join(", ");
-        let Some((scheme, _)) = url.split_once(':') else {
+        // What is no URL may be the parameters of a connection, with a password.
+        let is_plain = |text: &str| {
+            text.bytes()
+                .all(|it| it.is_ascii_alphanumeric() || b"+-./_".contains(&it))
+        };
+        let (scheme, is_url) = url
+            .split_once(':')
+            .map_or((url, false), |(scheme, _)| (scheme, true));
+        if !is_plain(scheme) {
+            return StoreError::broken(format!(
+                "expected a store URL, one of {known}, found a text that does not begin with \
+                 a scheme"
+            ));
+        }
+        if !is_url {
             return StoreError::broken(format!(
                 "expected a store URL, one of {known}, found {url:?}"
             ));
-        };
+        }
         if let Some((_, feature)) = OPTIONAL.iter().find(|(name, _)| *name == scheme) {
             return StoreError::broken(format!(
                 "expected a build with the store {scheme}:, found one without; build tenure with \
@@ -433,6 +447,25 @@ fn make_default_directory(path: &Path) -> Result<(), StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It may be the parameters of a connection.
+    #[test]
+    fn a_text_that_is_no_url_is_not_shown() {
+        let registry = Registry::new();
+        for text in [
+            "host=127.0.0.1 password=hunter2",
+            "host=[::1] password=hunter2",
+            "u:hunter2@h/db",
+        ] {
+            let said = registry.unknown(text).to_string();
+            let is_shown = said.contains("hunter2");
+            assert!(said.contains("expected a store URL") && !is_shown, "{said}");
+        }
+        for name in ["/tmp/tenure.db", "pay"] {
+            let said = registry.unknown(name).to_string();
+            assert!(said.contains(name), "{said}");
+        }
+    }
 
     #[test]
     fn a_password_that_is_torn_is_refused_and_not_shown() {

@@ -35,10 +35,10 @@ impl Settings {
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let path = place.strip_prefix("//").unwrap_or(place);
         if place.starts_with("//") && !path.starts_with('/') {
-            return Err(wrong(format_args!(
-                "{place:?}, whose two slashes make a host of what is behind them: put three \
-                 before a path from the root"
-            )));
+            return Err(wrong(
+                "two slashes, which make a host of what is behind them: put three before a path \
+                 from the root",
+            ));
         }
         let path = unescape(path)?;
         if path.is_empty() {
@@ -110,8 +110,8 @@ mod tests {
     fn wrong_urls_are_refused_with_what_was_expected_and_found() {
         for (url, found) in [
             ("file:", "no path"),
-            ("file://", "whose two slashes"),
-            ("file://tmp/x", "whose two slashes"),
+            ("file://", "two slashes"),
+            ("file://tmp/x", "two slashes"),
             ("file:///x?lock=off", "the unknown option \"lock\""),
             ("file:///x?mode=0777", "found mode=0777"),
             ("file:///x?filesystem=nfs", "expected local or cluster"),
