@@ -17,6 +17,20 @@
 //! own, idle or not. One with a call under way is not closed for a caller that
 //! has as many either: then the newest is closed. So a client that has few
 //! connections gets one more, however many others have, and keeps it.
+//!
+//! Strangers lack the second of these rights: what they may ask for is answered
+//! at once, or is a watch of health, which costs nothing to hold. If a call
+//! protected them, as many addresses as there are places would hold all of these
+//! for good, with one connection each.
+//!
+//! A probe of health is answered although its connection finds no place
+//! ([`ConnectionPermit::prove_or_keep`]): the connection keeps the place that it
+//! has, most likely among newcomers, where each makes room for those that come
+//! after it. So a probe has its answer however many others stay.
+//!
+//! Newcomers from addresses that belong here make no room for other newcomers
+//! as long as they have at most half of the places, and the others make none
+//! for them in their half.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -129,6 +143,8 @@ struct Inner {
     groups: HashMap<(ConnectionClass, CallerId), Arc<Group>>,
     /// How many there are of each class.
     counts: [usize; CLASSES.len()],
+    /// How many newcomers there are from addresses that belong here.
+    newcomers_known: usize,
     /// Of newcomers, of strangers, and of those that belong here.
     schedulers: [Arc<TurnScheduler>; 3],
 }
@@ -154,24 +170,46 @@ struct Group {
 struct State {
     /// The turns that it shares with others of its caller.
     turns: Mutex<Arc<CallerTurns>>,
+    /// Whether it came from an address that belongs here.
+    from_known: bool,
     class: AtomicU8,
     /// Calls under way.
     calls: AtomicUsize,
-    /// When it was used last.
+    /// When it was used last; of a newcomer, when it came.
     used: AtomicU64,
     gone: Notify,
 }
 
 /// Which connection makes room first: the lowest class, of that the caller with most, of that
-/// one without calls, of those the one that was used longest ago.
+/// one that no call protects, of those the one that was used longest ago.
 type EvictionOrder = (ConnectionClass, std::cmp::Reverse<usize>, bool, u64);
 
 impl LimitEntry {
     fn eviction_order(&self) -> EvictionOrder {
         let count = self.group.count.load(Ordering::Relaxed);
-        let is_busy = self.state.calls.load(Ordering::Relaxed) > 0;
+        let is_protected = self.class >= ConnectionClass::Known && self.is_busy();
         let used = self.state.used.load(Ordering::Relaxed);
-        (self.class, std::cmp::Reverse(count), is_busy, used)
+        (self.class, std::cmp::Reverse(count), is_protected, used)
+    }
+
+    fn is_busy(&self) -> bool {
+        self.state.calls.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether it goes for another of its class, of a caller that has those of
+    /// `group` and then has `own`.
+    fn goes_for_equal(&self, group: Option<&Arc<Group>>, own: usize) -> bool {
+        if group.is_some_and(|group| Arc::ptr_eq(group, &self.group)) {
+            // What its own caller waits for is not cut off for that caller.
+            return !self.is_busy();
+        }
+        let (_, count, is_protected, _) = self.eviction_order();
+        count.0 > own || (count.0 == own && !is_protected)
+    }
+
+    /// Whether it is a newcomer from an address that belongs here.
+    fn is_newcomer_known(&self) -> bool {
+        self.class == ConnectionClass::Newcomer && self.state.from_known
     }
 }
 
@@ -206,16 +244,18 @@ impl Inner {
             group,
             state,
         };
+        self.newcomers_known += usize::from(held.is_newcomer_known());
         self.held.insert(number, held);
     }
 
-    fn remove(&mut self, number: u64) -> Option<Arc<State>> {
+    fn remove(&mut self, number: u64) -> Option<LimitEntry> {
         let held = self.held.remove(&number)?;
         self.counts[held.class as usize] -= 1;
+        self.newcomers_known -= usize::from(held.is_newcomer_known());
         if held.group.count.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.groups.remove(&(held.class, held.caller_id));
+            self.groups.remove(&(held.class, held.caller_id.clone()));
         }
-        Some(held.state)
+        Some(held)
     }
 
     /// Whether one more of this class has a place.
@@ -230,22 +270,30 @@ impl Inner {
         })
     }
 
-    /// Which connection makes room for one more of this class and this caller, if any
-    /// does.
+    /// Which newcomer makes room for another: one from an address that belongs
+    /// here if these have more than half of the places, else another one.
+    fn newcomer_candidate(&self, capacity: &ConnectionCapacity) -> Option<u64> {
+        let from_known = self.newcomers_known > capacity.newcomers / 2;
+        self.first_of(|it| {
+            it.class == ConnectionClass::Newcomer && it.state.from_known == from_known
+        })
+    }
+
+    /// Which connection makes room for one more of this class, which has proven
+    /// something, and this caller, if any does.
     fn eviction_candidate(&self, class: ConnectionClass, caller_id: &CallerId) -> Option<u64> {
         let group = self.groups.get(&(class, caller_id.clone()));
         let own = group.map_or(0, |it| it.count.load(Ordering::Relaxed)) + 1;
-        let goes = |it: &LimitEntry| {
-            if class == ConnectionClass::Newcomer
-                || it.class == ConnectionClass::Newcomer
-                || it.class > class
-            {
-                return it.class == class;
+        self.first_of(|it| {
+            if it.class == ConnectionClass::Newcomer || it.class >= class {
+                return it.class == class && it.goes_for_equal(group, own);
             }
-            let (_, count, is_busy, _) = it.eviction_order();
-            let is_own = group.is_some_and(|group| Arc::ptr_eq(group, &it.group));
-            it.class < class || count.0 > own || (!is_busy && (is_own || count.0 == own))
-        };
+            true
+        })
+    }
+
+    /// The first in the order in which they make room.
+    fn first_of(&self, goes: impl Fn(&LimitEntry) -> bool) -> Option<u64> {
         let candidates = self.held.iter().filter(|(_, it)| goes(it));
         let candidates = candidates.map(|(number, it)| (it.eviction_order(), *number));
         candidates.min().map(|(_, number)| number)
@@ -259,6 +307,7 @@ impl ConnectionLimit {
             held: BTreeMap::new(),
             groups: HashMap::new(),
             counts: [0; CLASSES.len()],
+            newcomers_known: 0,
             schedulers: [STRANGERS_TURNS, STRANGERS_TURNS, TURNS].map(TurnScheduler::new),
         };
         Arc::new(Self {
@@ -281,12 +330,18 @@ impl ConnectionLimit {
         self.used.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Lets a newcomer in, in place of another if there are too many.
-    pub(super) fn enter(self: &Arc<Self>, caller_id: CallerId) -> ConnectionPermit {
+    /// Lets a newcomer in, in place of another if there are too many. Says
+    /// whether its address belongs here.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        caller_id: CallerId,
+        from_known: bool,
+    ) -> ConnectionPermit {
         let [newcomers, ..] = self.turn_schedulers();
         let state = Arc::new(State {
             // Until it has its place.
             turns: Mutex::new(newcomers.caller()),
+            from_known,
             class: AtomicU8::new(0),
             calls: AtomicUsize::new(0),
             used: AtomicU64::new(self.now()),
@@ -314,10 +369,13 @@ impl ConnectionLimit {
         if inner.has_room(class, &self.capacity) {
             return true;
         }
-        let gone = inner.eviction_candidate(class, caller_id);
+        let gone = match class {
+            ConnectionClass::Newcomer => inner.newcomer_candidate(&self.capacity),
+            _ => inner.eviction_candidate(class, caller_id),
+        };
         let gone = gone.and_then(|number| inner.remove(number));
         if let Some(gone) = &gone {
-            gone.gone.notify_one();
+            gone.state.gone.notify_one();
         }
         gone.is_some()
     }
@@ -339,21 +397,44 @@ impl ConnectionPermit {
         class: ConnectionClass,
         caller_id: impl FnOnce() -> CallerId,
     ) -> bool {
+        self.prove_with(class, caller_id, false)
+    }
+
+    /// The same, but where there is none of this class, it stays in the place
+    /// that it has.
+    pub(super) fn prove_or_keep(
+        &self,
+        class: ConnectionClass,
+        caller_id: impl FnOnce() -> CallerId,
+    ) -> bool {
+        self.prove_with(class, caller_id, true)
+    }
+
+    fn prove_with(
+        &self,
+        class: ConnectionClass,
+        caller_id: impl FnOnce() -> CallerId,
+        keeps: bool,
+    ) -> bool {
         if self.state.class.load(Ordering::Relaxed) >= class as u8 {
             return true;
         }
         let caller_id = caller_id();
         let mut inner = self.connection_limit.lock();
-        let Some(state) = inner.remove(self.number) else {
+        let Some(held) = inner.remove(self.number) else {
             return false;
         };
-        let stays = self.connection_limit.admit(&mut inner, class, &caller_id);
-        if stays {
+        let LimitEntry { state, .. } = held;
+        if self.connection_limit.admit(&mut inner, class, &caller_id) {
             inner.put(self.number, (class, caller_id), state);
+            self.touch();
+        } else if keeps {
+            inner.put(self.number, (held.class, held.caller_id), state);
         } else {
             state.gone.notify_one();
+            return false;
         }
-        stays
+        true
     }
 
     /// The turns that it shares with others of its caller.
@@ -379,10 +460,14 @@ impl ConnectionPermit {
         ActiveCall(Arc::clone(self))
     }
 
+    /// It is used now. A newcomer stays where it is in the order in which
+    /// newcomers came: if calls moved it to the end, those that stay would make
+    /// room later than those that wait for their handshake.
     fn touch(&self) {
-        self.state
-            .used
-            .store(self.connection_limit.now(), Ordering::Relaxed);
+        if self.is_proven() {
+            let now = self.connection_limit.now();
+            self.state.used.store(now, Ordering::Relaxed);
+        }
     }
 
     /// Waits until the place of this connection is taken by another, or there
@@ -460,20 +545,28 @@ mod tests {
         address: u8,
         class: ConnectionClass,
     ) -> Option<Arc<ConnectionPermit>> {
-        let permit = Arc::new(connection_limit.enter(from(address)));
+        let permit = newcomer(connection_limit, address, false);
         permit.prove(class, || from(address)).then_some(permit)
+    }
+
+    fn newcomer(
+        connection_limit: &Arc<ConnectionLimit>,
+        address: u8,
+        from_known: bool,
+    ) -> Arc<ConnectionPermit> {
+        Arc::new(connection_limit.enter(from(address), from_known))
     }
 
     #[tokio::test]
     async fn of_newcomers_the_oldest_goes_of_whoever_has_most() {
         let connection_limit = connection_limit(4, 2, [0, 0]);
-        let first = Arc::new(connection_limit.enter(from(9)));
+        let first = newcomer(&connection_limit, 9, false);
         assert!(
             first.prove(ConnectionClass::Stranger, || from(9))
                 && first.prove(ConnectionClass::Stranger, || from(9))
         );
-        let passes = [1, 2, 2, 2].map(|it| Arc::new(connection_limit.enter(from(it))));
-        let last = connection_limit.enter(from(3));
+        let passes = [1, 2, 2, 2].map(|it| newcomer(&connection_limit, it, false));
+        let last = newcomer(&connection_limit, 3, false);
         assert_eq!(gone(&passes).await, [1], "the oldest of the second");
         assert!(!passes[1].prove(ConnectionClass::Stranger, || from(2)));
         assert!(!is_gone(&last).await && !is_gone(&first).await);
@@ -481,6 +574,60 @@ mod tests {
         let inner = connection_limit.lock();
         assert!(inner.held.is_empty() && inner.groups.is_empty());
         assert_eq!(inner.counts, [0; 4]);
+    }
+
+    #[tokio::test]
+    async fn newcomers_that_belong_here_and_others_have_half_of_the_places_each() {
+        let connection_limit = connection_limit(8, 2, [0, 0]);
+        let enter = |address, known| newcomer(&connection_limit, address, known);
+        let known: Vec<_> = (0..3).map(|_| enter(1, true)).collect();
+        let strangers: Vec<_> = (10..30).map(|it| enter(it, false)).collect();
+        assert_eq!(gone(&known).await, [0; 0], "one address has most");
+        assert_eq!(gone(&strangers).await.len(), 15, "they have the rest");
+        let more: Vec<_> = (0..20).map(|_| enter(1, true)).collect();
+        assert_eq!(gone(&known).await, [0, 1, 2]);
+        assert_eq!(gone(&more).await.len(), 15, "five of them, before one goes");
+        let last = enter(30, false);
+        assert_eq!(gone(&more).await, [15], "and four after that");
+        assert_eq!(gone(&strangers).await, [15, 16], "for the known alone");
+        assert!(!is_gone(&last).await);
+        drop((known, strangers, more, last));
+        assert_eq!(connection_limit.lock().newcomers_known, 0);
+    }
+
+    #[tokio::test]
+    async fn a_call_does_not_keep_a_strangers_place() {
+        let connection_limit = connection_limit(100, 4, [0, 0]);
+        let enter = |address| proven(&connection_limit, address, ConnectionClass::Stranger);
+        let watching: Vec<_> = (1..=4).map(|it| enter(it).expect("a place")).collect();
+        let _calls: Vec<_> = watching.iter().map(ConnectionPermit::begin).collect();
+        watching[0].touch();
+        let kept = enter(5).expect("room");
+        assert_eq!(gone(&watching).await, [1], "used longest ago");
+        let _call = kept.begin();
+        assert!(enter(5).is_none(), "none goes for one that has as few");
+        assert_eq!(gone(&watching).await, [0; 0]);
+        let more: Vec<_> = (6..=8).map(|it| enter(it).expect("room")).collect();
+        assert_eq!(gone(&watching).await, [0, 2, 3]);
+        assert_eq!(gone(&more).await, [0; 0]);
+        assert!(!is_gone(&kept).await, "it has called since");
+    }
+
+    #[tokio::test]
+    async fn a_probe_without_a_place_stays_where_it_is() {
+        let connection_limit = connection_limit(2, 1, [0, 0]);
+        let busy = proven(&connection_limit, 1, ConnectionClass::Known).expect("a place");
+        let _call = busy.begin();
+        let probe = newcomer(&connection_limit, 2, false);
+        let asks = || probe.prove_or_keep(ConnectionClass::Known, || from(2));
+        assert!(asks() && asks() && !probe.is_proven());
+        drop(probe.begin());
+        let later = [3, 4].map(|it| newcomer(&connection_limit, it, false));
+        assert!(is_gone(&probe).await, "it makes room though it has called");
+        assert!(!asks());
+        assert!(!later[0].prove(ConnectionClass::Known, || from(3)));
+        assert_eq!(gone(&later).await, [0], "no probe");
+        assert!(!is_gone(&busy).await);
     }
 
     #[tokio::test]
@@ -529,10 +676,6 @@ mod tests {
         let sixth = proven(&connection_limit, 6, ConnectionClass::Stranger).expect("room");
         assert_eq!(gone(&strangers).await, [4]);
         let _call = sixth.begin();
-        assert!(
-            proven(&connection_limit, 7, ConnectionClass::Stranger).is_none(),
-            "all are busy"
-        );
         let known: Vec<_> = (1..=4)
             .map(|it| proven(&connection_limit, it, ConnectionClass::Known).expect("a place"))
             .collect();

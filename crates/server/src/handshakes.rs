@@ -41,8 +41,10 @@ const WAIT_WITHIN: Duration = Duration::from_secs(2);
 /// How many addresses are remembered of callers that were let in. Beyond that
 /// the one that was let in longest ago is forgotten.
 const REMEMBERED_MAX: usize = 4_096;
-/// How often it is looked which address has most, to say so.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked which address has most, to say so: four times a minute
+/// at most, since in a flood from thousands of addresses it is another one each
+/// time.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
 
 /// So many handshakes in a second, and so many more at once after a while
 /// without.
@@ -319,10 +321,17 @@ impl HandshakeQueue {
         self.lock().remembered.insert(address);
     }
 
+    /// Whether the address belongs here.
+    pub(super) fn is_known(&self, address: IpAddr, is_member: impl FnOnce() -> bool) -> bool {
+        let network = network(address);
+        let remembered = self.lock().remembered.by_address.contains_key(&network);
+        remembered || is_member()
+    }
+
     /// Waits until a connection from there may begin its handshake. Whether it
     /// may: it does not wait for longer than [`WAIT_WITHIN`].
-    pub(super) async fn turn(&self, address: IpAddr, is_member: impl FnOnce() -> bool) -> bool {
-        let Some((mut waiting, turn)) = self.enter(address, is_member) else {
+    pub(super) async fn turn(&self, address: IpAddr, is_known: bool) -> bool {
+        let Some((mut waiting, turn)) = self.enter(address, is_known) else {
             return true;
         };
         waiting.is_over = matches!(timeout(WAIT_WITHIN, turn).await, Ok(Ok(())));
@@ -333,11 +342,9 @@ impl HandshakeQueue {
     fn enter(
         &self,
         address: IpAddr,
-        is_member: impl FnOnce() -> bool,
+        is_known: bool,
     ) -> Option<(WaitingHandshake<'_>, oneshot::Receiver<()>)> {
         let address = network(address);
-        let remembered = self.lock().remembered.by_address.contains_key(&address);
-        let is_known = remembered || is_member();
         let mut inner = self.lock();
         let queue = inner.queue(is_known);
         let is_empty = queue.turns.is_empty();
@@ -432,7 +439,7 @@ impl HandshakeQueue {
                  wait, {count} of them from {address}, which has most; those that wait for too \
                  long, and the oldest of the address that has most, are closed without a handshake \
                  (tenure_handshakes_delayed_total); said again of this address after a minute \
-                 without"
+                 without, and four times a minute at most of all addresses"
             );
         }
     }
@@ -557,7 +564,10 @@ mod tests {
     #[tokio::test]
     async fn whoever_belongs_here_does_not_wait_behind_strangers() {
         let queue = queue();
-        let begins = |last, is_member: bool| queue.enter(address(last), move || is_member);
+        let begins = |last, is_member: bool| {
+            let is_known = queue.is_known(address(last), || is_member);
+            queue.enter(address(last), is_known)
+        };
         let strangers: Vec<_> = (0..20).map(|_| begins(1, false)).collect();
         let waiting = strangers.iter().filter(|it| it.is_some()).count();
         assert_eq!(waiting, 18, "a burst has begun");
@@ -586,7 +596,7 @@ mod tests {
         });
         let all = async {
             for _ in 0..5 {
-                let turns = (0..3).map(|it| queue.turn(address(it), || false));
+                let turns = (0..3).map(|it| queue.turn(address(it), false));
                 let turns = futures_util::future::join_all(turns).await;
                 assert_eq!(turns, [true; 3]);
             }

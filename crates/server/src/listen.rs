@@ -185,11 +185,14 @@ pub(super) async fn serve(
             at: clock::boot(),
             since: listener_limits.since,
         };
-        let permit = Arc::new(connection_limit.enter(CallerId::address(address)));
+        let is_known = is_known(&shared, address);
+        let permit = connection_limit.enter(CallerId::address(address), is_known);
+        let permit = Arc::new(permit);
         let (served, shared) = (Arc::clone(&served), Arc::clone(&shared));
         tokio::spawn(async move {
             let connection = async {
-                if served.tls.is_some() && !has_turn(&shared, address).await {
+                let handshakes = &shared.client_handshakes;
+                if served.tls.is_some() && !handshakes.turn(address, is_known).await {
                     return Some(Closed::Full);
                 }
                 served.connection((stream, address), arrival, &permit).await
@@ -205,10 +208,10 @@ pub(super) async fn serve(
     }
 }
 
-/// Waits until a handshake with a client from there may begin; whether it may.
-async fn has_turn(shared: &Shared, address: IpAddr) -> bool {
+/// Whether the address belongs here.
+fn is_known(shared: &Shared, address: IpAddr) -> bool {
     let is_member = || is_in(&shared.local_server().address_book, address);
-    shared.client_handshakes.turn(address, is_member).await
+    shared.client_handshakes.is_known(address, is_member)
 }
 
 /// What a connection is served by, which leaves its calls there.
@@ -578,7 +581,16 @@ fn admit(
     let mut caller = handle.caller(request.headers(), connection.address(), arrival);
     connection.recognise(&mut caller);
     let was_known = permit.is_none_or(ConnectionPermit::is_known);
-    if !permit.is_none_or(|it| it.prove(caller.class(), || caller.caller_id())) {
+    let path = request.uri().path();
+    let caller_id = || caller.caller_id();
+    let has_place = permit.is_none_or(|it| {
+        if asks_for_health(path) {
+            it.prove_or_keep(caller.class(), caller_id)
+        } else {
+            it.prove(caller.class(), caller_id)
+        }
+    });
+    if !has_place {
         // It ends at once.
         return Err(error(
             Cause::Busy,
@@ -591,7 +603,6 @@ fn admit(
             .client_handshakes
             .remember(connection.address());
     }
-    let path = request.uri().path();
     let ours = ["/tenure.v1.", "/v1/", "/metrics", "/grpc.reflection."];
     if ours.iter().any(|it| path.starts_with(it)) {
         caller.granted()?;
@@ -616,10 +627,14 @@ fn admit(
 fn has_room_kept(handle: &ServerHandle, path: &str, caller: &Caller) -> bool {
     let operates = ["/tenure.v1.Cluster/", "/v1/cluster/", "/metrics"];
     let all_alike = !handle.protection.tokens || handle.protection.own_token;
-    PROBES.contains(&path)
-        || path == "/grpc.health.v1.Health/Check"
+    asks_for_health(path)
         || (all_alike && operates.iter().any(|it| path.starts_with(it)))
         || caller.is_admin()
+}
+
+/// Whether a call asks for nothing but health, and is answered at once.
+fn asks_for_health(path: &str) -> bool {
+    PROBES.contains(&path) || path == "/grpc.health.v1.Health/Check"
 }
 
 /// About what the headers of a call take.

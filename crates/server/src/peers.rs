@@ -295,13 +295,14 @@ pub(super) async fn accept(
             }
         };
         let caller_id = CallerId::address(from.ip());
-        let permit = connection_limit.enter(caller_id.clone());
+        let is_known = is_known(&shared, from.ip());
+        let permit = connection_limit.enter(caller_id.clone(), is_known);
         let (shared, inbox, tls) = (Arc::clone(&shared), Arc::clone(&inbox), tls.clone());
         let log_rate_limit = Arc::clone(&log_rate_limit);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         tasks.spawn(async move {
             let met = async {
-                let has_turn = has_turn(&shared, from.ip()).await;
+                let has_turn = shared.server_handshakes.turn(from.ip(), is_known).await;
                 let introduce = introduce(stream, tls.clone(), own);
                 has_turn
                     .then_some(timeout(greet_within(&shared), introduce))?
@@ -340,10 +341,10 @@ pub(super) async fn accept(
     }
 }
 
-/// Waits until a server from there may introduce itself; whether it may.
-async fn has_turn(shared: &Shared, address: IpAddr) -> bool {
+/// Whether the address belongs here.
+fn is_known(shared: &Shared, address: IpAddr) -> bool {
     let is_member = || is_in(&shared.local_server().address_book, address);
-    shared.server_handshakes.turn(address, is_member).await
+    shared.server_handshakes.is_known(address, is_member)
 }
 
 /// Members have places kept.
