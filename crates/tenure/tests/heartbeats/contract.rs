@@ -190,7 +190,7 @@ async fn on_mysql_the_contract_is_kept() {
     keeps_the_contract(Database::mysql()).await;
 }
 
-fn why(result: Result<impl std::fmt::Debug, StoreError>) -> String {
+pub(super) fn why(result: Result<impl std::fmt::Debug, StoreError>) -> String {
     match result {
         Err(StoreError::Broken(why)) => why.to_string(),
         other => panic!("expected a refusal, found {other:?}"),

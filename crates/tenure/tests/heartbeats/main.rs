@@ -14,6 +14,7 @@ mod stopped;
 mod contract;
 mod foreign;
 mod rows;
+mod tables;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

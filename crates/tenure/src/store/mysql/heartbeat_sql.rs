@@ -48,9 +48,23 @@ pub(super) fn migration(tables: Tables<'_>) -> [String; 2] {
     ]
 }
 
-/// The columns of the notes, in the words of [`sql::describe`].
-pub(super) const NOTES: &str = "utype varbinary primary, version bigint, uuid blob, timestamp \
-     datetime, term bigint, origin varbinary, record mediumblob";
+/// The columns of the notes, in the words of [`describe_notes`].
+pub(super) const NOTES: &str = "utype varbinary(512) primary, version bigint unsigned, uuid blob, \
+     timestamp datetime(6), term bigint unsigned, origin varbinary(8), record mediumblob";
+
+/// The columns of the notes with what their values depend on. In a narrower one a note
+/// could not be written, or would not be that on its row: times lose their digits
+/// without an error. (Widths of integers are printed by some servers and mean nothing.)
+pub(super) fn describe_notes(table: &str) -> String {
+    format!(
+        "SELECT GROUP_CONCAT(CONCAT(LOWER(COLUMN_NAME), ' ', DATA_TYPE, CASE WHEN DATA_TYPE = \
+         'varbinary' THEN CONCAT('(', CHARACTER_MAXIMUM_LENGTH, ')') WHEN DATA_TYPE = 'datetime' \
+         THEN CONCAT('(', DATETIME_PRECISION, ')') WHEN COLUMN_TYPE LIKE '% unsigned%' THEN \
+         ' unsigned' ELSE '' END, IF(COLUMN_KEY = 'PRI', ' primary', ''), IF(EXTRA = '', '', \
+         CONCAT(' ', EXTRA))) ORDER BY ORDINAL_POSITION SEPARATOR ', ') FROM \
+         information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}'"
+    )
+}
 
 /// The columns of the heartbeats with their types, the precision of the times, and
 /// whether one `utype` has one row.

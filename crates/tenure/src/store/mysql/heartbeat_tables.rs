@@ -93,13 +93,15 @@ async fn are_notes(
     let Some(described) = table::describe(settings, notes, connection).await? else {
         return Ok(false);
     };
-    if described.columns != NOTES {
+    described.refuse(notes)?;
+    let columns = row(settings, heartbeat_sql::describe_notes(notes), connection).await?;
+    let columns = columns.ok_or_else(sql::unexpected_answer)?;
+    let columns: String = sql::column(&columns, 0)?.unwrap_or_default();
+    if columns != NOTES {
         return Err(StoreError::broken(format!(
-            "expected {notes} to have the columns {NOTES}, found {}; it belongs to another version \
-             of tenure, or was changed: end all candidates and see to it",
-            described.columns
+            "expected {notes} to have the columns {NOTES}, found {columns}; it belongs to another \
+             version of tenure, or was changed: end all candidates and see to it"
         )));
     }
-    described.refuse(notes)?;
     Ok(true)
 }

@@ -82,6 +82,27 @@ pub(super) fn migration(beats: &str, notes: &str) -> String {
 pub(super) const NOTES: &str = "version bigint, utype text, uuid text, timestamp timestamp \
      without time zone, term bigint, origin text, record bytea";
 
+/// How many unique indexes `ON CONFLICT (utype)` can use on a table, the name of one for
+/// which it is refused although there are others, and all unique indexes in words.
+pub(super) fn keys(table: &str) -> String {
+    const IS_KEY: &str = "i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL \
+         AND i.indnkeyatts OPERATOR(pg_catalog.=) 1 AND EXISTS (SELECT FROM \
+         pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) i.indrelid AND \
+         a.attnum OPERATOR(pg_catalog.=) i.indkey[0] AND a.attname OPERATOR(pg_catalog.=) 'utype')";
+    format!(
+        "SELECT pg_catalog.count(*) FILTER (WHERE {IS_KEY}) AS keys, \
+         pg_catalog.min(pg_catalog.format('%I', x.relname)) FILTER (WHERE {IS_KEY} AND NOT \
+         i.indimmediate) AS deferrable, pg_catalog.string_agg(pg_catalog.concat(\
+         pg_catalog.pg_get_indexdef(i.indexrelid), CASE WHEN NOT i.indimmediate THEN \
+         ' DEFERRABLE' END, CASE WHEN NOT i.indisvalid OR NOT i.indisready THEN ' (not valid)' \
+         END), ', ' ORDER BY x.relname) FILTER (WHERE i.indisunique) AS found \
+         FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class x ON x.oid OPERATOR(pg_catalog.=) \
+         i.indexrelid WHERE i.indrelid OPERATOR(pg_catalog.=) \
+         pg_catalog.to_regclass({})::pg_catalog.oid",
+        text(table)
+    )
+}
+
 /// What the two tables say of an election.
 pub(super) struct Entry {
     pub(super) beat: Option<Beat>,

@@ -50,7 +50,14 @@ async fn make(
     connected: &PgConnection,
 ) -> Result<Result<(), StoreError>, StoreError> {
     let found = described(settings, connected, &settings.table).await?;
-    let beats = found.map_or_else(|| settings.table.name.clone(), |(beats, ..)| beats);
+    let beats = match found {
+        // Before anything is made beside a table that cannot be used.
+        Some((beats, ..)) => {
+            expect_keys(settings, connected, &[&beats]).await?;
+            beats
+        }
+        None => settings.table.name.clone(),
+    };
     let notes = notes(&beats, &settings.table);
     let make = heartbeat_sql::migration(&beats, &notes);
     let statements = sql::before_writing(MAKE_WITHIN) + &make;
@@ -93,6 +100,7 @@ async fn existing(
              name that of the heartbeats with ?table="
         )));
     }
+    expect_milliseconds(&beats, &columns)?;
     let wanted = TableName {
         name: notes(&beats, &settings.table),
     };
@@ -112,7 +120,54 @@ async fn existing(
             heartbeat_sql::NOTES
         )));
     }
+    expect_keys(settings, connected, &[&beats, &notes]).await?;
     Ok(Some(Tables { beats, notes }))
+}
+
+/// Refuses times with less than milliseconds. The server rounds them: a heartbeat would
+/// be written with a time up to half a second before it was sent, and another candidate
+/// lead while its leader does.
+fn expect_milliseconds(beats: &str, columns: &str) -> Result<(), StoreError> {
+    let mut columns = columns.split(", ");
+    let time = columns.find_map(|column| column.strip_prefix("timestamp timestamp("));
+    // Without a number it has microseconds.
+    let digits = time.and_then(|rest| rest.split_once(')')?.0.parse::<u8>().ok());
+    match digits {
+        Some(digits @ 0..3) => Err(StoreError::broken(format!(
+            "expected the column timestamp of {beats} to have 3 digits of a second or more, found \
+             {digits}: the server rounds heartbeats, some to before they were sent, and several \
+             would lead; end all that use the table and run: ALTER TABLE {beats} ALTER COLUMN \
+             timestamp TYPE timestamp;"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses tables where an election can have two rows, and those whose key `ON CONFLICT`
+/// does not take, so that no write ever succeeds.
+async fn expect_keys(
+    settings: &Settings,
+    connected: &PgConnection,
+    tables: &[&str],
+) -> Result<(), StoreError> {
+    let statements: Vec<_> = tables.iter().map(|it| heartbeat_sql::keys(it)).collect();
+    let answers = connected.query(&statements.join("; ")).await;
+    let answers = answers.map_err(|error| classify::reading(&settings.to_string(), &error))?;
+    for (at, table) in tables.iter().enumerate() {
+        let row = answers.get(at).and_then(|rows| rows.first());
+        let row = row.ok_or_else(sql::unexpected_answer)?;
+        let deferrable = row.get("deferrable");
+        if deferrable.is_none() && sql::number(row, "keys")?.unwrap_or(0) > 0 {
+            continue;
+        }
+        let drop = deferrable.map_or_else(String::new, |name| format!("DROP CONSTRAINT {name}, "));
+        return Err(StoreError::broken(format!(
+            "expected {table} to have a primary key or a unique index of utype alone, for all rows \
+             and not deferrable, found {}; run: ALTER TABLE {table} {drop}ADD UNIQUE (utype);",
+            row.get("found").unwrap_or("no unique index")
+        )));
+    }
+    Ok(())
 }
 
 /// Whether these are the columns of heartbeats, in any order.

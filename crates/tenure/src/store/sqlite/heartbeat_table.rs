@@ -89,7 +89,9 @@ pub(super) fn prepare(
         }
         if found.is_empty() {
             connection.execute(&schema, []).map_err(broken)?;
-        } else if found != expected {
+            continue;
+        }
+        if found != expected {
             return Err(StoreError::broken(format!(
                 "expected table {table} with columns {}, found {} in {}; name the table of the \
                  heartbeats with ?table=",
@@ -98,8 +100,75 @@ pub(super) fn prepare(
                 path.display()
             )));
         }
+        let shape = Shape::of(connection, table).map_err(broken)?;
+        shape.refuse_if_unfit(table == notes, table, path)?;
     }
     Ok(())
+}
+
+/// What a table is, beside its columns.
+struct Shape {
+    /// `table`, or `view`, `virtual` and others.
+    kind: String,
+    /// Whether `utype` alone is unique, in all rows.
+    has_key: bool,
+    /// Whether no number of a row is used twice.
+    numbers_rise: bool,
+}
+
+impl Shape {
+    fn of(connection: &Connection, table: &str) -> rusqlite::Result<Self> {
+        let mut statement = connection.prepare(
+            "SELECT (SELECT type FROM pragma_table_list(?1) WHERE schema = 'main'), \
+             EXISTS (SELECT 1 FROM pragma_index_list(?1) l WHERE l.\"unique\" AND NOT l.partial \
+             AND (SELECT group_concat(lower(coalesce(i.name, '')), ',') FROM \
+             pragma_index_info(l.name) i) = 'utype'), \
+             EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND lower(name) = \
+             lower(?1) AND sql LIKE '%AUTOINCREMENT%')",
+        )?;
+        statement.query_row([table], |row| {
+            Ok(Self {
+                kind: row.get::<_, Option<String>>(0)?.unwrap_or_default(),
+                has_key: row.get(1)?,
+                numbers_rise: row.get(2)?,
+            })
+        })
+    }
+
+    /// Refuses a table whose key `ON CONFLICT (utype)` does not take, for no write would
+    /// ever succeed, and notes where a version comes again: two candidates that expect it
+    /// would both lead.
+    fn refuse_if_unfit(
+        &self,
+        is_of_notes: bool,
+        table: &str,
+        path: &Path,
+    ) -> Result<(), StoreError> {
+        let path = path.display();
+        if self.kind != "table" {
+            return Err(StoreError::broken(format!(
+                "expected {table} to be an ordinary table, found one of the kind {} in {path}; \
+                 name the table of the heartbeats with ?table=",
+                self.kind
+            )));
+        }
+        if is_of_notes && !self.numbers_rise {
+            return Err(StoreError::broken(format!(
+                "expected the column version of table {table} to be INTEGER PRIMARY KEY \
+                 AUTOINCREMENT, found another in {path}: several candidates would lead in one \
+                 term; end all candidates and put a table in its place where it is, with the \
+                 same rows"
+            )));
+        }
+        if self.has_key {
+            return Ok(());
+        }
+        Err(StoreError::broken(format!(
+            "expected table {table} to have a primary key or a unique index of utype alone, for \
+             all rows, found none in {path}; run: CREATE UNIQUE INDEX {table}_utype ON {table} \
+             (utype);"
+        )))
+    }
 }
 
 /// The triggers of a table, if it has any.
