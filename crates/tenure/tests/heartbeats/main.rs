@@ -151,6 +151,13 @@ impl Acts {
         acts.entry(who.to_owned()).or_insert((now, now)).1 = now;
     }
 
+    /// Whether candidates of Tenure and programs have led.
+    fn both_have_led(&self) -> bool {
+        let acts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let theirs = acts.keys().filter(|who| who.contains("-1111-")).count();
+        theirs > 0 && acts.len() > theirs
+    }
+
     /// All of them, one after the other.
     fn in_order(&self) -> Vec<(String, (Instant, Instant))> {
         let acts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,6 +244,12 @@ async fn lead_one_at_a_time(database: Database) {
         }));
     }
     sleep(FOR).await;
+    // Which of them is first after each leader is chance.
+    let mut rounds = 0;
+    while !acts.both_have_led() && rounds < 200 {
+        rounds += 1;
+        sleep(I).await;
+    }
     over.store(true, Ordering::Relaxed);
     for program in programs {
         program.await.expect("it did not panic");
@@ -251,12 +264,7 @@ async fn lead_one_at_a_time(database: Database) {
     terms.sort_unstable();
     println!("{} leaders, of ours in {terms:?}", leaders.len());
     assert!(terms.is_sorted_by(|one, next| one < next), "{terms:?}");
-    let theirs = leaders.iter().filter(|(who, _)| who.contains("-1111-"));
-    let theirs = theirs.count();
-    assert!(
-        theirs > 0 && leaders.len() > theirs,
-        "both have led: {leaders:?}"
-    );
+    assert!(acts.both_have_led(), "both have led: {leaders:?}");
     // In the order in which they led the terms of ours rise, by one for each leader of
     // theirs as well.
     let mut last = 0;
