@@ -12,6 +12,7 @@ mod postgres;
 #[path = "../common/stopped.rs"]
 mod stopped;
 
+mod batches;
 mod hints;
 mod making;
 mod notified;

@@ -32,6 +32,8 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::SimpleQueryRow;
 use tokio_postgres::error::SqlState;
 
+use super::answers::{Answer, IN_FLIGHT_MAX, InFlightGuard};
+use super::batches::{QueuedWrite, WriteQueue};
 use super::connect::{self, PgConnection, ReceivedCounts};
 use super::heartbeat_sql::Tables;
 use super::heartbeat_tables::{self, ResolvedTables};
@@ -43,7 +45,8 @@ use super::unsent_notifications::{self, UnsentNotifications};
 use super::{classify, error_text};
 use crate::error::StoreError;
 use crate::round_trip::RoundTripTimes;
-use crate::store::dial::{ConnectFn, Dialer};
+use crate::store::Key;
+use crate::store::dial::{self, ConnectFn, Dialer};
 use crate::{clock, drive};
 
 /// A connection is given up when nothing has come over it between so many
@@ -51,11 +54,12 @@ use crate::{clock, drive};
 /// time: a process that was stopped for a minute finds one look overdue.
 const SILENT_CHECKS: u32 = 3;
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How many answers may be due; a call beyond that is refused unsent.
-const IN_FLIGHT_MAX: usize = 4096;
+/// How long queued writes wait for a connection. Their callers wait for less, or ask
+/// again.
+const QUEUED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Opens connections and carries out statements.
-#[derive(Debug)]
+/// Opens connections and carries out statements. Clones share them.
+#[derive(Clone, Debug)]
 pub(super) struct PgClient {
     settings: Arc<Settings>,
     dialer: Arc<Dialer<PgConnection>>,
@@ -68,6 +72,7 @@ pub(super) struct PgClient {
     /// Those of all connections of the store, this one among them.
     all_uncertain: Arc<AllUncertainWrites>,
     unsent: Arc<UnsentNotifications>,
+    queue: Arc<WriteQueue>,
 }
 
 /// The uncertain writes of each connection of a store.
@@ -122,37 +127,36 @@ impl UncertainWrites {
 
 /// A write whose outcome is not known yet; it counts as uncertain if that never
 /// changes, also because its caller has left.
-struct UncertainGuard<'a>(Option<&'a UncertainWrites>);
+struct UncertainGuard<'a> {
+    uncertain: &'a UncertainWrites,
+    /// Where it waits, if it may still do so, and under which number.
+    queued: Option<(&'a WriteQueue, u64)>,
+    is_settled: bool,
+}
+
+impl UncertainGuard<'_> {
+    /// Whether it was not sent, and never will be. That settles it.
+    fn leave_unsent(&mut self) -> bool {
+        let unsent = self.queued.is_some_and(|(queue, it)| queue.leave(it));
+        self.is_settled |= unsent;
+        unsent
+    }
+}
 
 impl Drop for UncertainGuard<'_> {
     fn drop(&mut self) {
-        if let Some(uncertain) = self.0 {
-            uncertain.add();
+        if !self.is_settled && !self.leave_unsent() {
+            self.uncertain.add();
         }
     }
 }
 
-/// What came of a call.
-struct Answer {
-    rows: Result<Vec<Vec<SimpleQueryRow>>, tokio_postgres::Error>,
-    /// A warning came before it.
-    warned: bool,
-}
-
 /// A call on its way.
 struct PendingCall {
-    answer: oneshot::Receiver<Answer>,
+    /// The answer, or why nothing was sent.
+    answer: oneshot::Receiver<Result<Answer, String>>,
     /// Closed when what was sent behind it has been answered too.
     follow_up: oneshot::Receiver<()>,
-}
-
-/// Counts an answer that is due.
-struct InFlightGuard(Arc<AtomicUsize>);
-
-impl Drop for InFlightGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 impl PgClient {
@@ -212,6 +216,7 @@ impl PgClient {
             uncertain: all_uncertain.of_another(),
             all_uncertain,
             unsent,
+            queue: Arc::default(),
         }
     }
 
@@ -267,6 +272,7 @@ impl PgClient {
         let Some(answer) = answer(pending.answer, until).await else {
             return Err(StoreError::unavailable(self.timeout_text(within, until)));
         };
+        let answer = answer.map_err(StoreError::unavailable)?;
         let mut statements = answer.rows.map_err(|error| {
             self.leave_if_read_only(&connected, &error);
             classify::reading(&self.settings.to_string(), &error)
@@ -290,19 +296,33 @@ impl PgClient {
         Ok(statements.pop().unwrap_or_default())
     }
 
-    /// Carries out a change and, right behind it, tells others of it: in a
-    /// transaction of its own, so that the lock under which a server takes
+    /// Carries out a change of a register and, right behind it, tells others of it: in
+    /// a transaction of its own, so that the lock under which a server takes
     /// notifications is not held while the disk and the standbys are waited
     /// for. What came of it is heeded before its notification comes round, as
     /// a rule, so that this process need not read what it wrote itself.
+    ///
+    /// Changes that come while others are under way go together ([`super::batches`]).
+    pub(super) async fn swap<T>(
+        &self,
+        key: &Key,
+        change: impl FnOnce(&Table) -> Change,
+        on_rows: impl FnOnce(&[SimpleQueryRow]) -> Result<T, StoreError>,
+        within: Duration,
+    ) -> Result<T, StoreError> {
+        let change = || self.table().map(change).map(Some);
+        self.write_by(Some(key), change, on_rows, within).await
+    }
+
+    /// Carries out another change, in a transaction of its own.
     pub(super) async fn write<T>(
         &self,
         change: impl FnOnce(&Table) -> Option<Change>,
         on_rows: impl FnOnce(&[SimpleQueryRow]) -> Result<T, StoreError>,
         within: Duration,
     ) -> Result<T, StoreError> {
-        self.write_by(|| self.table().map(change), on_rows, within)
-            .await
+        let change = || self.table().map(change);
+        self.write_by(None, change, on_rows, within).await
     }
 
     /// The same on the tables of heartbeats.
@@ -313,11 +333,12 @@ impl PgClient {
         within: Duration,
     ) -> Result<T, StoreError> {
         let change = || self.heartbeats().map(change).map(Some);
-        self.write_by(change, on_rows, within).await
+        self.write_by(None, change, on_rows, within).await
     }
 
     async fn write_by<T>(
         &self,
+        queued_as: Option<&Key>,
         change: impl FnOnce() -> Result<Option<Change>, StoreError>,
         on_rows: impl FnOnce(&[SimpleQueryRow]) -> Result<T, StoreError>,
         within: Duration,
@@ -328,15 +349,30 @@ impl PgClient {
             return Err(StoreError::Conflict);
         };
         let added = self.uncertain.added();
-        let pending = {
-            let told = Some(change.notification).filter(|it| !it.is_empty());
-            self.send(&connected, change.statement, told)?
+        let (pending, number) = match queued_as {
+            Some(key) => {
+                let (pending, number) = self.enqueue(key, change)?;
+                (pending, Some(number))
+            }
+            None => {
+                let told = Some(change.notification).filter(|it| !it.is_empty());
+                (self.send(&connected, change.statement, told)?, None)
+            }
         };
-        let mut guard = UncertainGuard(Some(&self.uncertain));
+        let mut guard = UncertainGuard {
+            uncertain: &self.uncertain,
+            queued: number.map(|number| (&*self.queue, number)),
+            is_settled: false,
+        };
         let Some(answer) = answer(pending.answer, until).await else {
-            return Err(StoreError::unknown(self.timeout_text(within, until)));
+            let why = self.timeout_text(within, until);
+            return Err(if guard.leave_unsent() {
+                StoreError::unavailable(format!("{why}; the write was not sent"))
+            } else {
+                StoreError::unknown(why)
+            });
         };
-        let rows = self.outcome(&connected, answer, &mut guard);
+        let rows = self.outcome(answer, &mut guard);
         let heeded = rows.and_then(|rows| {
             // What changed nothing has waited for nothing.
             if !rows.is_empty() {
@@ -355,24 +391,143 @@ impl PgClient {
     /// settles it.
     fn outcome(
         &self,
-        connected: &PgConnection,
-        answer: Answer,
+        answer: Result<Answer, String>,
         guard: &mut UncertainGuard<'_>,
     ) -> Result<Vec<SimpleQueryRow>, StoreError> {
+        let answer = answer.map_err(|why| {
+            guard.is_settled = true;
+            StoreError::unavailable(why)
+        })?;
         let mut statements = answer.rows.map_err(|error| {
-            self.leave_if_read_only(connected, &error);
+            self.leave_if_read_only(&answer.connected, &error);
             let error = classify::writing(&self.settings.to_string(), &error);
-            if !matches!(error, StoreError::Unknown(_)) {
-                // It was rolled back.
-                guard.0 = None;
-            }
+            // Otherwise it was rolled back.
+            guard.is_settled = !matches!(error, StoreError::Unknown(_));
             error
         })?;
         if answer.warned {
-            return Err(StoreError::unknown(self.warning_text(connected)));
+            return Err(StoreError::unknown(self.warning_text(&answer.connected)));
         }
-        guard.0 = None;
+        guard.is_settled = true;
         Ok(statements.pop().unwrap_or_default())
+    }
+
+    /// Takes in a write, to be sent as soon as few others are under way.
+    fn enqueue(&self, key: &Key, change: Change) -> Result<(PendingCall, u64), StoreError> {
+        let in_flight = self.in_flight()?;
+        let ((tell, answer), (ended, follow_up)) = (oneshot::channel(), oneshot::channel());
+        let (number, begins) = self.queue.push(QueuedWrite {
+            key: key.clone(),
+            change,
+            answer: tell,
+            ended,
+            in_flight,
+            is_alone: false,
+        });
+        if begins {
+            let client = self.clone();
+            drive::background().spawn(async move { client.send_queued().await });
+        }
+        Ok((PendingCall { answer, follow_up }, number))
+    }
+
+    /// Sends what is queued, until nothing is. To be called on the background thread.
+    async fn send_queued(&self) {
+        while self.queue.goes_on() {
+            match self.connected(clock::boot().after(QUEUED_WITHIN)).await {
+                Ok(connected) => self.send_batch(&connected).await,
+                Err(error) => {
+                    let why = dial::reason(&error);
+                    for write in self.queue.drain() {
+                        let _ = write.answer.send(Err(why.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends some of what is queued, and hands out what came of it.
+    async fn send_batch(&self, connected: &PgConnection) {
+        let sent = self.queue.send_next(|batch| {
+            let all = |text: fn(&Change) -> &str| {
+                let texts: Vec<_> = batch.iter().map(|(_, it)| text(&it.change)).collect();
+                texts.join("; ")
+            };
+            let told = all(|change| &change.notification);
+            self.send(connected, all(|change| &change.statement), Some(told))
+        });
+        let (batch, pending) = match sent {
+            Some((batch, Ok(pending))) => (batch, pending),
+            Some((batch, Err(error))) => {
+                let why = dial::reason(&error);
+                for (_, write) in batch {
+                    let _ = write.answer.send(Err(why.clone()));
+                }
+                return;
+            }
+            None => return,
+        };
+        let Ok(Ok(answer)) = pending.answer.await else {
+            // Their callers hear that the connection has ended.
+            return;
+        };
+        let ended = self.hand_out(batch, answer);
+        drive::background().spawn(async move {
+            let _ = pending.follow_up.await;
+            drop(ended);
+        });
+    }
+
+    /// Gives each write of a transaction its part of the answer. What has to live until
+    /// the notifications were answered.
+    fn hand_out(
+        &self,
+        mut batch: Vec<(u64, QueuedWrite)>,
+        answer: Answer,
+    ) -> Vec<(oneshot::Sender<()>, InFlightGuard)> {
+        let Answer {
+            rows,
+            warned,
+            connected,
+        } = answer;
+        if batch.len() == 1 {
+            let answer = Answer {
+                rows,
+                warned,
+                connected,
+            };
+            let write = batch.pop().map(|(_, write)| write);
+            let told = write.map(|it| (it.answer.send(Ok(answer)).is_ok(), it.ended, it.in_flight));
+            return told
+                .map(|(_, ended, guard)| (ended, guard))
+                .into_iter()
+                .collect();
+        }
+        match rows {
+            Ok(mut rows) if rows.len() == batch.len() * sql::RESULTS_OF_WRITE => {
+                let mut kept = Vec::new();
+                for (_, write) in batch {
+                    let rest = rows.split_off(sql::RESULTS_OF_WRITE);
+                    let answer = Answer {
+                        rows: Ok(std::mem::replace(&mut rows, rest)),
+                        warned,
+                        connected: connected.clone(),
+                    };
+                    let _ = write.answer.send(Ok(answer));
+                    kept.push((write.ended, write.in_flight));
+                }
+                return kept;
+            }
+            Err(error)
+                if !matches!(classify::writing("", &error), StoreError::Unknown(_)) && !warned =>
+            {
+                self.leave_if_read_only(&connected, &error);
+                self.queue.put_back(batch);
+            }
+            // Of unknown outcome: dropped without an answer.
+            Ok(_) | Err(_) => {}
+        }
+        Vec::new()
     }
 
     /// How long a round trip takes: the quickest of some.
@@ -424,6 +579,17 @@ impl PgClient {
         self.dialer.connected(until).await
     }
 
+    /// Counts one answer more that is due.
+    fn in_flight(&self) -> Result<InFlightGuard, StoreError> {
+        InFlightGuard::of(&self.in_flight).ok_or_else(|| {
+            StoreError::unavailable(format!(
+                "expected at most {IN_FLIGHT_MAX} calls that wait for {}, found as many; nothing \
+                 was sent",
+                self.settings
+            ))
+        })
+    }
+
     /// Sends statements, and others right behind them. What is sent is
     /// answered in a task of its own, which goes on when the caller leaves:
     /// it is there that a connection is found to be mute.
@@ -433,14 +599,7 @@ impl PgClient {
         statements: String,
         follow_up: Option<String>,
     ) -> Result<PendingCall, StoreError> {
-        let in_flight = InFlightGuard(Arc::clone(&self.in_flight));
-        if in_flight.0.fetch_add(1, Ordering::AcqRel) >= IN_FLIGHT_MAX {
-            return Err(StoreError::unavailable(format!(
-                "expected at most {IN_FLIGHT_MAX} calls that wait for {}, found as many; nothing was \
-                 sent",
-                self.settings
-            )));
-        }
+        let in_flight = self.in_flight()?;
         let (tell, answer) = oneshot::channel();
         let (ended, is_behind) = oneshot::channel();
         let (connected, dialer) = (connected.clone(), Arc::clone(&self.dialer));
@@ -458,7 +617,12 @@ impl PgClient {
                     // Of a write whose caller has left, perhaps.
                     uncertain.add();
                 }
-                let _ = tell.send(Answer { rows, warned });
+                let connected = connected.clone();
+                let _ = tell.send(Ok(Answer {
+                    rows,
+                    warned,
+                    connected,
+                }));
             };
             let second = async {
                 if let Some(follow_up) = follow_up
@@ -495,7 +659,7 @@ impl PgClient {
 }
 
 /// The answer; `None` if none came in time.
-async fn answer(asked: oneshot::Receiver<Answer>, until: Instant) -> Option<Answer> {
+async fn answer<T>(asked: oneshot::Receiver<T>, until: Instant) -> Option<T> {
     let left = until.since(clock::boot());
     timeout(left, asked).await.ok()?.ok()
 }

@@ -3,7 +3,8 @@
 //! A write is **one round trip**: a conditional `UPDATE` or `INSERT` whose
 //! `RETURNING` says whether it happened, in an implicit transaction that also
 //! asks for the safe setting (`synchronous_commit`, raised to `on` if it is
-//! lower) and bounds its own time.
+//! lower) and bounds its own time. Writes that come while others of their
+//! connection are under way go in one transaction (`batches.rs`).
 //!
 //! The notification of other processes goes out right behind it, in a
 //! transaction of its own. Both go in the simple query protocol, so there is no
@@ -24,6 +25,8 @@
 //! advisory locks (they do not survive a pooling proxy, and anybody can take
 //! them).
 
+mod answers;
+mod batches;
 mod classify;
 mod client;
 mod connect;
@@ -141,7 +144,7 @@ impl Postgres {
         refuse_oversized(&write)?;
         let Shared { pool, hub, .. } = &*self.shared;
         let client = pool.of(&write.key);
-        let change = |table: &_| Some(sql::write(table, &write, within));
+        let change = |table: &_| sql::write(table, &write, within);
         let on_rows = |rows: &[_]| {
             let Some((register, now)) = sql::written(rows, &write.value)? else {
                 return Err(StoreError::Conflict);
@@ -150,7 +153,7 @@ impl Postgres {
             hub.publish(&write.key, register);
             Ok(Written { version, now })
         };
-        client.write(change, on_rows, within).await
+        client.swap(&write.key, change, on_rows, within).await
     }
 
     async fn remove(

@@ -291,6 +291,10 @@ fn above(version: i64) -> String {
     )
 }
 
+/// How many results [`write`]'s statements have: those of what stands before it, and its
+/// own.
+pub(super) const RESULTS_OF_WRITE: usize = 2;
+
 pub(super) fn write(table: &Table, write: &Write, within: Duration) -> Change {
     let key = text(write.key.as_str());
     let value = bytes(&write.value);
