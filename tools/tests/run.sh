@@ -7,15 +7,19 @@
 #     tools/tests/run.sh -p tenure-cli --features full
 #
 # As many binaries run at the same time as there are processors, or as
-# TENURE_TESTS_TOGETHER says. Each runs as many of its tests at a time.
+# TENURE_TESTS_TOGETHER says, and beside them one of those that mostly wait. Each
+# runs as many of its tests at a time as there are processors.
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 together="${TENURE_TESTS_TOGETHER:-$(nproc)}"
 
 # These take longest and begin first, or the others would end before them.
 first=(
-    cli:faults cli:agent server:cluster server:wal cli:lost cli:failover
-    tenure:ha tenure:postgres sim:ha alpo:all
+    cli:faults server:cluster server:wal cli:lost tenure:postgres sim:ha alpo:all
+)
+# These take long and use at most a fifth of a processor.
+waiting=(
+    cli:agent tenure:ha cli:failover tenure:heartbeats
 )
 # These attack a server until it is busy, or measure times that other tests
 # would lengthen.
@@ -23,7 +27,7 @@ alone=(
     cli:crowd cli:denial cli:distant cli:given_up cli:handshakes cli:memory
     cli:quota cli:stalled cli:watched tenure:many
 )
-for name in "${first[@]}" "${alone[@]}"; do
+for name in "${first[@]}" "${waiting[@]}" "${alone[@]}"; do
     tests="$here/../../crates/${name%:*}/tests/${name#*:}"
     [ -e "$tests.rs" ] || [ -e "$tests/main.rs" ] ||
         { echo "tools/tests/run.sh: expected tests in $tests.rs, found none" >&2; exit 1; }
@@ -48,8 +52,11 @@ run() {
 all="$(ls "$TENURE_LATER")"
 late="$(of "${alone[@]}")"
 early="$(of "${first[@]}")"
-others="$(grep -vxF -e "$early" -e "$late" <<<"$all" || true)"
+beside="$(of "${waiting[@]}")"
+others="$(grep -vxF -e "$early" -e "$beside" -e "$late" <<<"$all" || true)"
+printf '%s\n' "$beside" | sed '/^$/d' | run 1 &
 printf '%s\n' "$early" "$others" | sed '/^$/d' | run "$together"
+wait
 printf '%s\n' "$late" | sed '/^$/d' | run 1
 
 if [ -e "$TENURE_LATER/failed" ]; then
