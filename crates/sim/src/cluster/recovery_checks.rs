@@ -90,14 +90,15 @@ impl World {
     }
 
     /// The leader may need a server for its majority that has nothing but a
-    /// snapshot, of which a thread makes a state. That is waited for, once.
+    /// snapshot, of which a thread makes a state. That is waited for, once; and if
+    /// it has just ended, what the server still lacks.
     fn unready(&mut self) -> Verdict {
         let until = self.hosts.iter().filter_map(Host::decodes_until).max();
-        let until = until.filter(|until| *until > self.now);
+        let until = until.filter(|until| until + self.bound() > self.now);
         match until.filter(|_| !self.waited_for_snapshot) {
             Some(until) => {
                 self.waited_for_snapshot = true;
-                let left = until - self.now + self.catching_up();
+                let left = until.saturating_sub(self.now) + self.catching_up();
                 self.after(left + 1, Event::Calm);
                 Ok(())
             }
