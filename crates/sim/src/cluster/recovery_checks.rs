@@ -90,8 +90,8 @@ impl World {
     }
 
     /// The leader may need a server for its majority that has nothing but a
-    /// snapshot, of which a thread makes a state. That is waited for, once; and if
-    /// it has just ended, what the server still lacks.
+    /// snapshot. The check waits once: until the server's thread has made a state of
+    /// the snapshot, and for the entries that the server lacks then.
     fn unready(&mut self) -> Verdict {
         let until = self.hosts.iter().filter_map(Host::decodes_until).max();
         let until = until.filter(|until| until + self.bound() > self.now);
