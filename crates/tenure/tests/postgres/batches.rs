@@ -22,8 +22,13 @@ async fn all(
     results
 }
 
-fn keys(count: usize) -> Vec<Key> {
-    (0..count).map(|at| key(&format!("many/{at}"))).collect()
+/// Makes so many registers at the same time; their keys and versions.
+async fn made(store: &Arc<dyn Store>, count: usize) -> (Vec<Key>, Vec<Version>) {
+    let keys: Vec<_> = (0..count).map(|at| key(&format!("many/{at}"))).collect();
+    let new = keys.iter().map(|it| write(it, Expect::Absent, b"new"));
+    let versions = all(store, new, WITHIN).await.into_iter();
+    let versions = versions.map(|it| it.expect("it was made")).collect();
+    (keys, versions)
 }
 
 #[tokio::test]
@@ -31,16 +36,14 @@ async fn writes_that_go_together_have_outcomes_of_their_own() {
     const COUNT: usize = 400;
     let server = Postgres::start();
     let store = opened(&server.url()).await;
-    let keys = keys(COUNT);
-    let new = keys.iter().map(|it| write(it, Expect::Absent, b"new"));
-    let versions = all(&store, new, WITHIN).await;
+    let (keys, versions) = made(&store, COUNT).await;
     let transactions = server.sql("SELECT count(DISTINCT xmin::text) FROM tenure_register");
     let transactions: usize = transactions.parse().expect("a number");
     assert!(transactions < COUNT / 2, "{transactions} transactions");
     // Each third expects what is not there.
-    let expected = |at: usize| match (at % 3, &versions[at]) {
-        (0, _) => Expect::Version(Version::from_u64(1 << 40)),
-        (_, version) => Expect::Version(version.as_ref().expect("it was made").clone()),
+    let expected = |at: usize| match at % 3 {
+        0 => Expect::Version(Version::from_u64(1 << 40)),
+        _ => Expect::Version(versions[at].clone()),
     };
     let numbered = keys.iter().enumerate();
     let changes = numbered.map(|(at, it)| write(it, expected(at), format!("{at}").as_bytes()));
@@ -66,15 +69,12 @@ async fn writes_that_go_together_have_outcomes_of_their_own() {
 async fn a_write_that_fails_costs_those_beside_it_nothing() {
     let server = Postgres::start();
     let store = opened(&server.url()).await;
-    let keys = keys(40);
-    let new = keys.iter().map(|it| write(it, Expect::Absent, b"new"));
-    let versions = all(&store, new, WITHIN).await;
+    let (keys, versions) = made(&store, 40).await;
     let row = "SELECT FROM tenure_register WHERE key = 'many/7' FOR UPDATE";
     let _holding = server.hold(row, WITHIN * 2);
     let held = "SELECT count(*) FROM pg_locks WHERE mode = 'RowShareLock' AND granted \
                 AND relation = 'tenure_register'::regclass";
     says(&server, held, "1").await;
-    let versions = versions.into_iter().map(|it| it.expect("it was made"));
     let changes = keys.iter().zip(versions);
     let changes = changes.map(|(it, version)| write(it, Expect::Version(version), b"changed"));
     let results = all(&store, changes, Duration::from_secs(4)).await;
@@ -93,10 +93,7 @@ async fn a_write_that_fails_costs_those_beside_it_nothing() {
 async fn a_write_whose_caller_has_left_is_not_sent_any_more() {
     let server = Postgres::start();
     let store = opened(&server.url()).await;
-    let keys = keys(3);
-    let new = keys.iter().map(|it| write(it, Expect::Absent, b"new"));
-    let versions = all(&store, new, WITHIN).await;
-    let versions: Vec<_> = versions.into_iter().map(|it| it.expect("made")).collect();
+    let (keys, versions) = made(&store, 3).await;
     let _holding = server.hold("LOCK TABLE tenure_register", WITHIN * 2);
     let held = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted";
     says(&server, held, "1").await;

@@ -113,11 +113,11 @@ impl WriteQueue {
         let mut bytes = 0;
         while let Some(next) = queue.writes.first_entry() {
             bytes += next.get().change.statement.len();
-            let fits = batch.len() < WRITES_MAX && bytes <= BYTES_MAX && !next.get().is_alone;
+            let is_alone = next.get().is_alone;
+            let fits = batch.len() < WRITES_MAX && bytes <= BYTES_MAX && !is_alone;
             if !batch.is_empty() && !fits {
                 break;
             }
-            let is_alone = next.get().is_alone;
             batch.push(next.remove_entry());
             if is_alone {
                 break;
@@ -136,5 +136,75 @@ impl WriteQueue {
         std::mem::take(&mut self.lock().writes)
             .into_values()
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Takes in a write of so many bytes; its number.
+    fn push(queue: &WriteQueue, key: &str, bytes: usize) -> (u64, oneshot::Receiver<Reply>) {
+        let (answer, asked) = oneshot::channel();
+        let write = QueuedWrite {
+            key: Key::new(key).expect("a key"),
+            change: Change {
+                statement: "x".repeat(bytes),
+                notification: String::new(),
+            },
+            answer,
+            ended: oneshot::channel().0,
+            in_flight: InFlightGuard::of(&Arc::default()).expect("room"),
+            is_alone: false,
+        };
+        (queue.push(write).0, asked)
+    }
+
+    type Reply = Result<Answer, String>;
+
+    fn next(queue: &WriteQueue) -> Vec<(u64, QueuedWrite)> {
+        queue
+            .send_next(|_| ())
+            .map_or_else(Vec::new, |(batch, ())| batch)
+    }
+
+    fn keys(batch: &[(u64, QueuedWrite)]) -> Vec<&str> {
+        batch.iter().map(|(_, it)| it.key.as_str()).collect()
+    }
+
+    #[test]
+    fn a_transaction_is_bounded_and_in_the_order_of_registers() {
+        let queue = WriteQueue::default();
+        let _calls = ["c", "a", "b"].map(|key| push(&queue, key, 1));
+        assert_eq!(keys(&next(&queue)), ["a", "b", "c"]);
+        // A long one goes, by itself.
+        let _calls = [("a", BYTES_MAX + 1), ("b", 1)].map(|(key, bytes)| push(&queue, key, bytes));
+        assert_eq!(keys(&next(&queue)), ["a"]);
+        assert_eq!(keys(&next(&queue)), ["b"]);
+        let calls: Vec<_> = (0..=WRITES_MAX).map(|_| push(&queue, "a", 1)).collect();
+        let numbers: Vec<_> = next(&queue).iter().map(|(number, _)| *number).collect();
+        assert!(
+            numbers
+                .iter()
+                .eq(calls.iter().take(WRITES_MAX).map(|(number, _)| number))
+        );
+        assert_eq!(next(&queue).len(), 1);
+        assert!(next(&queue).is_empty());
+    }
+
+    #[test]
+    fn what_was_rolled_back_goes_alone_unless_its_caller_has_left() {
+        let queue = WriteQueue::default();
+        let mut calls = ["a", "b", "c"].map(|key| Some(push(&queue, key, 1)));
+        let batch = next(&queue);
+        assert!(!queue.leave(0), "it is under way");
+        calls[0] = None;
+        queue.put_back(batch);
+        let _last = push(&queue, "d", 1);
+        assert_eq!(keys(&next(&queue)), ["b"]);
+        assert!(queue.leave(2), "it was rolled back, and waits");
+        assert_eq!(keys(&next(&queue)), ["d"]);
     }
 }

@@ -54,8 +54,8 @@ use crate::{clock, drive};
 /// time: a process that was stopped for a minute finds one look overdue.
 const SILENT_CHECKS: u32 = 3;
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How long queued writes wait for a connection. Their callers wait for less, or ask
-/// again.
+/// How long queued writes wait for a connection; then they are refused unsent. Dialling
+/// goes on.
 const QUEUED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Opens connections and carries out statements. Clones share them.
@@ -478,56 +478,44 @@ impl PgClient {
         });
     }
 
-    /// Gives each write of a transaction its part of the answer. What has to live until
-    /// the notifications were answered.
+    /// Gives each write of a transaction its part of the answer. Returns what has to
+    /// live until the notifications were answered.
     fn hand_out(
         &self,
-        mut batch: Vec<(u64, QueuedWrite)>,
+        batch: Vec<(u64, QueuedWrite)>,
         answer: Answer,
     ) -> Vec<(oneshot::Sender<()>, InFlightGuard)> {
-        let Answer {
-            rows,
-            warned,
-            connected,
-        } = answer;
-        if batch.len() == 1 {
-            let answer = Answer {
+        let is_certain = |error| {
+            let error = classify::writing("", error);
+            !answer.warned && !matches!(error, StoreError::Unknown(_))
+        };
+        let parts = match answer.rows {
+            Ok(rows) if rows.len() == batch.len() * sql::RESULTS_OF_WRITE => {
+                let mut rows = rows.into_iter();
+                let mut part = || Ok(rows.by_ref().take(sql::RESULTS_OF_WRITE).collect());
+                batch.iter().map(|_| part()).collect()
+            }
+            // It went alone.
+            Err(error) if batch.len() == 1 => vec![Err(error)],
+            Err(error) if is_certain(&error) => {
+                self.leave_if_read_only(&answer.connected, &error);
+                self.queue.put_back(batch);
+                return Vec::new();
+            }
+            // Of unknown outcome: their callers get no answer.
+            Ok(_) | Err(_) => return Vec::new(),
+        };
+        let mut kept = Vec::new();
+        for ((_, write), rows) in batch.into_iter().zip(parts) {
+            let (warned, connected) = (answer.warned, answer.connected.clone());
+            let _ = write.answer.send(Ok(Answer {
                 rows,
                 warned,
                 connected,
-            };
-            let write = batch.pop().map(|(_, write)| write);
-            let told = write.map(|it| (it.answer.send(Ok(answer)).is_ok(), it.ended, it.in_flight));
-            return told
-                .map(|(_, ended, guard)| (ended, guard))
-                .into_iter()
-                .collect();
+            }));
+            kept.push((write.ended, write.in_flight));
         }
-        match rows {
-            Ok(mut rows) if rows.len() == batch.len() * sql::RESULTS_OF_WRITE => {
-                let mut kept = Vec::new();
-                for (_, write) in batch {
-                    let rest = rows.split_off(sql::RESULTS_OF_WRITE);
-                    let answer = Answer {
-                        rows: Ok(std::mem::replace(&mut rows, rest)),
-                        warned,
-                        connected: connected.clone(),
-                    };
-                    let _ = write.answer.send(Ok(answer));
-                    kept.push((write.ended, write.in_flight));
-                }
-                return kept;
-            }
-            Err(error)
-                if !matches!(classify::writing("", &error), StoreError::Unknown(_)) && !warned =>
-            {
-                self.leave_if_read_only(&connected, &error);
-                self.queue.put_back(batch);
-            }
-            // Of unknown outcome: dropped without an answer.
-            Ok(_) | Err(_) => {}
-        }
-        Vec::new()
+        kept
     }
 
     /// How long a round trip takes: the quickest of some.
