@@ -17,7 +17,7 @@ together="${TENURE_TESTS_TOGETHER:-$(nproc)}"
 first=(
     cli:faults server:cluster server:wal cli:lost tenure:postgres sim:ha alpo:all
 )
-# These take long and use at most a fifth of a processor.
+# These take long and use less than half of a processor.
 waiting=(
     cli:agent tenure:ha cli:failover tenure:heartbeats
 )
