@@ -145,6 +145,12 @@ impl Bounds {
         ..Self::LEASE
     };
 
+    /// The same without a crash.
+    pub(crate) const REPLACED_CHANGING: Self = Self {
+        crashes: 0,
+        ..Self::REPLACED
+    };
+
     /// A hand-over instead of the change and the crash.
     pub(crate) const REPLACED_HANDING: Self = Self {
         changes: 0,
