@@ -355,8 +355,9 @@ fn a_token_that_writes_groups_by_its_right_write_is_named() {
     ];
     server.says(1, &words);
     // They are looked at when somebody calls.
-    fs::write(&tokens, text + "\n# again\n").expect("written");
     let address = &cluster.clients[0];
+    ready(address);
+    fs::write(&tokens, text + "\n# again\n").expect("written");
     let again = poll_until(Duration::from_secs(30), || {
         let head = "GET /v1/cluster/status";
         answer(call_with(address, head, "Authorization: Bearer x\r\n", ""));
