@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Builds the released binary, one static file, and tries it: that it needs no
-# shared library, names no directory of this machine, finds hosts by name, and
-# runs a command in office. The same commit, toolchain and C library give the
+# Builds the released binary, one static file, and tries it (try.sh), and that it
+# names no directory of this machine. The same commit, toolchain and C library give the
 # same bytes in any directory; dist/reproduce.sh shows it. Beside the binary it
 # writes what that is made of, tenure.cdx.json.
 set -euo pipefail
@@ -54,21 +53,7 @@ for directory in "${private[@]}"; do
         fail "expected no directory of this machine in the binary, found $directory"
 done
 
-linked="$(ldd "$binary" 2>&1 || true)"
-[[ "$linked" == *'statically linked'* || "$linked" == *'not a dynamic executable'* ]] ||
-    fail "expected a static binary, found: $linked"
-
-# A name is found (and then nobody listens on port 1), and one that is none is not.
-found="$("$binary" leader x --store postgres://u@localhost:1/db 2>&1 || true)"
-[[ "$found" == *refused* ]] || fail "expected localhost to be found, and to refuse: $found"
-lost="$("$binary" leader x --store postgres://u@no-such-host.invalid:1/db 2>&1 || true)"
-[[ "$lost" == *lookup* ]] || fail "expected an error of the name look-up, found: $lost"
-
-place="$(mktemp -d)"
-trap 'rm -rf "$place"' EXIT
-term="$("$binary" run try --once --quiet --store "sqlite://$place/t.db" -- sh -c 'echo $TENURE_TERM')"
-[ "$term" = 1 ] || fail "expected to run a command in term 1, found: $term"
-
+dist/try.sh "$binary"
 dist/sbom.sh "$binary" >"$binary.cdx.json"
 
-echo "$binary: $linked, $(stat -c %s "$binary") bytes, $("$binary" --version)"
+echo "$binary: $(stat -c %s "$binary") bytes, $("$binary" --version)"

@@ -14,31 +14,59 @@ use tenure_sim::{Options, cluster, ha, run, sweep, trace};
 /// So many fresh seeds are tried of each simulator.
 const FRESH: u64 = 500;
 
-/// Sweeps over as many fresh seeds, half of them on another thread.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "fresh seeds come from the calendar"
-)]
-fn sweep_fresh_seeds<S, C>(sweep: impl Fn(u64, u64) -> Report<S, C> + Sync) -> Report<S, C>
+/// Sweeps over so many seeds, half of them on another thread.
+fn sweep_halves<S, C>(
+    first: u64,
+    runs: u64,
+    sweep: impl Fn(u64, u64) -> Report<S, C> + Sync,
+) -> Report<S, C>
 where
     S: Counts + Send,
     C: Send,
     Report<S, C>: Display,
 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let seed = now.map_or(1, |now| now.as_secs());
-    println!("a fresh sweep from seed {seed}");
-    let half = FRESH / 2;
+    let half = runs / 2;
     let report = std::thread::scope(|scope| {
-        let other = scope.spawn(|| sweep(seed + half, FRESH - half));
-        let mut report = sweep(seed, half);
+        let other = scope.spawn(|| sweep(first + half, runs - half));
+        let mut report = sweep(first, half);
         report.merge(other.join().expect("a report"));
         report
     });
     println!("{report}");
     assert!(report.is_clean(), "{report}");
-    assert_eq!(report.stats.runs(), FRESH);
+    assert_eq!(report.stats.runs(), runs);
     report
+}
+
+/// Sweeps over fresh seeds, from the calendar or from `TENURE_SIM_SEED` on. With
+/// `TENURE_SIM_SEEDS=many` over `many` that are always the same, and then over half as
+/// many fresh ones.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "fresh seeds come from the calendar"
+)]
+fn sweep_fresh_seeds<S, C>(
+    many: u64,
+    sweep: impl Fn(u64, u64) -> Report<S, C> + Sync,
+) -> Report<S, C>
+where
+    S: Counts + Send,
+    C: Send,
+    Report<S, C>: Display,
+{
+    let mut fresh = FRESH;
+    if std::env::var("TENURE_SIM_SEEDS").is_ok_and(|it| it == "many") {
+        sweep_halves(1, many, &sweep);
+        fresh = many / 2;
+    }
+    let given = std::env::var("TENURE_SIM_SEED").ok();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seed = given.map_or_else(
+        || now.map_or(1, |now| now.as_secs()),
+        |it| it.parse().expect("a number in TENURE_SIM_SEED"),
+    );
+    println!("a fresh sweep from seed {seed}");
+    sweep_halves(seed, fresh, &sweep)
 }
 
 #[test]
@@ -58,7 +86,8 @@ fn seeds_that_once_failed_do_not_any_more() {
 
 #[test]
 fn fresh_seeds_do_not_fail() {
-    let report = sweep_fresh_seeds(|first, runs| sweep(first, runs, &Options::default(), |_| true));
+    let options = Options::default();
+    let report = sweep_fresh_seeds(10_000, |first, runs| sweep(first, runs, &options, |_| true));
     // Under clocks that keep their promise a leader begins to drain before any
     // rival can lead, so it never finds itself replaced.
     let never = report
@@ -73,7 +102,9 @@ fn fresh_seeds_do_not_fail() {
 #[test]
 fn fresh_seeds_of_clusters_do_not_fail() {
     let options = cluster::Options::default();
-    sweep_fresh_seeds(|first, runs| cluster::sweep(first, runs, &options, |_| true));
+    sweep_fresh_seeds(2_000, |first, runs| {
+        cluster::sweep(first, runs, &options, |_| true)
+    });
 }
 
 /// The checker did not wait for what a server lacked whose snapshot had just been
@@ -88,7 +119,9 @@ fn a_server_may_catch_up_after_its_snapshot() {
 #[test]
 fn fresh_seeds_of_groups_do_not_fail() {
     let options = ha::Options::default();
-    sweep_fresh_seeds(|first, runs| ha::sweep(first, runs, &options, |_| true));
+    sweep_fresh_seeds(5_000, |first, runs| {
+        ha::sweep(first, runs, &options, |_| true)
+    });
 }
 
 #[test]
