@@ -117,12 +117,18 @@ pub(crate) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, Str
 /// The store's URL, if one was named.
 pub(crate) fn given_store(common: &args::Common, file: &File) -> Option<String> {
     let url = common.store.clone().or_else(|| file.store.clone())?;
+    Some(completed(url, common, file))
+}
+
+/// A store's URL with what options and the file of settings say of all stores: the
+/// token's file and the format.
+pub(crate) fn completed(url: String, common: &args::Common, file: &File) -> String {
     let token = common.token_file.as_ref().or(file.token_file.as_ref());
     let url = with_format(url, common);
-    Some(match token {
+    match token {
         Some(token) => with_token(url, token),
         None => url,
-    })
+    }
 }
 
 /// A URL with the format that `--format` asks for.

@@ -360,3 +360,24 @@ fn what_a_removed_token_holds_is_told_and_freed() {
     let (code, said) = fails(&close);
     assert!(code == Some(1) && said.contains("found none"), "{said}");
 }
+
+/// A store that is named after the command gets the token as one of `--store` does.
+#[test]
+fn the_token_of_an_option_is_for_a_store_that_is_named_alone_too() {
+    let files = TokenFiles::new();
+    files.token("boss", &["--admin"]);
+    let [peer, address] = free::<2>();
+    let _server = files.serve(&peer, &address, &[]);
+    led(&files.url(&address, "boss"));
+    let (url, token) = (format!("tenure://{address}"), files.path("boss"));
+    let short = ["--clients", "1", "--duration", "100ms", "--warm-up", "1ms"];
+    text(&[&["bench", &url, "--token-file", &token][..], &short].concat());
+    let both = ["bench", "--token-file", &token, "--compare", &url, &url];
+    text(&[&both[..], &short, &["--slices", "1"]].concat());
+    // So few requests that it cannot try much.
+    let check = ["check", &url, "--token-file", &token, "--budget", "500"];
+    let checked = tenure(&check);
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert!(!said.contains("token"), "{said}");
+    assert_ne!(checked.status.code(), Some(2), "{said}");
+}

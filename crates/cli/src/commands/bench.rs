@@ -30,6 +30,8 @@ fn targets(context: &Context, args: &args::Bench) -> Result<Vec<Target>, Failure
         ([], None) => vec![config::store_url(&context.common, &context.file)?],
         (both, _) => both.to_vec(),
     };
+    let complete = |url| config::completed(url, &context.common, &context.file);
+    let urls: Vec<_> = urls.into_iter().map(complete).collect();
     if urls.len() < 2 && !args.server_pid_b.is_empty() {
         return Err(usage("--server-pid-b: expected --compare with it"));
     }

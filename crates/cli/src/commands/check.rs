@@ -56,7 +56,7 @@ pub(crate) async fn check(context: &Context, args: &args::Check) -> Result<ExitC
 /// What the arguments mean together.
 fn plan(context: &Context, args: &args::Check) -> Result<Plan, Failure> {
     let url = match &args.url {
-        Some(url) => url.clone(),
+        Some(url) => config::completed(url.clone(), &context.common, &context.file),
         None => config::store_url(&context.common, &context.file)?,
     };
     if url.starts_with("memory:") {
