@@ -566,7 +566,7 @@ async fn sentinels_lead_to_the_server_that_took_over() {
     replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
     let sentinel = Redis::sentinel_of(&primary);
     // The first is nobody's.
-    let nobody = ports::port().local_addr().expect("its address");
+    let nobody = format!("127.0.0.1:{}", ports::number());
     let url = |name: &str| {
         format!(
             "redis+sentinel://{nobody},127.0.0.1:{}/{name}",

@@ -4,7 +4,6 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -33,10 +32,6 @@ struct Server {
     flags: Vec<String>,
 }
 
-fn port(listener: &TcpListener) -> u16 {
-    listener.local_addr().expect("its address").port()
-}
-
 fn pid(child: &Child) -> Pid {
     i32::try_from(child.id())
         .ok()
@@ -56,10 +51,8 @@ impl Etcd {
     }
 
     fn start_with(count: usize, scheme: &'static str, flags: &[&str]) -> Self {
-        // Held until all are drawn.
-        let held: Vec<_> = (0..count).map(|_| (ports::port(), ports::port())).collect();
-        let ports: Vec<_> = held.iter().map(|(a, b)| (port(a), port(b))).collect();
-        drop(held);
+        let two = |_| (ports::number(), ports::number());
+        let ports: Vec<_> = (0..count).map(two).collect();
         let peers: Vec<_> = ports
             .iter()
             .enumerate()

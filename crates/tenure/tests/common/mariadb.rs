@@ -156,7 +156,7 @@ impl MariaDb {
         fs::write(directory.path().join("init"), users).expect("to write it");
         let mut server = Self {
             directory,
-            port: ports::port().local_addr().expect("bound").port(),
+            port: ports::number(),
             options: options.iter().map(ToString::to_string).collect(),
             environment,
             server: None,
@@ -171,12 +171,8 @@ impl MariaDb {
         let mut servers: Vec<Self> = Vec::new();
         let mut cluster = String::new();
         for at in 0..count {
-            let held: Vec<_> = (0..3).map(|_| ports::port()).collect();
-            let [group, state, changes] = [0, 1, 2].map(|at| {
-                let address: std::net::SocketAddr = held[at as usize].local_addr().expect("bound");
-                address.to_string()
-            });
-            drop(held);
+            let [group, state, changes] =
+                [(); 3].map(|()| format!("127.0.0.1:{}", ports::number()));
             let base = group.rsplit(':').next().unwrap_or_default();
             let mut options = vec![
                 "--binlog-format=ROW".to_owned(),

@@ -39,7 +39,7 @@ struct Server {
 }
 
 fn free_port() -> u16 {
-    ports::port().local_addr().expect("its address").port()
+    ports::number()
 }
 
 fn pid(child: &Child) -> Pid {
@@ -76,14 +76,8 @@ impl Nats {
 
     /// A cluster of so many servers with JetStream, that serves.
     pub(crate) fn cluster(count: usize) -> Self {
-        // Held until all are drawn.
-        let held: Vec<_> = (0..count).map(|_| ports::port()).collect();
-        let route = |listener: &std::net::TcpListener| {
-            let port = listener.local_addr().expect("its address").port();
-            format!("127.0.0.1:{port}")
-        };
-        let routes: Vec<_> = held.iter().map(route).collect();
-        drop(held);
+        let route = |_| format!("127.0.0.1:{}", ports::number());
+        let routes: Vec<_> = (0..count).map(route).collect();
         let all: Vec<_> = routes.iter().map(|it| format!("nats://{it}")).collect();
         let server = |at: usize| {
             let own = &routes[at];

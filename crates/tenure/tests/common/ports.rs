@@ -6,10 +6,13 @@
 //! of which might have it by then. Test binaries run side by side: each draws
 //! from blocks of ports that it holds for as long as it lives.
 
-use std::net::TcpListener;
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// The lowest port, how many blocks there are, and how many ports each has.
 const FIRST: u16 = 10_000;
@@ -43,18 +46,39 @@ impl Block {
     }
 }
 
-/// A port that is free now, and that no test draws as long as this process lives.
-/// Held until this is dropped.
-pub(crate) fn port() -> TcpListener {
+/// The number of a port that is free now, and that no test draws as long as this
+/// process lives.
+///
+/// Nothing has listened there to find out: a program that another thread starts at
+/// that moment would hold a copy of the socket until it runs, and the port with it.
+pub(crate) fn number() -> u16 {
     static BLOCKS_OF_THIS: Mutex<Vec<Block>> = Mutex::new(Vec::new());
     let blocks = BLOCKS_OF_THIS.lock();
     let mut blocks = blocks.unwrap_or_else(PoisonError::into_inner);
     loop {
         let left = blocks.last_mut().map(|it| &mut it.left);
-        let bound = |port| TcpListener::bind(("127.0.0.1", port)).ok();
-        if let Some(found) = left.and_then(|left| left.find_map(bound)) {
+        let is_free = |port: &u16| TcpStream::connect(("127.0.0.1", *port)).is_err();
+        if let Some(found) = left.and_then(|left| left.find(is_free)) {
             return found;
         }
         blocks.push(Block::claim().expect("a block of ports"));
     }
+}
+
+/// What listens on a port that was free.
+pub(crate) fn port() -> TcpListener {
+    listen(number())
+}
+
+/// What listens on this port, as soon as nothing else does.
+pub(crate) fn listen(port: u16) -> TcpListener {
+    await_free(&format!("127.0.0.1:{port}"));
+    TcpListener::bind(("127.0.0.1", port)).expect("the port")
+}
+
+/// Waits until nothing listens at an address of this process: what has just stopped to
+/// may have left a copy of its socket with a program that another thread starts.
+pub(crate) fn await_free(address: &str) {
+    let tries = (0..1_000).take_while(|_| TcpStream::connect(address).is_ok());
+    tries.for_each(|_| std::thread::sleep(Duration::from_millis(10)));
 }

@@ -77,7 +77,7 @@ fn binaries() -> PathBuf {
 }
 
 fn free_port() -> u16 {
-    ports::port().local_addr().expect("its address").port()
+    ports::number()
 }
 
 fn directory() -> tempfile::TempDir {

@@ -50,7 +50,7 @@ fn pid(child: &Child) -> Pid {
 
 /// A port of this machine that no other server has.
 pub(crate) fn free_port() -> u16 {
-    ports::port().local_addr().expect("its address").port()
+    ports::number()
 }
 
 /// A directory in memory, where there is one: how slow a disk is is nothing that is

@@ -27,11 +27,8 @@ pub(crate) fn id(number: u64) -> ServerId {
 
 /// Addresses on free ports.
 fn addresses(count: u64) -> BTreeMap<ServerId, String> {
-    let bound: Vec<_> = (1..=count).map(|number| (number, ports::port())).collect();
-    bound
-        .iter()
-        .map(|(number, it)| (id(*number), it.local_addr().expect("bound").to_string()))
-        .collect()
+    let address = |number| (id(number), format!("127.0.0.1:{}", ports::number()));
+    (1..=count).map(address).collect()
 }
 
 impl Servers {
@@ -55,6 +52,8 @@ impl Servers {
         let data = self.directory.path().join(number.to_string());
         let listen = self.clients[&server].clone();
         let config = Config::new(server, self.peers.clone(), data, listen);
+        ports::await_free(&self.peers[&server]);
+        ports::await_free(&self.clients[&server]);
         let running = Server::start(config).expect("it starts");
         self.running.insert(server, running);
     }

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -135,7 +135,7 @@ impl Consul {
 
     /// One that does not serve yet.
     pub(crate) fn prepared(tls: Option<Arc<ServerConfig>>) -> Self {
-        let port = ports::port().local_addr().expect("its address").port();
+        let port = ports::number();
         let state = State {
             store: Store::begun(),
             ..State::default()
@@ -152,7 +152,7 @@ impl Consul {
 
     /// Begins to serve what it has.
     pub(crate) fn launch(&self) {
-        let listener = TcpListener::bind(("127.0.0.1", self.port)).expect("the port");
+        let listener = ports::listen(self.port);
         let run = self.change(|state| {
             state.runs += 1;
             state.run = Some(state.runs);

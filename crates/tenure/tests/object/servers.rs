@@ -95,7 +95,7 @@ pub(crate) struct Server {
 }
 
 fn free_port() -> u16 {
-    ports::port().local_addr().expect("its address").port()
+    ports::number()
 }
 
 fn pid(child: &Child) -> Pid {
@@ -206,11 +206,7 @@ impl Server {
     }
 
     fn new(command: fn(&Self) -> Command, ready: &'static str) -> Self {
-        // Held until all are drawn.
-        let held: Vec<_> = (0..8).map(|_| ports::port()).collect();
-        let ports = held.iter().map(|it| it.local_addr().expect("bound").port());
-        let others = ports.collect();
-        drop(held);
+        let others = (0..8).map(|_| ports::number()).collect();
         Self {
             directory: tempfile::tempdir().expect("a directory"),
             scheme: "http",
