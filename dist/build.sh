@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the released binary, one static file, and tries it (try.sh), and that it
-# names no directory of this machine. The same commit, toolchain and C library give the
-# same bytes in any directory; dist/reproduce.sh shows it. Beside the binary it
+# Builds the released binary, one static file. Sees that it names no directory of
+# this machine, and tries it (try.sh). The same commit, toolchain and C library give
+# the same bytes in any directory; dist/reproduce.sh shows it. Beside the binary it
 # writes what that is made of, tenure.cdx.json.
 set -euo pipefail
 cd "$(dirname "$0")/.."

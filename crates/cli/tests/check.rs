@@ -132,7 +132,7 @@ fn a_server_that_ignores_conditions_is_unfit() {
     let secrets = above.path().join("credentials");
     let text = "[default]\naws_access_key_id = S3RVER\naws_secret_access_key = S3RVER\n";
     common::secrets::secret_file(&secrets, text);
-    let port = common::ports::number();
+    let port = common::ports::free();
     let mut server = Command::new(installed("node"));
     server
         .arg(installed("npm/node_modules/s3rver/bin/s3rver.js"))

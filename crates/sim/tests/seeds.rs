@@ -14,30 +14,6 @@ use tenure_sim::{Options, cluster, ha, run, sweep, trace};
 /// So many fresh seeds are tried of each simulator.
 const FRESH: u64 = 500;
 
-/// Sweeps over so many seeds, half of them on another thread.
-fn sweep_halves<S, C>(
-    first: u64,
-    runs: u64,
-    sweep: impl Fn(u64, u64) -> Report<S, C> + Sync,
-) -> Report<S, C>
-where
-    S: Counts + Send,
-    C: Send,
-    Report<S, C>: Display,
-{
-    let half = runs / 2;
-    let report = std::thread::scope(|scope| {
-        let other = scope.spawn(|| sweep(first + half, runs - half));
-        let mut report = sweep(first, half);
-        report.merge(other.join().expect("a report"));
-        report
-    });
-    println!("{report}");
-    assert!(report.is_clean(), "{report}");
-    assert_eq!(report.stats.runs(), runs);
-    report
-}
-
 /// Sweeps over fresh seeds, from the calendar or from `TENURE_SIM_SEED` on. With
 /// `TENURE_SIM_SEEDS=many` over `many` that are always the same, and then over half as
 /// many fresh ones.
@@ -54,9 +30,23 @@ where
     C: Send,
     Report<S, C>: Display,
 {
+    // Half of them on another thread.
+    let tried = |first: u64, runs: u64| {
+        let half = runs / 2;
+        let report = std::thread::scope(|scope| {
+            let other = scope.spawn(|| sweep(first + half, runs - half));
+            let mut report = sweep(first, half);
+            report.merge(other.join().expect("a report"));
+            report
+        });
+        println!("{report}");
+        assert!(report.is_clean(), "{report}");
+        assert_eq!(report.stats.runs(), runs);
+        report
+    };
     let mut fresh = FRESH;
     if std::env::var("TENURE_SIM_SEEDS").is_ok_and(|it| it == "many") {
-        sweep_halves(1, many, &sweep);
+        tried(1, many);
         fresh = many / 2;
     }
     let given = std::env::var("TENURE_SIM_SEED").ok();
@@ -66,7 +56,7 @@ where
         |it| it.parse().expect("a number in TENURE_SIM_SEED"),
     );
     println!("a fresh sweep from seed {seed}");
-    sweep_halves(seed, fresh, &sweep)
+    tried(seed, fresh)
 }
 
 #[test]

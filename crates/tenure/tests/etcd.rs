@@ -288,7 +288,7 @@ async fn tls_is_spoken_where_it_is_asked_for() {
 
 /// A listener that takes connections and says nothing.
 fn mute() -> std::net::TcpListener {
-    let listener = ports::port();
+    let listener = ports::listener();
     let accepts = listener.try_clone().expect("a handle");
     std::thread::spawn(move || {
         let mut held = Vec::new();

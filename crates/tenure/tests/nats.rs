@@ -269,7 +269,7 @@ async fn a_server_that_keeps_silent_leaves_a_write_unknown_and_is_left() {
 
 /// A listener that takes connections and says nothing.
 fn mute() -> std::net::TcpListener {
-    let listener = ports::port();
+    let listener = ports::listener();
     let accepts = listener.try_clone().expect("a handle");
     std::thread::spawn(move || {
         let mut held = Vec::new();

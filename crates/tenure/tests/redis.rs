@@ -490,7 +490,7 @@ async fn a_database_that_is_missing_and_a_cluster_are_refused() {
     let why = broken(&format!("{}/99", server.url())).await;
     assert!(why.contains("database"), "{why}");
     // Its other port would be one that the kernel may have given to a connection.
-    let bus = redis::free_port().to_string();
+    let bus = ports::free().to_string();
     let part = Redis::start_with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
     let why = broken(&part.url()).await;
     assert!(why.contains("without cluster mode"), "{why}");
@@ -566,7 +566,7 @@ async fn sentinels_lead_to_the_server_that_took_over() {
     replica.cli(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
     let sentinel = Redis::sentinel_of(&primary);
     // The first is nobody's.
-    let nobody = format!("127.0.0.1:{}", ports::number());
+    let nobody = ports::address();
     let url = |name: &str| {
         format!(
             "redis+sentinel://{nobody},127.0.0.1:{}/{name}",

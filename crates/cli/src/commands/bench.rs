@@ -25,13 +25,12 @@ pub(crate) async fn bench(context: &Context, args: &args::Bench) -> Result<ExitC
 
 /// The stores, each with the processes that are its.
 fn targets(context: &Context, args: &args::Bench) -> Result<Vec<Target>, Failure> {
+    let complete = |url: &String| config::completed(url.clone(), &context.common, &context.file);
     let urls = match (&args.compare[..], &args.url) {
-        ([], Some(url)) => vec![url.clone()],
+        ([], Some(url)) => vec![complete(url)],
         ([], None) => vec![config::store_url(&context.common, &context.file)?],
-        (both, _) => both.to_vec(),
+        (both, _) => both.iter().map(complete).collect(),
     };
-    let complete = |url| config::completed(url, &context.common, &context.file);
-    let urls: Vec<_> = urls.into_iter().map(complete).collect();
     if urls.len() < 2 && !args.server_pid_b.is_empty() {
         return Err(usage("--server-pid-b: expected --compare with it"));
     }

@@ -36,7 +36,7 @@ pub(crate) fn objects(args: &[&str]) -> Vec<Value> {
 
 /// Addresses that are free now.
 pub(crate) fn free<const N: usize>() -> [String; N] {
-    std::array::from_fn(|_| format!("127.0.0.1:{}", ports::number()))
+    std::array::from_fn(|_| ports::address())
 }
 
 /// Begins a call over HTTP/1.1, on a connection of its own; `head` is its

@@ -104,6 +104,7 @@ fn replacement(bounds: Bounds, first: usize) -> Cluster {
     };
     for victim in victims {
         let mut stages = script::replacement(&cluster, victim);
+        assert_eq!(stages.len(), OVER + 1);
         cluster.start.extend(stages.drain(first..));
     }
     cluster

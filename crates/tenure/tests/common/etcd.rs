@@ -51,7 +51,7 @@ impl Etcd {
     }
 
     fn start_with(count: usize, scheme: &'static str, flags: &[&str]) -> Self {
-        let two = |_| (ports::number(), ports::number());
+        let two = |_| (ports::free(), ports::free());
         let ports: Vec<_> = (0..count).map(two).collect();
         let peers: Vec<_> = ports
             .iter()

@@ -156,7 +156,7 @@ impl MariaDb {
         fs::write(directory.path().join("init"), users).expect("to write it");
         let mut server = Self {
             directory,
-            port: ports::number(),
+            port: ports::free(),
             options: options.iter().map(ToString::to_string).collect(),
             environment,
             server: None,
@@ -171,8 +171,7 @@ impl MariaDb {
         let mut servers: Vec<Self> = Vec::new();
         let mut cluster = String::new();
         for at in 0..count {
-            let [group, state, changes] =
-                [(); 3].map(|()| format!("127.0.0.1:{}", ports::number()));
+            let [group, state, changes] = [(); 3].map(|()| ports::address());
             let base = group.rsplit(':').next().unwrap_or_default();
             let mut options = vec![
                 "--binlog-format=ROW".to_owned(),

@@ -38,10 +38,6 @@ struct Server {
     process: Option<Child>,
 }
 
-fn free_port() -> u16 {
-    ports::number()
-}
-
 fn pid(child: &Child) -> Pid {
     let id = i32::try_from(child.id()).ok();
     id.and_then(Pid::from_raw).expect("a process id")
@@ -76,7 +72,7 @@ impl Nats {
 
     /// A cluster of so many servers with JetStream, that serves.
     pub(crate) fn cluster(count: usize) -> Self {
-        let route = |_| format!("127.0.0.1:{}", ports::number());
+        let route = |_| ports::address();
         let routes: Vec<_> = (0..count).map(route).collect();
         let all: Vec<_> = routes.iter().map(|it| format!("nats://{it}")).collect();
         let server = |at: usize| {
@@ -296,7 +292,7 @@ impl Nats {
 
 impl Server {
     fn new(at: usize, config: &str) -> Self {
-        let (directory, client) = (directory(), free_port());
+        let (directory, client) = (directory(), ports::free());
         let server = Self {
             directory,
             client,

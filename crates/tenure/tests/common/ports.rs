@@ -1,11 +1,10 @@
 //! Ports for servers of tests.
 //!
 //! A server listens on its port some time after that was chosen, and again
-//! after each restart, while other tests open connections by the hundred. So
-//! it is below those that the kernel gives to connections (from 32768 on), any
-//! of which might have it by then. Test binaries run side by side: each draws
-//! from blocks of ports that it holds for as long as it lives.
-
+//! after each restart. Meanwhile other tests open connections by the hundred,
+//! and the kernel gives those ports from 32768 on: the ports of servers are
+//! below. Test binaries run side by side: each has blocks of ports that no
+//! other has while it runs.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::net::{TcpListener, TcpStream};
@@ -51,7 +50,7 @@ impl Block {
 ///
 /// Nothing has listened there to find out: a program that another thread starts at
 /// that moment would hold a copy of the socket until it runs, and the port with it.
-pub(crate) fn number() -> u16 {
+pub(crate) fn free() -> u16 {
     static BLOCKS_OF_THIS: Mutex<Vec<Block>> = Mutex::new(Vec::new());
     let blocks = BLOCKS_OF_THIS.lock();
     let mut blocks = blocks.unwrap_or_else(PoisonError::into_inner);
@@ -65,15 +64,21 @@ pub(crate) fn number() -> u16 {
     }
 }
 
-/// What listens on a port that was free.
-pub(crate) fn port() -> TcpListener {
-    listen(number())
+/// An address with one of them.
+pub(crate) fn address() -> String {
+    format!("127.0.0.1:{}", free())
+}
+
+/// What listens on one of them.
+pub(crate) fn listener() -> TcpListener {
+    listen(free())
 }
 
 /// What listens on this port, as soon as nothing else does.
 pub(crate) fn listen(port: u16) -> TcpListener {
-    await_free(&format!("127.0.0.1:{port}"));
-    TcpListener::bind(("127.0.0.1", port)).expect("the port")
+    let address = format!("127.0.0.1:{port}");
+    await_free(&address);
+    TcpListener::bind(address).expect("the port")
 }
 
 /// Waits until nothing listens at an address of this process: what has just stopped to

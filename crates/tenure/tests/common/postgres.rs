@@ -76,10 +76,6 @@ fn binaries() -> PathBuf {
     versions.pop().expect("a version of PostgreSQL")
 }
 
-fn free_port() -> u16 {
-    ports::number()
-}
-
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     if let Some((user, group)) = server_user() {
@@ -137,7 +133,7 @@ impl Postgres {
     fn make(syncs: bool, environment: Vec<(String, String)>) -> Self {
         let mut postgres = Self {
             directory: directory(),
-            port: free_port(),
+            port: ports::free(),
             syncs,
             environment,
             server: None,
@@ -443,7 +439,7 @@ impl Bouncer {
     /// Starts a proxy in transaction-pooling mode.
     pub(crate) fn start(postgres: &Postgres) -> Self {
         let directory = directory();
-        let port = free_port();
+        let port = ports::free();
         let users = directory.path().join("users");
         fs::write(&users, format!("\"tenure\" \"{PASSWORD}\"\n")).expect("to write it");
         let settings = directory.path().join("pgbouncer.ini");

@@ -48,11 +48,6 @@ fn pid(child: &Child) -> Pid {
         .expect("a process id")
 }
 
-/// A port of this machine that no other server has.
-pub(crate) fn free_port() -> u16 {
-    ports::number()
-}
-
 /// A directory in memory, where there is one: how slow a disk is is nothing that is
 /// tried here.
 fn directory() -> tempfile::TempDir {
@@ -84,7 +79,7 @@ impl Redis {
 
     /// One that does not run yet.
     pub(crate) fn prepared(flags: &[&str]) -> Self {
-        let (directory, port) = (directory(), free_port());
+        let (directory, port) = (directory(), ports::free());
         let path = directory.path().display().to_string();
         let mut all = vec![
             "--port".to_owned(),
@@ -137,7 +132,7 @@ impl Redis {
 
     /// A sentinel that watches this server under the name `main`.
     pub(crate) fn sentinel_of(primary: &Self) -> Self {
-        let (directory, port) = (directory(), free_port());
+        let (directory, port) = (directory(), ports::free());
         let file = directory.path().join("sentinel.conf");
         let text = format!(
             "port {port}\nbind 127.0.0.1\ndir {}\n\

@@ -27,7 +27,7 @@ pub(crate) fn id(number: u64) -> ServerId {
 
 /// Addresses on free ports.
 fn addresses(count: u64) -> BTreeMap<ServerId, String> {
-    let address = |number| (id(number), format!("127.0.0.1:{}", ports::number()));
+    let address = |number| (id(number), ports::address());
     (1..=count).map(address).collect()
 }
 

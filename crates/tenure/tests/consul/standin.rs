@@ -135,7 +135,7 @@ impl Consul {
 
     /// One that does not serve yet.
     pub(crate) fn prepared(tls: Option<Arc<ServerConfig>>) -> Self {
-        let port = ports::number();
+        let port = ports::free();
         let state = State {
             store: Store::begun(),
             ..State::default()

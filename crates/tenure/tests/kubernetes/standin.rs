@@ -174,7 +174,7 @@ impl Kubernetes {
 
     /// One that does not serve yet.
     pub(crate) fn prepared(tls: Option<Arc<ServerConfig>>) -> Self {
-        let port = ports::number();
+        let port = ports::free();
         let state = State {
             store: Store::begun(),
             namespaces: BTreeSet::from(["n".to_owned()]),

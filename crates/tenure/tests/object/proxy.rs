@@ -37,7 +37,7 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     pub(crate) fn before(port: u16) -> Self {
-        let listener = ports::port();
+        let listener = ports::listener();
         let proxy = Self {
             port: listener.local_addr().expect("bound").port(),
             state: Arc::default(),

@@ -94,10 +94,6 @@ pub(crate) struct Server {
     secret: String,
 }
 
-fn free_port() -> u16 {
-    ports::number()
-}
-
 fn pid(child: &Child) -> Pid {
     let id = i32::try_from(child.id()).ok();
     id.and_then(Pid::from_raw).expect("a process id")
@@ -206,11 +202,11 @@ impl Server {
     }
 
     fn new(command: fn(&Self) -> Command, ready: &'static str) -> Self {
-        let others = (0..8).map(|_| ports::number()).collect();
+        let others = (0..8).map(|_| ports::free()).collect();
         Self {
             directory: tempfile::tempdir().expect("a directory"),
             scheme: "http",
-            port: free_port(),
+            port: ports::free(),
             command,
             ready,
             process: None,

@@ -75,7 +75,7 @@ async fn says(server: &Postgres, query: &str, wanted: &str) {
 
 /// A listener that takes connections and says nothing.
 fn mute() -> TcpListener {
-    let listener = ports::port();
+    let listener = ports::listener();
     let accepts = listener.try_clone().expect("a handle");
     std::thread::spawn(move || {
         let mut held = Vec::new();
@@ -117,7 +117,7 @@ async fn the_server_after_a_mute_one_is_reached_by_impatient_calls() {
 #[tokio::test]
 async fn when_no_host_can_be_used_each_is_named_with_its_reason() {
     let server = Postgres::start();
-    let held = ports::port();
+    let held = ports::listener();
     let closed = held.local_addr().expect("bound").port();
     drop(held);
     let url = server.url_with_wrong_password();
