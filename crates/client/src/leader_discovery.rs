@@ -22,7 +22,7 @@
 //!
 //! Servers may be far away. A server that has not answered in the time that
 //! near ones take is asked once more over another connection, with more
-//! patience, while it goes on being asked as if it were near: what does not
+//! patience, while it goes on being asked with little: what does not
 //! answer may as well have been cut off, and be back a moment later, which the
 //! patient question would learn of last. What answers take is measured, and the
 //! next questions wait accordingly ([`RoundTripTimes`]).
@@ -52,6 +52,11 @@ use super::recent_answers::{KEPT, RecentAnswers};
 
 /// How long one server that is near may take to say what it is.
 const ASK_WITHIN: Duration = Duration::from_millis(200);
+/// A server that stays silent is given twice as long each time, so many times. Each
+/// question is a connection of its own, and a server that is slow since too much is
+/// asked of it would be asked ever more: the connections that were given up wait there
+/// for their turn before those that are not.
+const DOUBLINGS_MAX: u32 = 2;
 /// The pauses between rounds of questions: short while an election may be
 /// under way, longer when it is something worse.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -435,7 +440,7 @@ impl LeaderDiscovery {
                     }
                 }
             }
-            let silent = questions.silent.contains(&address);
+            let silent = questions.silent.contains_key(&address);
             if silent && questions.patient.insert(Arc::clone(&address)) {
                 match self.dialer.lazy_within(&address, TIMEOUT_MAX) {
                     Ok(channel) => {
@@ -552,8 +557,8 @@ struct OpenQuestions {
     unanswered: BTreeSet<Arc<str>>,
     /// Who owes one to a question that has more time.
     patient: BTreeSet<Arc<str>>,
-    /// Who has let the time for one pass in this search.
-    silent: BTreeSet<Arc<str>>,
+    /// Who has let the time for one pass in this search, and how often since an answer.
+    silent: BTreeMap<Arc<str>, u32>,
     recent_answers: RecentAnswers,
     /// When servers that answered were last not believed.
     doubted_at: Option<Instant>,
@@ -587,7 +592,12 @@ impl OpenQuestions {
     ) {
         let round_trips = leader_discovery.round_trips().clone();
         let within = match asked {
-            Patience::Short => round_trips.timeout(ASK_WITHIN),
+            Patience::Short => {
+                let doublings = self.silent.get(&address).copied().unwrap_or(0);
+                let doublings = doublings.min(DOUBLINGS_MAX);
+                let within = round_trips.timeout(ASK_WITHIN) * (1 << doublings);
+                within.min(TIMEOUT_MAX)
+            }
             Patience::Long(_) => TIMEOUT_MAX,
         };
         self.calls.spawn(async move {
@@ -620,16 +630,19 @@ impl OpenQuestions {
             (Err(_), Patience::Short) => leader_discovery.forget(&it.address),
             (Ok(_), _) | (Err(_), Patience::Long(_)) => {}
         }
-        match it.answer {
-            Ok(_) => self.silent.remove(&it.address),
-            Err(_) => self.silent.insert(Arc::clone(&it.address)),
-        };
+        if it.answer.is_ok() {
+            self.silent.remove(&it.address);
+        } else {
+            *self.silent.entry(Arc::clone(&it.address)).or_default() += 1;
+        }
         Some(it)
     }
 
     /// Nobody owes an answer but those who have not given one before.
     fn all_have_had_time(&self) -> bool {
-        self.unanswered.is_subset(&self.silent)
+        self.unanswered
+            .iter()
+            .all(|it| self.silent.contains_key(it))
     }
 }
 

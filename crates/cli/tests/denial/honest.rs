@@ -1,5 +1,6 @@
 //! Clients that behave, and what they notice.
 
+use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::attacked::all;
-use crate::common::servers::{answer, call};
+use crate::common::servers::call;
 
 /// Clients that read and write, and the pause that each makes.
 const CLIENTS: u64 = 16;
@@ -208,6 +209,15 @@ impl Elections {
     }
 }
 
+/// Whether a server says that it is well.
+fn probe(address: &str, path: &str) -> Result<(), String> {
+    let mut said = String::new();
+    let mut asked = call(address, path, "");
+    let read = asked.read_to_string(&mut said);
+    read.map_err(|it| format!("{path} of {address}: {it} after {said:?}"))?;
+    said.starts_with("HTTP/1.1 200").then_some(()).ok_or(said)
+}
+
 /// Asks each server for its health, each time anew.
 pub(crate) struct Probes {
     times: Taking,
@@ -225,9 +235,7 @@ impl Probes {
                 while !over.load(Ordering::Relaxed) {
                     for path in ["GET /healthz", "GET /readyz"] {
                         let begun = Instant::now();
-                        let said = answer(call(&address, path, ""));
-                        let good = said.starts_with("HTTP/1.1 200");
-                        Times::note(&times, begun, good.then_some(()).ok_or(said));
+                        Times::note(&times, begun, probe(&address, path));
                     }
                     std::thread::sleep(PROBE_EVERY);
                 }

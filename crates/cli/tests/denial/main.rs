@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use attacked::{attacked, growth, resident, runtime};
-use common::servers::{Cluster, Heard, objects};
+use common::servers::{Cluster, Heard, answer, call_with, objects};
 use common::{TENURE, poll_until};
 use honest::{Elections, Times};
 use serde_json::Value;
@@ -116,11 +116,19 @@ impl Servers {
         Some((id - 1, leader["term"].as_u64()?))
     }
 
-    /// What the servers have said, where something else came than expected.
+    /// What the servers have said, and why they closed connections, where something
+    /// else came than expected.
     fn said(&self) -> String {
-        let said = |heard: &Heard| heard.all().join("\n");
-        let all = self.heard.iter().map(said);
-        all.collect::<Vec<_>>().join("\n---\n")
+        let mut all = String::new();
+        for (heard, client) in self.heard.iter().zip(&self.cluster.clients) {
+            let operator = "Authorization: Bearer operator\r\n";
+            let metrics = answer(call_with(client, "GET /metrics", operator, ""));
+            let closed = metrics.lines().filter(|it| it.contains("_closed_total{"));
+            let said = heard.all();
+            let lines = said.iter().map(String::as_str).chain(closed);
+            lines.for_each(|it| writeln!(all, "{it}").expect("text"));
+        }
+        all
     }
 }
 
@@ -163,7 +171,7 @@ fn nobody_who_behaves_suffers_from_all_attacks_at_once() {
     eprintln!("leader and term: {:?}, then {after:?}", (leader, term));
     let holds = after == Some((leader, term))
         && lost == 0
-        && called.failed() == 0
+        && called.failed() + probed.failed() == 0
         && grew.iter().all(|it| it * MIB < MEMORY)
         && called.worst_of_100() < form.call
         && probed.worst_of_100() < form.probe;

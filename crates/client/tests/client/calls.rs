@@ -294,3 +294,23 @@ async fn a_silent_server_does_not_keep_the_others_from_being_asked() {
     assert!(busy >= 4, "asked {busy} times while the other was silent");
     asking.abort();
 }
+
+/// Each question to a silent server is a new connection: a server that is busy would
+/// be kept busy by them.
+#[tokio::test]
+async fn a_silent_server_is_asked_less_and_less_often() {
+    let (tell, mut came) = unbounded_channel();
+    let silent = door("silent", false, &tell);
+    let config = Config::default().timeout(SOON);
+    let client = Client::new(&silent, &config).expect("a client");
+    let begun = tokio::time::Instant::now();
+    let asking = tokio::spawn(async move { client.append("x").await });
+    // With 200 ms for each the eighth comes after 1.4 s.
+    for _ in 0..8 {
+        let next = tokio::time::timeout(SOON, came.recv()).await;
+        next.expect("it is asked").expect("the door stays");
+    }
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(2_500), "{took:?}");
+    asking.abort();
+}
