@@ -69,11 +69,6 @@ if cargo deny --version >/dev/null 2>&1; then
     cargo deny --locked check licenses bans sources
 fi
 
-# Those of the default features, which are between these, are in `./check`.
-step 'lints: no default, all features'
-cargo clippy -p tenure -p tenure-cli --no-default-features --locked -- -D warnings
-cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
-
 # All stores: what the tests and the releases beside them are built with.
 full=tenure/full,tenure-cli/full
 
@@ -112,26 +107,24 @@ else
     printf 'NOT TRIED: an upgrade from the release before: its commit %s is not in this clone; fetch the whole history\n' "$before"
 fi
 
-step 'tests, with every store'
-tools/tests/run.sh --workspace --features "$full,tenure-fence/full" --locked
+step 'tests, with every store; beside them lints and documentation'
+TENURE_TESTS_BESIDE="$PWD/tools/lints.sh" \
+    tools/tests/run.sh --workspace --features "$full,tenure-fence/full" --locked
 cargo test --doc --workspace --features "$full,tenure-fence/full" --locked
 
 step 'what only the next release knows'
 next_release test "${next[@]}" -- trio::
 
-step 'bugs planted in the protocol, which its scripts notice'
-cargo test -p tenure-core -p tenure-election -p tenure-group -p tenure-alpo --features planted-bugs --lib --test all --locked
-
-step 'documentation'
-# With all features, as docs.rs has it and as the lints have compiled them.
-RUSTDOCFLAGS='-D warnings' cargo doc --workspace --all-features --no-deps --locked
-
 # Seeds that are always the same say that what worked still does; fresh ones find
 # what has not been tried. Each sweep prints the seed that it begins with, and a
 # sweep that fails prints the seed that fails. TENURE_SIM_SEED=N begins there.
-step 'the simulators: many seeds, and the bugs planted to prove their checkers'
-# The other tests of the package plant none, and have run.
-TENURE_SIM_SEEDS=many cargo test --release -p tenure-sim --features planted-bugs --locked \
+# Debug assertions are on, and what simulates is optimised in this profile too.
+step 'bugs planted in the protocol, which its scripts and simulators notice; many seeds'
+planted=(-p tenure-core -p tenure-election -p tenure-group -p tenure-alpo -p tenure-sim
+    --features planted-bugs --locked)
+cargo test "${planted[@]}" --lib --test all
+# The other tests of the simulators plant none, and have run.
+TENURE_SIM_SEEDS=many cargo test "${planted[@]}" \
     --test seeds --test planted --test model --test cluster --test ha_planted -- --nocapture
 
 step 'a client in another language'

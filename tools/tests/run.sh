@@ -8,7 +8,9 @@
 #
 # As many binaries run at the same time as there are processors, or as
 # TENURE_TESTS_TOGETHER says, and beside them one of those that mostly wait. Each
-# runs as many of its tests at a time as there are processors.
+# runs as many of its tests at a time as there are processors. What then is left of
+# the processors goes to the program that TENURE_TESTS_BESIDE names; it fails as a
+# test does.
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 together="${TENURE_TESTS_TOGETHER:-$(nproc)}"
@@ -22,12 +24,14 @@ waiting=(
     cli:agent tenure:ha cli:failover tenure:heartbeats
 )
 # These attack a server until it is busy, or measure times that other tests
-# would lengthen.
+# would lengthen. The last of them take the processors too.
 alone=(
-    cli:crowd cli:denial cli:distant cli:given_up cli:handshakes cli:memory
-    cli:quota cli:stalled cli:watched tenure:many
+    cli:distant tenure:many cli:quota
 )
-for name in "${first[@]}" "${waiting[@]}" "${alone[@]}"; do
+alone_and_busy=(
+    cli:crowd cli:denial cli:given_up cli:handshakes cli:memory cli:stalled cli:watched
+)
+for name in "${first[@]}" "${waiting[@]}" "${alone[@]}" "${alone_and_busy[@]}"; do
     tests="$here/../../crates/${name%:*}/tests/${name#*:}"
     [ -e "$tests.rs" ] || [ -e "$tests/main.rs" ] ||
         { echo "tools/tests/run.sh: expected tests in $tests.rs, found none" >&2; exit 1; }
@@ -47,17 +51,28 @@ of() {
     done
 }
 run() {
-    xargs -r -d '\n' -n 1 -P "$1" "$here/one.sh"
+    sed '/^$/d' | xargs -r -d '\n' -n 1 -P "$1" "$here/one.sh"
 }
 all="$(ls "$TENURE_LATER")"
 late="$(of "${alone[@]}")"
+last="$(of "${alone_and_busy[@]}")"
 early="$(of "${first[@]}")"
 beside="$(of "${waiting[@]}")"
-others="$(grep -vxF -e "$early" -e "$beside" -e "$late" <<<"$all" || true)"
-printf '%s\n' "$beside" | sed '/^$/d' | run 1 &
-printf '%s\n' "$early" "$others" | sed '/^$/d' | run "$together"
-wait
-printf '%s\n' "$late" | sed '/^$/d' | run 1
+others="$(grep -vxF -e "$early" -e "$beside" -e "$late" -e "$last" <<<"$all" || true)"
+background=
+if [ -n "${TENURE_TESTS_BESIDE:-}" ]; then
+    name="beside:$(basename "$TENURE_TESTS_BESIDE")-"
+    printf 'exec nice -n 19 %q\n' "$TENURE_TESTS_BESIDE" >"$TENURE_LATER/$name"
+    TENURE_TESTS_SECONDS="${TENURE_TESTS_SECONDS:-2400}" run 1 <<<"$name" &
+    background=$!
+fi
+run 1 <<<"$beside" &
+waits=$!
+printf '%s\n' "$early" "$others" | run "$together"
+wait "$waits"
+run 1 <<<"$late"
+[ -z "$background" ] || wait "$background"
+run 1 <<<"$last"
 
 if [ -e "$TENURE_LATER/failed" ]; then
     printf '\nfailed: %s\n' "$(sort "$TENURE_LATER/failed" | paste -sd ' ')" >&2
