@@ -59,7 +59,7 @@ mod tests {
 
     use tenure::StoreError;
     use tenure::error::Cause;
-    use tenure::ha::{Deployment, Placement, Workload};
+    use tenure::ha::{Deployment, RunHandle, Workload};
     use tenure::store::{Memory, Store, Write};
 
     use super::*;
@@ -89,7 +89,7 @@ mod tests {
     struct Job;
 
     impl Workload for Job {
-        async fn deploy(&mut self, _: &Placement) -> Result<(), Cause> {
+        async fn deploy(&mut self, _: &RunHandle) -> Result<(), Cause> {
             Ok(())
         }
 

@@ -409,7 +409,7 @@ impl Agent {
         let tracker = self.handler.tracker();
         let (status, notes) = (tracker.status(), tracker.notes());
         drop(tracker);
-        self.handler.manager.tell(&status);
+        self.handler.manager.set_status(&status);
         self.shim.note(notes);
     }
 

@@ -179,7 +179,7 @@ impl RequestHandler {
 
     async fn undeploy(&self, name: &str, pending: &PendingRequest) -> RequestResult {
         let _ = self.wait_until_joined(pending).await?;
-        self.manager.release(name).await?;
+        self.manager.request_undeploy(name).await?;
         pending.mark_in_view();
         let key = Name::new(name).map_err(|error| failure(error.to_string()))?;
         let mut group_state = self.manager.group_state();

@@ -38,7 +38,7 @@ bugs! {
     /// H7: a single better log drops a candidate out, every time.
     SingleVeto,
     /// H8: any candidate's message restarts the timer.
-    AnyoneCalms,
+    AnyCandidateResetsTimer,
     /// H9: a server that hears a leader takes over a candidate's term.
     NotSticky,
     /// H9: the term is raised without a pre-vote.
@@ -111,7 +111,7 @@ bugs! {
     TimeCountedTwice,
     /// A server that starts again owes only the silence of the settings that
     /// it has now.
-    SilenceForgotten,
+    NoVoteTimeForgotten,
     /// A connection that is closed ends the silence that a directory owes.
     SilenceShortened,
     /// A leader that has offered the leadership to another still counts on

@@ -65,7 +65,7 @@ pub struct HardState {
     /// The highest term in which a leader was heard; never above `term`.
     /// Not needed for safety, and no measure of completeness (H4).
     pub last_reign: Term,
-    /// Who has this server's vote in `term`.
+    /// Who has this server's vote in `term` (`votedFor` of Raft).
     pub vote: Option<Vote>,
 }
 

@@ -15,19 +15,19 @@ use super::ids::{ServerId, StorageId};
 /// The most members a cluster can have.
 pub const MAX_MEMBERS: usize = 31;
 
-/// Whether a member counts.
+/// Whether a member votes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum VotingStatus {
-    /// It votes, may stand, and counts for commit.
+    /// It votes, may stand, and is counted for commit.
     Voter,
-    /// It is brought up to date and counts for nothing.
+    /// It is brought up to date, and is no part of any majority.
     Learner,
 }
 
 /// One member.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Member {
-    /// Whether it counts.
+    /// Whether it votes.
     pub voting_status: VotingStatus,
     /// The data directory it was admitted with; the server that comes with
     /// another one is a stranger.
@@ -43,14 +43,14 @@ pub struct Membership {
 /// One step from a membership to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Change {
-    /// Takes in a server that does not count yet.
+    /// Takes in a server as a learner.
     AddLearner {
         /// Which server.
         server: ServerId,
         /// With which data directory.
         storage: StorageId,
     },
-    /// Lets a learner count.
+    /// Promotes a learner to a voter.
     Promote(ServerId),
     /// Takes a member out.
     Remove(ServerId),

@@ -1,9 +1,9 @@
 //! A call to a store as a machine sees it: which one, until when its answer is
 //! awaited, how it failed, and how long to wait before the next.
 //!
-//! All machines that call stores go by this one patience. An answer that comes
-//! when its call is given up, or one of an earlier call, is nobody's: its
-//! number is awaited no more.
+//! All machines that call stores share this policy of timeouts and back-off. An answer
+//! that comes too late (its call was given up, or followed by another) is ignored,
+//! because its number does not match any more.
 
 use alloc::sync::Arc;
 use core::fmt;

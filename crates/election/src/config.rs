@@ -26,16 +26,17 @@ pub enum Expiry {
     /// Nobody judges by time.
     Session,
     /// A clock that cannot step: the machine's boot-time clock, shared by all
-    /// candidates. Proves.
+    /// candidates. An expiry found this way is certain.
     SteadyClock,
     /// The register has not been renewed for a lease on the judge's own
-    /// clock. Proves, whatever clocks say; costs a fresh candidate one lease.
+    /// clock. Certain, whatever the offsets of clocks; a candidate that has just
+    /// started waits for a whole lease.
     Silence,
-    /// The store's clock, which may step (seed 000's rule on SQL). Fast, and
-    /// unsafe when the database's clock jumps forward.
+    /// The store's clock, which may step (as HPC Pack HA judges by the clock of its
+    /// database). Fast, and unsafe when that clock jumps forward.
     StoreClock,
-    /// The calendar, with a bound on how far calendars differ (seed 001's
-    /// rule). Sound only if the bound is true.
+    /// Wall clocks, with a bound on how far they differ (as vimeo's LeaderElection
+    /// judges). Sound only if the bound is true.
     BoundedSkew(Duration),
 }
 
@@ -110,7 +111,7 @@ pub struct Config {
     /// Renew only grants of which the application has said that its work goes
     /// by them ([`Input::WorkConfirmed`](super::Input::WorkConfirmed), §4.13):
     /// for work that runs in another process.
-    pub work_confirms: bool,
+    pub require_work_confirmation: bool,
     /// A mistake to make on purpose.
     #[cfg(feature = "planted-bugs")]
     pub planted: Option<Bug>,
@@ -144,7 +145,7 @@ impl Config {
             expiry: Expiry::Silence,
             affinity: Vec::new(),
             by_session: false,
-            work_confirms: false,
+            require_work_confirmation: false,
             #[cfg(feature = "planted-bugs")]
             planted: None,
         };

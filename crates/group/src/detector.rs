@@ -1,5 +1,6 @@
-//! The failure detector: how a node judges the others. A death takes two steps
-//! (§3).
+//! The failure detector: how a node judges the others by their heartbeats, and when
+//! their workloads are evicted (the node lifecycle controller of Kubernetes, whose
+//! grace period is the lease here). A death takes two steps (§3).
 //!
 //! The register that is judged must be the register that is swapped, and the view
 //! is another register. So first the *heartbeat register* is swapped, from the
@@ -250,7 +251,7 @@ impl FailureDetector {
         };
         let known = self.peers.get(&id);
         let plant = context.config.plant;
-        if known.is_some_and(|known| known.knows_better(&beat, asked, plant)) {
+        if known.is_some_and(|known| known.is_newer_than(&beat, asked, plant)) {
             return;
         }
         let same = known.is_some_and(|known| known.beat == beat);
@@ -559,13 +560,12 @@ impl PeerState {
         self.first.after(span)
     }
 
-    /// Whether what is shown is older than what is known: heartbeats and verdicts
-    /// only raise the sequence, and nothing comes back. But what was asked for
-    /// after the known state was seen is no old news: then the store gives out
-    /// an older copy. It is waited for once more, which costs time and no
-    /// safety; to ignore it would be to judge a register that is not there, for
-    /// ever in vain (§3.4).
-    fn knows_better(&self, shown: &HeartbeatState, asked: Option<Instant>, plant: Plant) -> bool {
+    /// Whether `shown` is older than the known state, and is to be ignored: heartbeats and
+    /// verdicts only raise the sequence. But if the read was sent *after* the known
+    /// state was seen, the store has gone back to an older copy. Then `shown` is
+    /// accepted, and the time of silence begins again, which costs time and no safety.
+    /// If it were ignored, every later compare-and-swap would fail (§3.4).
+    fn is_newer_than(&self, shown: &HeartbeatState, asked: Option<Instant>, plant: Plant) -> bool {
         let overtaken = asked.is_none_or(|asked| asked <= self.first);
         let old_news = overtaken || plant.is(Bug::FallenBeatIgnored);
         match (&self.beat, shown) {

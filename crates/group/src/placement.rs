@@ -1,5 +1,6 @@
-//! Which node takes over (§5): a pure function of the view and of the dead node's
-//! id.
+//! Which node takes over, its placement (§5): a pure function of the view and of the
+//! dead node's id. Labels select nodes, as a nodeSelector does; there is no
+//! anti-affinity.
 //!
 //! Every node that reads the same view computes the same answer, so it does not
 //! matter which of them writes it. A group has one of two rules:

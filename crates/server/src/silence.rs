@@ -1,19 +1,20 @@
-//! The silence that a data directory owes.
+//! How long a restarted server refuses to vote, so that a leader's lease reads stay
+//! valid.
 //!
-//! A leader that reads by its lease counts on this: a voter that answered it
-//! elects no other for a while. A server keeps that promise in memory while it runs. One
-//! that starts again has forgotten whom it answered and when, and its settings
-//! may have changed meanwhile, so the directory keeps *how long* it may owe at
-//! most, in a file of its own: `silence`, in nanoseconds of its own clock. There
+//! A leader that reads by its lease counts on leader stickiness: a voter that answered
+//! it votes for no other for a while. A server keeps that promise in memory while it
+//! runs. One that starts again has forgotten whom it answered and when, and its settings
+//! may have changed meanwhile. So the directory keeps the longest time for which it may
+//! have promised, in a file of its own: `silence`, in nanoseconds of its own clock. There
 //! is none as long as no server on this directory was set to lease reads.
 //!
-//! * It is raised, durably, before the machine starts under a setting that owes
-//!   more: nothing is answered before.
-//! * The machine owes it from its own start
+//! * The time is lengthened, durably, before the machine starts under a setting that
+//!   promises more: nothing is answered before.
+//! * The machine refuses to vote for that time from its own start on
 //!   ([`Recovered::silence`](tenure_alpo::Recovered)).
-//! * It is lowered to what the settings owe now only when the whole of it is
-//!   over since that start. If the server ends earlier, the next start owes
-//!   all of it again.
+//! * The time is shortened to what the settings promise now only when the whole of it
+//!   has passed since that start. If the server ends earlier, the next start waits
+//!   for all of it again.
 //!
 //! Why it is safe, and what it rests on: `docs/design/identity.md`.
 

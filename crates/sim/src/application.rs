@@ -101,7 +101,7 @@ impl World {
         };
         leadership.grant = grant;
         let fence = leadership.fence;
-        if self.processes[p].config.work_confirms {
+        if self.processes[p].config.require_work_confirmation {
             self.feed(p, term, grant);
         } else if let Some(work) = self.processes[p]
             .work

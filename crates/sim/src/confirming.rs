@@ -37,7 +37,7 @@ impl World {
     /// How long the go-ahead for work takes. Where work confirms, a slow one
     /// costs the leadership, so it is prompt once all is well.
     pub(crate) fn go_ahead(&self, p: usize, delay: u64) -> u64 {
-        if self.processes[p].config.work_confirms && !self.faulty() {
+        if self.processes[p].config.require_work_confirmation && !self.faulty() {
             delay.min(MILLI)
         } else {
             delay
@@ -89,7 +89,7 @@ impl World {
 
     /// Says that the work of `term` goes by the grant of `start`.
     pub(crate) fn say(&mut self, p: usize, term: Term, start: Instant) {
-        if !self.processes[p].config.work_confirms {
+        if !self.processes[p].config.require_work_confirmation {
             return;
         }
         self.stats.words += 1;
@@ -115,7 +115,7 @@ impl World {
     pub(crate) fn extends(&mut self, p: usize, write: Option<&Write>) {
         let proc = &self.processes[p];
         let leadership = proc.leadership.filter(|o| !o.draining && !o.ousted);
-        let Some(leadership) = leadership.filter(|_| proc.config.work_confirms) else {
+        let Some(leadership) = leadership.filter(|_| proc.config.require_work_confirmation) else {
             return;
         };
         let held = |write: &Write| {
@@ -144,7 +144,8 @@ impl World {
     /// The guardian of `p` hangs from now on.
     pub(crate) fn hang_up(&mut self, p: usize) -> Option<u64> {
         let proc = &mut self.processes[p];
-        let stands = matches!(proc.actor, Actor::Candidate(_)) && proc.config.work_confirms;
+        let stands =
+            matches!(proc.actor, Actor::Candidate(_)) && proc.config.require_work_confirmation;
         if !proc.up || !stands || proc.guardian.hung {
             return None;
         }

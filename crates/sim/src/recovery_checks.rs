@@ -224,7 +224,7 @@ impl World {
 
     /// The leader dies, or has to leave.
     fn examine(&mut self, leader: usize, mut exam: RecoveryExam) {
-        if self.processes[leader].config.work_confirms && self.words.chance(50) {
+        if self.processes[leader].config.require_work_confirmation && self.words.chance(50) {
             return self.examine_hang(leader, exam);
         }
         let stand = self.swarm.candidates.len();

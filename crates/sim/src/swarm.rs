@@ -301,7 +301,7 @@ impl Swarm {
             return;
         }
         for config in &mut self.candidates {
-            config.work_confirms = rng.chance(75);
+            config.require_work_confirmation = rng.chance(75);
         }
         self.words = *pick(rng, &[MILLI, 30 * MILLI, self.lease / 5]);
         self.fault_rates.hang = *pick(rng, &[0, 2_000, 5_000]);
@@ -384,7 +384,7 @@ impl fmt::Display for Swarm {
                 } else {
                     ""
                 },
-                if config.work_confirms {
+                if config.require_work_confirmation {
                     ", work confirms"
                 } else {
                     ""

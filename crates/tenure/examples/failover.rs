@@ -12,7 +12,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use tenure::error::Cause;
-use tenure::ha::{Deployment, GroupRequestError, Manager, Placement, Refusal, Workload};
+use tenure::ha::{Deployment, GroupRequestError, Manager, Refusal, RunHandle, Workload};
 use tokio::task::JoinSet;
 
 /// Ticks. Its tasks end when it is dropped.
@@ -20,12 +20,12 @@ use tokio::task::JoinSet;
 struct Ticker(JoinSet<()>);
 
 impl Workload for Ticker {
-    async fn deploy(&mut self, placement: &Placement) -> Result<(), Cause> {
-        let placement = placement.clone();
+    async fn deploy(&mut self, run: &RunHandle) -> Result<(), Cause> {
+        let run = run.clone();
         self.0.spawn(async move {
-            while placement.is_valid() {
-                let config = String::from_utf8_lossy(placement.config());
-                println!("tick {config}, fence {}", placement.fence());
+            while run.is_valid() {
+                let config = String::from_utf8_lossy(run.config());
+                println!("tick {config}, fence {}", run.fence());
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         });

@@ -1,4 +1,4 @@
-//! What is believed of others, before it is looked at by any role.
+//! Validation of messages, before any role handles them.
 //!
 //! Numbers that no cluster reaches by itself are refused where they are
 //! decoded ([`MAX_NUMBER`]). Here is what only this server can tell: that a
@@ -16,7 +16,7 @@
 //! nothing: if the contradiction is real this server goes on following the
 //! leader that it follows, and hears of the other from members.
 //!
-//! Left out: members that lie. The protocol trusts who has proven to be one.
+//! Not covered: Byzantine members. A member that has proven its identity is trusted.
 
 use core::fmt;
 

@@ -90,7 +90,7 @@ impl Candidate {
     /// Raises the term and asks for votes.
     pub(super) fn stand(server: &mut Server, transfer: bool, cycles: u32) -> Option<Self> {
         let term = server.term().next()?;
-        server.adopt(term);
+        server.adopt_term(term);
         let rank = Rank {
             last: server.log.last(),
             server: server.id(),

@@ -1,4 +1,5 @@
-//! What was handed to the disk, what came back, and what waits for it.
+//! Persist before reply: what was handed to the disk, what is durable, and which
+//! messages wait for it.
 //!
 //! Why nothing leaves too early: every message goes through [`Disk::hold`],
 //! which names the batch it depends on. That is at least the batch with the

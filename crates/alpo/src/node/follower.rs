@@ -126,7 +126,12 @@ impl Follower {
     }
 
     /// A request of the leader of this term.
-    pub(super) fn led(&mut self, server: &mut Server, context: &RequestContext, request: Request) {
+    pub(super) fn handle_leader_request(
+        &mut self,
+        server: &mut Server,
+        context: &RequestContext,
+        request: Request,
+    ) {
         self.deadline = Wait::until(server.election_deadline());
         // It is sent again; by then the disk may have caught up.
         let refused = match &request {

@@ -333,7 +333,7 @@ impl Leader {
                 peer.pacing.room(&server.config);
             }
         }
-        self.offer(server);
+        self.send_timeout_now(server);
     }
 
     /// Time has passed. `false` when this server must lead no more.
@@ -407,7 +407,7 @@ impl Leader {
                 StepDownReason::NoMajority
                 | StepDownReason::VoteGiven
                 | StepDownReason::BetterLog
-                | StepDownReason::OwesSilence => Answer::Interrupted,
+                | StepDownReason::NoVoteAfterRestart => Answer::Interrupted,
             };
             server.answer(token, answer);
         }
@@ -418,7 +418,7 @@ impl Leader {
         let config = &server.config;
         let silent = self
             .quorum_rounds
-            .silent_since(config.heartbeat, config.lease_reads);
+            .unconfirmed_since(config.heartbeat, config.lease_reads);
         match silent {
             Some(since) if !server.planted(Bug::NeverStepsDown) => since.after(config.timeout),
             _ => Instant::MAX,

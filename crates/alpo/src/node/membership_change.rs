@@ -54,7 +54,7 @@ impl Leader {
             return server.answer(token, Answer::Refused(Refusal::NotLeader { leader }));
         }
         if let Change::AddLearner { .. } = change {
-            return self.adopt(server, members, token);
+            return self.append_membership(server, members, token);
         }
         let lately = server.now.before(server.config.timeout);
         let (mut round, mut until) = (
@@ -84,8 +84,10 @@ impl Leader {
         change: Change,
         of: Option<StorageId>,
     ) -> Result<Membership, Refusal> {
+        // No change before an entry of this term is committed (Ongaro's correction of
+        // 2015): requests wait in the backlog until then (`client_requests.rs`).
         // A second change before the first is committed could make two
-        // majorities that share nobody.
+        // majorities that share no server.
         let under_way = server.members.last_change().is_some() || self.changing.is_some();
         if under_way && !server.planted(Bug::ChangesOverlap) {
             return Err(Refusal::ChangeUnderWay);
@@ -143,7 +145,7 @@ impl Leader {
                     let refusal = self.unheard(server, &it, &members);
                     server.answer(it.token, Answer::Refused(refusal));
                 }
-                None => self.adopt(server, members, it.token),
+                None => self.append_membership(server, members, it.token),
                 Some(servers) if over => {
                     let refusal = Refusal::Unsynced { servers };
                     server.answer(it.token, Answer::Refused(refusal));
@@ -268,7 +270,7 @@ impl Leader {
         next.is_none_or(|entry| entry.time < since)
     }
 
-    fn adopt(&mut self, server: &mut Server, members: Membership, token: u64) {
+    fn append_membership(&mut self, server: &mut Server, members: Membership, token: u64) {
         self.append(server, Payload::Members(members), Some(token));
         self.update_peers(server);
     }
@@ -304,7 +306,7 @@ impl Leader {
         for (id, Member { storage, .. }) in others {
             self.peers
                 .entry(id)
-                .or_insert_with(|| Progress::hopeful(storage, last, newest, &server.config));
+                .or_insert_with(|| Progress::optimistic(storage, last, newest, &server.config));
         }
         self.bound_window_by_links(server);
     }

@@ -160,7 +160,7 @@ impl Node {
             leader: None,
             leads_with: None,
             refuse_votes_until: Instant::ZERO,
-            silent_until: Instant::ZERO,
+            no_vote_until: Instant::ZERO,
             left_at: None,
             verified: 0,
             vetoed: false,
@@ -175,7 +175,7 @@ impl Node {
         };
         server.commit_to(committed.min(server.log.last().id), |_, _| ());
         server.refuse_to_be_too_old();
-        server.begin_silence(silence);
+        server.begin_no_vote_time(silence);
         let mut follower = Follower::new(&mut server);
         if server.may_stand() && server.members.now().voters().count() == 1 {
             // There is nobody to wait for, and nobody who may be owed a
@@ -183,7 +183,7 @@ impl Node {
             // is not ready (and so answers no read) before this disk knows that
             // there is more than one voter.
             follower.stand_no_later_than(now);
-            server.silent_until = now;
+            server.no_vote_until = now;
         }
         let role = Role::Follower(follower);
         Ok(Self { server, role })
@@ -246,7 +246,7 @@ impl Node {
             }
             _ => None,
         };
-        self.server.adopt(term);
+        self.server.adopt_term(term);
         match pre_voting {
             // Nobody was disturbed by the question and nobody refused it: it
             // is asked again, in the term that it should have been asked in.
@@ -270,18 +270,20 @@ impl Node {
         if context.term < term {
             return self.server.reply(&context, Reply::StaleTerm);
         }
-        if request.sender_role() == SenderRole::Candidate && self.server.planted(Bug::AnyoneCalms) {
+        if request.sender_role() == SenderRole::Candidate
+            && self.server.planted(Bug::AnyCandidateResetsTimer)
+        {
             self.reset_election_timer();
         }
-        if let Some(refusal) = self.refuse_to_be_disturbed(&context, &request) {
+        if let Some(refusal) = self.answer_pre_vote_or_refuse(&context, &request) {
             return self.server.reply(&context, refusal);
         }
         if context.term > term {
-            self.server.adopt(context.term);
+            self.server.adopt_term(context.term);
             self.become_follower(StepDownReason::HigherTerm);
         }
         if request.sender_role() == SenderRole::Leader {
-            // Everybody who has heard one of them can tell, not they alone.
+            // Any server that has heard the other leader notices, not these two alone.
             if let Some(one) = self.server.another_leads((context.by, context.storage)) {
                 let (term, other) = (self.server.term(), context.by);
                 return self.server.halt(Fault::TwoLeaders { term, one, other });
@@ -301,7 +303,7 @@ impl Node {
             | Request::Heartbeat { .. }
             | Request::Install { .. }) => {
                 if let Role::Follower(follower) = &mut self.role {
-                    follower.led(&mut self.server, &context, request);
+                    follower.handle_leader_request(&mut self.server, &context, request);
                 }
             }
         }
@@ -313,13 +315,13 @@ impl Node {
             Role::Follower(_) => {}
             Role::Candidate(candidate) => {
                 let next = candidate.replied(&mut self.server, from, number, &reply);
-                self.go(next);
+                self.change_role(next);
             }
             Role::Leader(leader) => leader.replied(&mut self.server, from, number, reply),
         }
     }
 
-    fn go(&mut self, next: CandidacyOutcome) {
+    fn change_role(&mut self, next: CandidacyOutcome) {
         match next {
             CandidacyOutcome::Wait => {}
             CandidacyOutcome::Follower(why) => self.become_follower(why),
@@ -340,8 +342,8 @@ impl Node {
 
     /// Asks for votes, or for pre-votes first.
     fn campaign(&mut self, cycles: u32) {
-        if self.server.is_silent() {
-            return self.become_follower(StepDownReason::OwesSilence);
+        if self.server.may_give_no_vote() {
+            return self.become_follower(StepDownReason::NoVoteAfterRestart);
         }
         if self.server.planted(Bug::NoPoll) {
             return self.stand(false, cycles);
@@ -349,14 +351,14 @@ impl Node {
         let candidate = Candidate::pre_vote(&mut self.server, cycles);
         let next = candidate.outcome(&self.server);
         self.role = Role::Candidate(candidate);
-        self.go(next);
+        self.change_role(next);
     }
 
     fn stand(&mut self, transfer: bool, cycles: u32) {
         // Its own vote is one too. What its leader asks for ends no lease:
         // that leader gave it up before it asked.
-        if self.server.is_silent() && !transfer {
-            return self.become_follower(StepDownReason::OwesSilence);
+        if self.server.may_give_no_vote() && !transfer {
+            return self.become_follower(StepDownReason::NoVoteAfterRestart);
         }
         self.server.leader = None;
         // After the last term there is none to stand in, and after the last
@@ -441,7 +443,7 @@ impl Node {
             Role::Candidate(candidate) => {
                 if candidate.phase == CandidatePhase::Standing {
                     let next = candidate.outcome(&self.server);
-                    self.go(next);
+                    self.change_role(next);
                 }
             }
             Role::Leader(leader) => {
@@ -454,7 +456,7 @@ impl Node {
 
     fn closed(&mut self, peer: ServerId, storage: StorageId) {
         if self.server.planted(Bug::SilenceShortened) {
-            self.server.silent_until = self.server.now;
+            self.server.no_vote_until = self.server.now;
         }
         let leads = self.server.leader == Some(peer) && self.server.leads_with == Some(storage);
         if !self.server.config.fast_detection || !leads {
@@ -492,7 +494,7 @@ impl Node {
         let now = self.server.now;
         match &mut self.role {
             Role::Follower(follower) => {
-                if now >= follower.deadline().max(self.server.silent_until) {
+                if now >= follower.deadline().max(self.server.no_vote_until) {
                     // It may have voted for another, whose turn it is until
                     // that vote is on this disk, and the answer has gone.
                     if self.server.may_stand() && self.server.disk.hard_is_durable() {
@@ -568,7 +570,7 @@ impl Machine for Node {
             return None;
         }
         Some(match &self.role {
-            Role::Follower(follower) => follower.deadline().max(self.server.silent_until),
+            Role::Follower(follower) => follower.deadline().max(self.server.no_vote_until),
             Role::Candidate(candidate) if self.server.planted(Bug::CandidateWaits) => {
                 candidate.retry_at
             }

@@ -95,7 +95,7 @@ pub(super) enum Mode {
 impl Progress {
     /// At the start of a leadership, or of a membership: hope that the peer has
     /// everything. `newest` is the number of the last request that was sent.
-    pub(super) const fn hopeful(
+    pub(super) const fn optimistic(
         storage: StorageId,
         last: LogId,
         newest: u64,

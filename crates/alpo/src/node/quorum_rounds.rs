@@ -72,13 +72,17 @@ impl QuorumRounds {
         self.confirmed_at
     }
 
-    /// Since when no majority confirms what this leader asks every
-    /// `heartbeat`; `None` if nothing that it asked is unanswered. What was
-    /// asked late, because this process did not run, is not silence of the
-    /// others. `strictly`: time is all that counts, whatever the reason; for
-    /// those who rely on what time allows.
-    pub(super) fn silent_since(&self, heartbeat: Duration, strictly: bool) -> Option<Instant> {
-        if strictly {
+    /// Since when no majority has confirmed a round; `None` if no round is
+    /// unanswered. A pause of this process does not count as silence of the peers: then
+    /// the time begins one `heartbeat` before the oldest unanswered round. `for_lease`:
+    /// it begins with the last confirmed round, independent of pauses, as lease reads
+    /// require.
+    pub(super) fn unconfirmed_since(
+        &self,
+        heartbeat: Duration,
+        for_lease: bool,
+    ) -> Option<Instant> {
+        if for_lease {
             return Some(self.confirmed_at);
         }
         let (_, asked) = self.begun.front()?;

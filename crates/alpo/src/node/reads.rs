@@ -1,8 +1,8 @@
-//! Reads by a leader: a read index, which waits for a quorum round, or its
-//! lease.
+//! Reads by a leader: a read index (`ReadIndex` of etcd), which waits for a quorum
+//! round, or its lease.
 //!
-//! Rounds, and why they are enough, are in `quorum_rounds`; `query` has what is
-//! read.
+//! `read` queues a read, and `Leader::confirm` answers it. Rounds, and why they are
+//! enough, are in `quorum_rounds`; `query` has what is read.
 
 use super::super::bug::Bug;
 use super::leader::Leader;

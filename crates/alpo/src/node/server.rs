@@ -102,7 +102,7 @@ pub(super) struct Server {
     pub(super) refuse_votes_until: Instant,
     /// Until then this server votes for no server, itself included. Before it
     /// was started it may have answered a leader whose lease counts on that.
-    pub(super) silent_until: Instant,
+    pub(super) no_vote_until: Instant,
     /// When it last transferred the leadership because its disk stalled.
     pub(super) left_at: Option<Instant>,
     /// Up to this entry the log is known to match the log of this term's leader.
@@ -232,7 +232,7 @@ impl Server {
     pub(super) fn is_led(&self) -> bool {
         let reign = self.config.lease_reads || self.hard.last_reign == self.hard.term;
         let heard = reign && self.now < self.refuse_votes_until;
-        (heard || self.is_silent()) && !self.planted(Bug::NotSticky)
+        (heard || self.may_give_no_vote()) && !self.planted(Bug::NotSticky)
     }
 
     /// Begins the silence at the start of this server. `silence` is the longest
@@ -249,20 +249,20 @@ impl Server {
     ///   nothing.
     /// * Counted from the start of this server, the silence ends no earlier
     ///   than counted from that answer.
-    pub(super) fn begin_silence(&mut self, silence: Duration) {
+    pub(super) fn begin_no_vote_time(&mut self, silence: Duration) {
         let own = self.config.silence();
-        let owed = if self.planted(Bug::SilenceForgotten) {
+        let owed = if self.planted(Bug::NoVoteTimeForgotten) {
             own
         } else {
             own.max(silence)
         };
-        self.silent_until = self.now.after(owed);
+        self.no_vote_until = self.now.after(owed);
     }
 
     /// Whether a leader that this server answered before its start may still
     /// read by a lease that counts on this server's silence.
-    pub(super) fn is_silent(&self) -> bool {
-        self.now < self.silent_until
+    pub(super) fn may_give_no_vote(&self) -> bool {
+        self.now < self.no_vote_until
     }
 
     /// The time until which this server waits for a leader before it stands:
@@ -296,7 +296,7 @@ impl Server {
     }
 
     /// Adopts a higher term, in which this server has not voted yet.
-    pub(super) fn adopt(&mut self, term: Term) {
+    pub(super) fn adopt_term(&mut self, term: Term) {
         debug_assert!(term > self.hard.term, "terms never fall");
         self.hard.term = term;
         self.hard.vote = None;

@@ -87,9 +87,9 @@ impl Node {
         self.server.config.version
     }
 
-    /// Who leads in its term, if it knows. Who stands, or asks whether it
-    /// should, has given up believing that anybody does; who may not stand has
-    /// given up when a timeout has passed without a word.
+    /// The leader of the current term, if it is known. `None` of a candidate or
+    /// pre-candidate. A server that may not stand (a learner, say) says `None` once it
+    /// has not heard the leader for an election timeout.
     pub fn leader(&self) -> Option<ServerId> {
         let heard = self.server.now < self.server.refuse_votes_until;
         match self.role {

@@ -51,7 +51,7 @@ impl Leader {
     }
 
     /// Tells the transferee to stand as soon as it has everything.
-    pub(super) fn offer(&mut self, server: &mut Server) {
+    pub(super) fn send_timeout_now(&mut self, server: &mut Server) {
         let Some(transfer) = &mut self.transfer else {
             return;
         };

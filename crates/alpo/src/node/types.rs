@@ -32,7 +32,7 @@ pub enum Input {
     },
     /// Batches up to this number are durable.
     Persisted(u64),
-    /// Somebody wants something; the answer carries the same token.
+    /// A request of a client or an operator; its answer carries the same token.
     ClientRequest {
         /// The driver's name for it, unique in the life of the node.
         token: u64,
@@ -42,8 +42,7 @@ pub enum Input {
     /// The connection of a server that greeted with this disk broke: its
     /// kernel says the process is gone. Not one that this side closed.
     Closed(ServerId, StorageId),
-    /// Somebody wants a snapshot of what is applied, whether one is due or
-    /// not.
+    /// Take a snapshot of what is applied, also if none is due.
     Compact,
     /// What [`Output::EncodeSnapshot`] asked for. It is in the next batch that
     /// goes to the disk.
@@ -492,7 +491,7 @@ pub enum StepDownReason {
     BetterLog,
     /// This server was restarted, and an earlier leader may still read by a
     /// lease that counts on this server giving no votes.
-    OwesSilence,
+    NoVoteAfterRestart,
 }
 
 impl fmt::Display for StepDownReason {
@@ -503,7 +502,7 @@ impl fmt::Display for StepDownReason {
             Self::NoMajority => "NoMajority",
             Self::VoteGiven => "VoteGiven",
             Self::BetterLog => "BetterLog",
-            Self::OwesSilence => "OwesSilence",
+            Self::NoVoteAfterRestart => "OwesSilence",
         })
     }
 }

@@ -43,12 +43,13 @@ use super::types::{Event, StepDownReason};
 use super::{Node, Role};
 
 impl Node {
-    /// Leader stickiness (`CheckQuorum` in etcd): judged before the asker's
+    /// Answers a pre-vote, and refuses a vote by leader stickiness (what etcd's
+    /// `CheckQuorum` has of it for voters): judged before the asker's
     /// term is taken over, so that a server that was away cannot depose a
     /// leader that a majority hears. Pre-votes are always judged here, votes if
     /// a leader is heard. An election that the leader itself asked for is no
     /// disturbance.
-    pub(super) fn refuse_to_be_disturbed(
+    pub(super) fn answer_pre_vote_or_refuse(
         &self,
         context: &RequestContext,
         request: &Request,
@@ -119,7 +120,7 @@ impl Node {
         }
     }
 
-    /// Somebody with a worse log stands: this server had better. Not if it
+    /// A candidate with a worse log stands: this server stands soon instead. Not if it
     /// has a part in this term's election already: who gave its vote away, or
     /// stood and stepped back, would undo the progress of another (H10).
     fn stand_soon(&mut self) {

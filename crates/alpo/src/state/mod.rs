@@ -7,10 +7,9 @@
 //! differ between servers. So equal logs give equal states, down to the
 //! answers that are saved for clients who have to ask again.
 //!
-//! Exactly-once lives here: a (session, serial) changes the state the first
-//! time it is applied and is answered from memory ever after. That a leader
-//! does not even *append* it twice is the leader's care (`node/admission`);
-//! this is the net below it.
+//! Commands are deduplicated here: a (session, serial) takes effect when it is first
+//! applied, and later copies get the saved answer. The leader also avoids appending a
+//! command twice (`node/pending_proposals.rs`); this makes it safe if it does.
 
 mod bindings;
 mod change_index;

@@ -24,8 +24,8 @@ pub struct DamageReport {
 /// Why the bytes on a disk are not taken for the log of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// They are somebody else's, or nobody's, or there are some where there
-    /// should be none. Nothing is wrong with the disk.
+    /// The files belong to another server or cluster, name none, or are in a directory
+    /// that should be empty. The disk is not damaged.
     Misplaced(DamageReport),
     /// Written by a newer version.
     Newer {

@@ -1,12 +1,10 @@
-//! The log on disk, without the disk.
+//! The write-ahead log: the formats of its files, recovery, and how a torn write is
+//! told from damage.
 //!
-//! What a server must not forget goes into files: what is in them byte by
-//! byte, what may follow what, what a crash can leave behind, and what is
-//! damage. All of that is decided here, over a [`Disk`] that only moves
-//! bytes. Production gives it a directory (`tenure::wal`), the simulator one
-//! in memory that loses what was not synced, tears writes, flips bits and
-//! fills up; so the code that tells a torn write from damage is the same code
-//! in both, and a mistake in it is a mistake that the simulator can find.
+//! All IO goes through the trait [`Disk`], which only moves bytes. In production it is
+//! a directory (`crates/server/src/wal/`). In the simulator it is in memory, loses what
+//! was not synced, tears writes, flips bits and fills up. Both run the code of this
+//! module, so the simulator can find its mistakes.
 //!
 //! [`Wal`] takes the [`Batch`](crate::Batch)es of the machine and gives
 //! back, after a restart, a [`Recovered`](crate::Recovered) that

@@ -272,7 +272,7 @@ pub(crate) fn event(node: &Node, event: &Event) -> Option<String> {
             StepDownReason::LeaderKnown => "steps back for another".to_string(),
             StepDownReason::VoteGiven => "steps back: its vote is given".to_string(),
             StepDownReason::BetterLog => "steps back: a better log".to_string(),
-            StepDownReason::OwesSilence => "stays a follower: it owes a silence".to_string(),
+            StepDownReason::NoVoteAfterRestart => "stays a follower: it owes a silence".to_string(),
             StepDownReason::NoMajority => "steps down: no majority heard".to_string(),
         },
         Event::Truncated { from } => format!("removes what it had from {from} on"),

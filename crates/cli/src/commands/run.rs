@@ -186,7 +186,7 @@ impl Runner {
     fn candidate(&self) -> Result<(Builder, RunPlan), Failure> {
         let store = Arc::clone(&self.store);
         let (builder, plan) = config::candidate(&self.args, &self.file, store)?;
-        Ok((builder.work_confirms(), plan))
+        Ok((builder.require_work_confirmation(), plan))
     }
 
     async fn is_stopped_within(&mut self, pause: Duration) -> bool {

@@ -127,7 +127,8 @@ impl Leading {
     /// So each grant has to be confirmed by the work before it is extended. To
     /// wait is safe: a grant that is not renewed ends by its time table.
     fn waits_for_work(&self, context: &Context) -> bool {
-        let asked = context.config.work_confirms && !context.config.planted(Bug::WorkUnasked);
+        let asked =
+            context.config.require_work_confirmation && !context.config.planted(Bug::WorkUnasked);
         let older = |start| start < self.grant.start && !context.config.planted(Bug::OldWord);
         asked && self.work.is_none_or(older)
     }

@@ -98,7 +98,7 @@ pub(crate) fn configure(args: &mut Args<'_>, name: &str) -> Outcome<Config> {
     }
     config.expiry = expiry(args)?;
     config.by_session = args.key("by") == Some("session");
-    config.work_confirms = args.key("confirms") == Some("work");
+    config.require_work_confirmation = args.key("confirms") == Some("work");
     #[cfg(feature = "planted-bugs")]
     if let Some(bug) = args.key("bug") {
         let known = tenure_election::Bug::ALL;

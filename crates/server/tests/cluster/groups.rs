@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::error::Cause as Why;
-use tenure::ha::{Deployment, Manager, Placement, Workload};
+use tenure::ha::{Deployment, Manager, RunHandle, Workload};
 use tenure::store::Tenure;
 use tenure_api::v1::{self, Cause, registers_client::RegistersClient};
 use tenure_api::v1::{command, pipeline_client::PipelineClient, request};
@@ -202,7 +202,7 @@ fn version_in(text: &str) -> u64 {
 struct Idle;
 
 impl Workload for Idle {
-    async fn deploy(&mut self, _: &Placement) -> Result<(), Why> {
+    async fn deploy(&mut self, _: &RunHandle) -> Result<(), Why> {
         Ok(())
     }
 

@@ -126,7 +126,7 @@ impl Stats {
                 StepDownReason::LeaderKnown
                 | StepDownReason::VoteGiven
                 | StepDownReason::BetterLog
-                | StepDownReason::OwesSilence,
+                | StepDownReason::NoVoteAfterRestart,
             )
             | Event::LeaderKnown { .. }
             | Event::SetBack { .. }

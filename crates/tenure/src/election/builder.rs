@@ -32,7 +32,7 @@ pub struct Builder {
     priority: Priority,
     max_clock_skew: Option<Duration>,
     affinity: Vec<String>,
-    work_confirms: bool,
+    require_work_confirmation: bool,
     floor: Term,
 }
 
@@ -92,7 +92,7 @@ impl Builder {
             priority: Priority::HIGHEST,
             max_clock_skew: None,
             affinity: Vec::new(),
-            work_confirms: false,
+            require_work_confirmation: false,
             floor: Term::ZERO,
         }
     }
@@ -169,12 +169,13 @@ impl Builder {
         self
     }
 
-    /// Renew only grants by which the work is known to go: each one waits for
-    /// [`Leadership::confirm_work`](super::Leadership::confirm_work). For work that runs
+    /// Send no renewal until the application has confirmed, by
+    /// [`Leadership::confirm_work`](super::Leadership::confirm_work), that the work obeys
+    /// the deadlines of the last grant. For work that runs
     /// in another process, whose deadlines have to be told to it: a candidate
     /// that cannot reach it then loses the leadership to one that can.
-    pub fn work_confirms(mut self) -> Self {
-        self.work_confirms = true;
+    pub fn require_work_confirmation(mut self) -> Self {
+        self.require_work_confirmation = true;
         self
     }
 
@@ -204,7 +205,7 @@ impl Builder {
         config.grace = self.grace.unwrap_or(config.grace);
         config.kill_margin = self.kill_margin.unwrap_or(config.kill_margin);
         config.drift = self.drift;
-        config.work_confirms = self.work_confirms;
+        config.require_work_confirmation = self.require_work_confirmation;
         config.priority = self.priority;
         config.expiry = match (expiry_of(self.store.as_ref()), self.max_clock_skew) {
             // What the store says was told to the others.

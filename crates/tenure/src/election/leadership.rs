@@ -163,7 +163,7 @@ impl Leadership {
 
     /// Says that the work runs and goes by `grant`, one of this leadership: that
     /// whatever ends it at its deadlines knows these. Where the candidate was
-    /// told that its [work confirms](super::Builder::work_confirms) the next
+    /// told that its [work confirms](super::Builder::require_work_confirmation) the next
     /// renewal waits for this; elsewhere it means nothing.
     pub fn confirm_work(&self, grant: &Grant) {
         self.hold.mailbox.work_confirmed(grant.start);

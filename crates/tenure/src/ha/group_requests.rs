@@ -168,7 +168,7 @@ impl Manager {
     /// # Errors
     /// See [`GroupRequestError`].
     pub async fn undeploy(&self, name: &str) -> Result<(), GroupRequestError> {
-        self.release(name).await?;
+        self.request_undeploy(name).await?;
         let name = named("workload", name)?;
         let mut group_state = self.shared.group_state.subscribe();
         let gone = group_state.wait_for(|group_state| {
@@ -181,12 +181,13 @@ impl Manager {
         }
     }
 
-    /// Has a workload undeployed, wherever in the group it is, and returns when
-    /// a view says so; it ends later.
+    /// Asks for a workload to be undeployed, on any node. Returns when the request is
+    /// in the view, before the workload has ended; [`undeploy`](Self::undeploy) waits
+    /// for its end.
     ///
     /// # Errors
     /// See [`GroupRequestError`].
-    pub async fn release(&self, name: &str) -> Result<(), GroupRequestError> {
+    pub async fn request_undeploy(&self, name: &str) -> Result<(), GroupRequestError> {
         let name = named("workload", name)?;
         self.request(Request::Undeploy(name)).await
     }

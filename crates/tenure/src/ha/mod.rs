@@ -2,13 +2,13 @@
 //! a group.
 //!
 //! ```no_run
-//! use tenure::ha::{Deployment, Manager, Placement, Workload};
+//! use tenure::ha::{Deployment, Manager, RunHandle, Workload};
 //!
 //! struct Reports;
 //!
 //! impl Workload for Reports {
-//!     async fn deploy(&mut self, placement: &Placement) -> Result<(), tenure::error::Cause> {
-//!         println!("reporting, with fence {}", placement.fence());
+//!     async fn deploy(&mut self, run: &RunHandle) -> Result<(), tenure::error::Cause> {
+//!         println!("reporting, with fence {}", run.fence());
 //!         Ok(())
 //!     }
 //!     async fn undeploy(&mut self) {}
@@ -78,7 +78,7 @@ pub use tenure_group::{
 use tokio::runtime::Handle;
 use tokio::sync::watch as state;
 use tokio::task::AbortHandle;
-pub use workload::{Placement, Workload};
+pub use workload::{RunHandle, Workload};
 
 use self::environment::{NodeEnvironment, Published};
 use self::host::Hosting;
@@ -187,10 +187,10 @@ impl Manager {
         first.unwrap_or_else(|| self.shared.events.subscribe())
     }
 
-    /// Tells people this of the node, from the next beat on, in its heartbeat
-    /// register: opaque bytes, of which those above [`STATUS_BYTES_MAX`] are
-    /// cut.
-    pub fn tell(&self, status: &[u8]) {
+    /// Sets the status that this node publishes in its heartbeat register, from the
+    /// next heartbeat on: opaque bytes, of which those above [`STATUS_BYTES_MAX`] are
+    /// cut off.
+    pub fn set_status(&self, status: &[u8]) {
         self.shared.mailbox.status(status.into());
     }
 

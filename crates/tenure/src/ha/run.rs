@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use super::content::Content;
 use super::mailbox::Mailbox;
 use super::run_deadline::RunDeadline;
-use super::workload::{Factory, Facts, Placement, Registry};
+use super::workload::{Factory, Facts, Registry, RunHandle};
 use crate::drive;
 use crate::store::Store;
 
@@ -152,7 +152,7 @@ async fn supervise(
         return Some(why.into());
     };
     let run = order.run;
-    let placement = Placement::new(Facts {
+    let handle = RunHandle::new(Facts {
         name: order.name,
         kind: content.kind,
         config: content.config,
@@ -164,7 +164,7 @@ async fn supervise(
     let mailbox = run_context.mailbox;
     let started = move || mailbox.started(run);
     let mut task = JoinSet::new();
-    let kept = keep(factory, placement, stop_levels.clone(), started);
+    let kept = keep(factory, handle, stop_levels.clone(), started);
     task.spawn_on(kept, &run_context.runtime);
     let ended = tokio::select! {
         biased;
@@ -187,11 +187,11 @@ async fn supervise(
     }
 }
 
-/// Sees that a caller that still looks at a placement is told that it is over,
+/// Sees that a caller that still looks at a run is told that it is over,
 /// however the run ends.
-struct EndOfPlacement(Placement);
+struct EndOfRun(RunHandle);
 
-impl Drop for EndOfPlacement {
+impl Drop for EndOfRun {
     fn drop(&mut self) {
         self.0.end();
     }
@@ -200,21 +200,21 @@ impl Drop for EndOfPlacement {
 /// Keeps a workload to its deadline, on the application's runtime.
 async fn keep(
     factory: Arc<Factory>,
-    placement: Placement,
+    handle: RunHandle,
     stop_levels: state::Receiver<StopLevel>,
     started: impl FnOnce() + Send,
 ) -> End {
-    let _over = EndOfPlacement(placement.clone());
+    let _over = EndOfRun(handle.clone());
     tokio::select! {
         biased;
-        () = placement.pulled() => Some("its node could not confirm in time that it lives".into()),
-        end = live(factory, &placement, stop_levels, started) => end,
+        () = handle.pulled() => Some("its node could not confirm in time that it lives".into()),
+        end = live(factory, &handle, stop_levels, started) => end,
     }
 }
 
 async fn live(
     factory: Arc<Factory>,
-    placement: &Placement,
+    handle: &RunHandle,
     mut stop_levels: state::Receiver<StopLevel>,
     started: impl FnOnce() + Send,
 ) -> End {
@@ -222,7 +222,7 @@ async fn live(
     let deployed = tokio::select! {
         biased;
         () = told(&mut stop_levels, StopLevel::Stop) => None,
-        deployed = workload.deploy(placement) => Some(deployed),
+        deployed = workload.deploy(handle) => Some(deployed),
     };
     let end = match deployed {
         Some(Err(cause)) => return Some(cause.to_string().into()),

@@ -5,7 +5,7 @@
 //! carry names, configs and numbers only; code never travels.
 //!
 //! Left out on purpose: handing state over. A workload that needs any keeps it
-//! outside, and attaches its [`fence`](Placement::fence) to what it writes.
+//! outside, and attaches its [`fence`](RunHandle::fence) to what it writes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,13 +28,13 @@ use crate::store::{BoxFuture, Bytes};
 /// killed in time, and then only its fence protects what it writes to.
 pub trait Workload: Send + 'static {
     /// Starts it. When this returns it runs: on tasks that end when `self` is
-    /// dropped, or that look at [`Placement::is_valid`]. Dropped unfinished if
+    /// dropped, or that look at [`RunHandle::is_valid`]. Dropped unfinished if
     /// it must stop meanwhile, and then [`undeploy`](Self::undeploy) is called.
     ///
     /// # Errors
     /// Why it cannot run here. It is dropped and tried again, after a while or
     /// on another node.
-    fn deploy(&mut self, placement: &Placement) -> impl Future<Output = Result<(), Cause>> + Send;
+    fn deploy(&mut self, run: &RunHandle) -> impl Future<Output = Result<(), Cause>> + Send;
 
     /// Stops it in good order; it is dropped after that. This gets the grace
     /// and never goes beyond `kill_at`: then it is dropped in the middle.
@@ -47,10 +47,10 @@ pub trait Workload: Send + 'static {
     }
 }
 
-/// One start of a workload: what it is to run, under which fence, and whether
-/// it still may. Clones are the same start.
+/// One run of a workload on this node: its configuration, its fence, and whether it
+/// may still run. Clones refer to the same run.
 #[derive(Clone)]
-pub struct Placement {
+pub struct RunHandle {
     facts: Arc<Facts>,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Facts {
     pub(super) over: AtomicBool,
 }
 
-impl Placement {
+impl RunHandle {
     pub(super) fn new(facts: Facts) -> Self {
         let facts = Arc::new(facts);
         Self { facts }
@@ -126,9 +126,9 @@ impl Placement {
     }
 }
 
-impl fmt::Debug for Placement {
+impl fmt::Debug for RunHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Placement")
+        f.debug_struct("RunHandle")
             .field("name", self.name())
             .field("kind", self.kind())
             .field("instances", &self.instances())
@@ -140,14 +140,14 @@ impl fmt::Debug for Placement {
 
 /// A [`Workload`] of any type.
 pub(super) trait AnyWorkload: Send {
-    fn deploy<'a>(&'a mut self, placement: &'a Placement) -> BoxFuture<'a, Result<(), Cause>>;
+    fn deploy<'a>(&'a mut self, run: &'a RunHandle) -> BoxFuture<'a, Result<(), Cause>>;
     fn undeploy(&mut self) -> BoxFuture<'_, ()>;
     fn ended(&mut self) -> BoxFuture<'_, Cause>;
 }
 
 impl<W: Workload> AnyWorkload for W {
-    fn deploy<'a>(&'a mut self, placement: &'a Placement) -> BoxFuture<'a, Result<(), Cause>> {
-        Box::pin(Workload::deploy(self, placement))
+    fn deploy<'a>(&'a mut self, run: &'a RunHandle) -> BoxFuture<'a, Result<(), Cause>> {
+        Box::pin(Workload::deploy(self, run))
     }
 
     fn undeploy(&mut self) -> BoxFuture<'_, ()> {

@@ -74,7 +74,7 @@ mod kubernetes;
 mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;
-#[cfg(any(feature = "azure", feature = "file", feature = "s3"))]
+#[cfg(any(feature = "azure", feature = "file", feature = "gcs", feature = "s3"))]
 mod names;
 #[cfg(feature = "nats")]
 mod nats;
@@ -360,7 +360,8 @@ pub trait Hold: fmt::Debug + Send + Sync {
         within: Duration,
     ) -> BoxFuture<'static, Result<Instant, StoreError>>;
 
-    /// What was bound so far, or may yet be by a write that is under way, is
-    /// nobody's: sees in the background that it is vacated.
+    /// Gives up this hold. A register that it has bound, or that a write still under
+    /// way may bind, belongs to no campaign any more; the store vacates it in the
+    /// background.
     fn release(&self);
 }

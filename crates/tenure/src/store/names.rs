@@ -64,7 +64,7 @@ fn head(encoded: &str) -> &str {
 }
 
 /// Whether what bears the name of this key has to say which key it is.
-#[cfg(any(feature = "azure", feature = "s3"))]
+#[cfg(any(feature = "azure", feature = "gcs", feature = "s3"))]
 pub(super) fn is_hashed(key: &Key) -> bool {
     encode(key.as_str()).len() > PLAIN_MAX
 }

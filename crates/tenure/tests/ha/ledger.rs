@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure::clock;
 use tenure::core::time::Instant;
 use tenure::error::Cause;
-use tenure::ha::{Placement, Workload};
+use tenure::ha::{RunHandle, Workload};
 use tokio::sync::watch;
 
 /// How long anything is waited for.
@@ -186,7 +186,7 @@ pub(crate) struct Work {
 }
 
 impl Workload for Work {
-    async fn deploy(&mut self, placement: &Placement) -> Result<(), Cause> {
+    async fn deploy(&mut self, placement: &RunHandle) -> Result<(), Cause> {
         if self.ledger.refuses(&self.node) {
             return Err("it was told to refuse".into());
         }

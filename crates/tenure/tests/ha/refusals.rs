@@ -100,7 +100,7 @@ struct Panics;
 struct Hangs;
 
 impl Workload for Panics {
-    async fn deploy(&mut self, _: &tenure::ha::Placement) -> Result<(), tenure::error::Cause> {
+    async fn deploy(&mut self, _: &tenure::ha::RunHandle) -> Result<(), tenure::error::Cause> {
         panic!("a mistake in a workload");
     }
 
@@ -108,7 +108,7 @@ impl Workload for Panics {
 }
 
 impl Workload for Hangs {
-    async fn deploy(&mut self, _: &tenure::ha::Placement) -> Result<(), tenure::error::Cause> {
+    async fn deploy(&mut self, _: &tenure::ha::RunHandle) -> Result<(), tenure::error::Cause> {
         Ok(())
     }
 

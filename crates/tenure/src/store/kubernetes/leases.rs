@@ -8,9 +8,9 @@
 //! register stands in an annotation, and beside it what a reader needs to go on from
 //! it, with a digest of both and of the spec. Client-go's updates keep annotations and
 //! change the spec. Then the digest does not match: **the annotation is stale, and the
-//! spec is believed**. By accident it never matches again: a holder of client-go has
-//! another identity than any candidate of Tenure, and a Lease that it released has
-//! more transitions than the one before it had.
+//! spec is believed**. The digest cannot match again by chance: client-go writes an
+//! identity that no candidate of Tenure has, and a Lease that client-go has taken and
+//! released has a higher `leaseTransitions` than when Tenure wrote it.
 //!
 //! # Terms
 //!
