@@ -89,7 +89,7 @@ pub struct Config {
     pub params: Bytes,
     /// How long a grant lasts without renewal.
     pub lease: Duration,
-    /// How often it is renewed.
+    /// How often it is renewed (`RetryPeriod` of client-go).
     pub interval: Duration,
     /// How long work gets to stop, from `drain_at` to `kill_at`.
     pub grace: Duration,

@@ -1,8 +1,9 @@
 //! What one process has seen of an election's register, and what follows.
 //!
 //! A candidate or an observer keeps a [`LeaseJudge`] of the register (what client-go
-//! calls the *observed record*, with its *observed time*) and asks it one question: *is the grant over?* (§3). The rules differ by what clock
-//! there is to judge by, but two things hold for all of them:
+//! calls the *observed record*, with its *observed time*) and asks it one question: *is
+//! the grant over?* (§3). The rules differ by what clock there is to judge by, but two
+//! things hold for all of them:
 //!
 //! * silence restarts only when the *holder* wrote (its `renewal` moved), so
 //!   a stranger's requests cannot keep a dead holder leading;

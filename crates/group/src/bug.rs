@@ -13,7 +13,7 @@ bugs! {
     StaleVerdict,
     /// The successor starts a workload that its holder has only been asked to
     /// release.
-    HeirBeforeRelease,
+    SuccessorBeforeRelease,
     /// A node that passed its own deadline takes a late success for a grant.
     Revival,
     /// A beat that finds no register creates it.

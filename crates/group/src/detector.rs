@@ -83,14 +83,15 @@ impl HeartbeatState {
 enum Stage {
     Watching,
     /// Silent for long enough; act then, unless another node has.
-    Doubting {
+    Suspected {
         act_at: Instant,
     },
     Confirming(Pending),
     Declaring(Pending),
-    /// The first step is taken; the view may be swapped from then on.
-    Condemned {
-        bury_at: Instant,
+    /// The heartbeat register says `dead`. From then on the node may be removed from the
+    /// view (evicted).
+    MarkedDead {
+        remove_at: Instant,
     },
     Deleting(Pending),
 }
@@ -132,7 +133,7 @@ impl FailureDetector {
         let ids = view.members.iter().map(|member| member.id);
         ids.filter(move |id| {
             let peer = self.peers.get(id).map(|peer| peer.stage);
-            matches!(peer, Some(Stage::Condemned { bury_at }) if now >= bury_at)
+            matches!(peer, Some(Stage::MarkedDead { remove_at }) if now >= remove_at)
         })
     }
 
@@ -269,11 +270,11 @@ impl FailureDetector {
         let stage = match &beat {
             // The watch was faster than the answer to this node's own swap. It
             // has waited for others already, before it judged.
-            HeartbeatState::Dead { .. } if own_verdict => Stage::Condemned {
-                bury_at: context.now,
+            HeartbeatState::Dead { .. } if own_verdict => Stage::MarkedDead {
+                remove_at: context.now,
             },
-            HeartbeatState::Dead { .. } => Stage::Condemned {
-                bury_at: context.now.after(self.turn(context, view, id)),
+            HeartbeatState::Dead { .. } => Stage::MarkedDead {
+                remove_at: context.now.after(self.turn(context, view, id)),
             },
             HeartbeatState::Alive { .. } | HeartbeatState::Absent => Stage::Watching,
         };
@@ -323,7 +324,7 @@ impl FailureDetector {
         let confirmed = self.peers.get(&id).map(|peer| peer.beat.clone());
         let reading = match result {
             Ok(reading) => reading,
-            Err(failure) => return self.doubt_again(context, id, failure),
+            Err(failure) => return self.suspect_again(context, id, failure),
         };
         self.set(id, Stage::Watching);
         self.note(
@@ -368,8 +369,8 @@ impl FailureDetector {
     fn declare_dead(&mut self, context: &Context, id: NodeId) {
         self.set(
             id,
-            Stage::Condemned {
-                bury_at: context.now,
+            Stage::MarkedDead {
+                remove_at: context.now,
             },
         );
     }
@@ -392,10 +393,10 @@ impl FailureDetector {
         })
     }
 
-    fn doubt_again(&mut self, context: &mut Context, id: NodeId, failure: &Failure) {
+    fn suspect_again(&mut self, context: &mut Context, id: NodeId, failure: &Failure) {
         let pause = context.trouble(failure, 1);
         let act_at = context.now.after(pause);
-        self.set(id, Stage::Doubting { act_at });
+        self.set(id, Stage::Suspected { act_at });
     }
 
     /// Whether the last verdict met a conflict, and the register is as it was
@@ -415,7 +416,7 @@ impl FailureDetector {
         peer.refusals = peer.refusals.saturating_add(1);
         let pause = context.trouble(failure, peer.refusals);
         let act_at = context.now.after(pause);
-        peer.stage = Stage::Doubting { act_at };
+        peer.stage = Stage::Suspected { act_at };
     }
 
     /// The answer to the swap of a heartbeat register.
@@ -441,12 +442,12 @@ impl FailureDetector {
             // Another write came first: a late heartbeat, or another node that judges.
             Err(failure) if failure.class == FailureClass::Conflict => {
                 let act_at = context.now;
-                self.set(id, Stage::Doubting { act_at });
+                self.set(id, Stage::Suspected { act_at });
                 if let Some(peer) = self.peers.get_mut(&id) {
                     peer.conflicted = true;
                 }
             }
-            Err(failure) => self.doubt_again(context, id, failure),
+            Err(failure) => self.suspect_again(context, id, failure),
         }
     }
 
@@ -504,23 +505,23 @@ impl FailureDetector {
                     return;
                 }
                 let act_at = now.after(self.turn(context, view, id));
-                self.set(id, Stage::Doubting { act_at });
+                self.set(id, Stage::Suspected { act_at });
                 self.advance_one(context, view, id);
             }
-            (Stage::Doubting { act_at }, _) if now >= act_at => {
+            (Stage::Suspected { act_at }, _) if now >= act_at => {
                 let pending = context.read(context.keys.heartbeat(id));
                 self.set(id, Stage::Confirming(pending));
             }
             (Stage::Confirming(pending) | Stage::Declaring(pending), _)
                 if pending.is_given_up(now) =>
             {
-                self.doubt_again(context, id, &Failure::no_answer());
+                self.suspect_again(context, id, &Failure::no_answer());
             }
             (Stage::Deleting(pending), _) if pending.is_given_up(now) => {
                 self.peers.remove(&id);
             }
-            (Stage::Condemned { bury_at }, HeartbeatState::Dead { version })
-                if !member && now >= bury_at =>
+            (Stage::MarkedDead { remove_at }, HeartbeatState::Dead { version })
+                if !member && now >= remove_at =>
             {
                 let version = version.clone();
                 let pending = context.delete(context.keys.heartbeat(id), version);
@@ -540,13 +541,13 @@ impl FailureDetector {
                 }
                 peer.over_at(member.is_some())
             }
-            Stage::Doubting { act_at } => act_at,
+            Stage::Suspected { act_at } => act_at,
             Stage::Confirming(pending) | Stage::Declaring(pending) | Stage::Deleting(pending) => {
                 pending.give_up_at
             }
             // Whatever is overdue waits for the view.
-            Stage::Condemned { bury_at } if bury_at > now => bury_at,
-            Stage::Condemned { .. } => Instant::MAX,
+            Stage::MarkedDead { remove_at } if remove_at > now => remove_at,
+            Stage::MarkedDead { .. } => Instant::MAX,
         });
         peers.fold(list, Ord::min)
     }

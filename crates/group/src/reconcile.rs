@@ -167,7 +167,7 @@ fn is_mine(place: Place, me: NodeId, plant: Plant) -> bool {
         Place::Releasing {
             to: Target::Node(node),
             ..
-        } => node == me && plant.is(Bug::HeirBeforeRelease),
+        } => node == me && plant.is(Bug::SuccessorBeforeRelease),
         Place::Releasing { .. } | Place::Waiting => false,
     }
 }

@@ -50,7 +50,7 @@ fn every_planted_bug_is_caught() {
 fn the_harm_itself_is_seen_too() {
     let alone = [
         (Check::Once, Bug::StaleVerdict),
-        (Check::Once, Bug::HeirBeforeRelease),
+        (Check::Once, Bug::SuccessorBeforeRelease),
         (Check::Once, Bug::AdoptAcross),
         (Check::Once, Bug::ReleaseUnreaped),
         (Check::Once, Bug::BootTrusted),

@@ -32,12 +32,11 @@ use tokio::sync::watch;
 use super::environment::Mailbox;
 use super::lease_clock::LeaseClock;
 
-/// The proof that this process leads. Clones are the same leadership; when
-/// the last one is dropped, the work counts as ended and the election is given
-/// up (or, if it was being taken away, may be). One that is kept, in a task
-/// that never ends or in a list that nobody empties, keeps the candidate from
-/// standing again: a lease after its end that is warned about, in debug builds
-/// with the places where the clones that are left were taken.
+/// The proof that this process leads. Clones share one leadership. Dropping the last
+/// clone says that the work has ended, and the candidate then vacates the election, if
+/// it still holds it. A clone that is never dropped (in a task that does not end, say)
+/// keeps the candidate from standing again. One lease after the leadership has ended, a
+/// warning says so; in debug builds it names where the remaining clones were made.
 pub struct Leadership {
     hold: Arc<WorkGuard>,
     #[cfg(debug_assertions)]

@@ -247,9 +247,9 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
         Durability::Untold
     }
 
-    /// By how much clocks may differ, where grants are judged by the calendar because
-    /// other programs, which share the elections, do so; `None` where the candidate
-    /// chooses. It is judged so whatever a candidate is told.
+    /// The bound on clock skew, of a store whose elections are shared with programs that
+    /// judge leases by wall clocks. Candidates then do the same, whatever their own
+    /// settings are. `None`: the settings of the candidate decide.
     fn max_clock_skew(&self) -> Option<Duration> {
         None
     }
@@ -307,9 +307,9 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
         within: Duration,
     ) -> BoxFuture<'a, Result<Page, StoreError>>;
 
-    /// How long a round trip to the store takes, if it can be far away and
-    /// somebody answers in time. After that the first call has no connection
-    /// to wait for.
+    /// Measures one round trip to a store that may be far away. `None` if the store is
+    /// local or does not answer `within` this time. It opens the connection too, so the
+    /// first call does not wait for one.
     fn round_trip(&self, within: Duration) -> BoxFuture<'_, Option<Duration>> {
         let _ = within;
         Box::pin(std::future::ready(None))

@@ -40,7 +40,8 @@ const PROBE: &str = "tenure.probe";
 pub(super) struct Refused {
     pub(super) error: StoreError,
     pub(super) retry_after: Option<Duration>,
-    /// Whether the server has forgotten the version that was asked for (410).
+    /// Whether the server has forgotten the version that was asked for (410 Gone): all is
+    /// listed again (relist).
     pub(super) is_forgotten: bool,
 }
 
