@@ -109,10 +109,10 @@ bugs! {
     /// The log's time goes on from the newest that was heard, by the whole
     /// leadership: it runs ahead of every clock.
     TimeCountedTwice,
-    /// A server that starts again owes only the silence of the settings that
+    /// A restarted server refuses votes only for as long as the settings that
     /// it has now.
     NoVoteTimeForgotten,
-    /// A connection that is closed ends the silence that a directory owes.
+    /// A connection that is closed ends the time without votes after a restart.
     SilenceShortened,
     /// A leader that has offered the leadership to another still counts on
     /// its lease.

@@ -200,7 +200,7 @@ pub struct Command {
 /// server has some hundred thousand of them in its log.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
-    /// Append to the plain log.
+    /// Append to the user log.
     Append(Bytes),
     /// Compare and swap a register.
     Swap(Arc<Write>),
@@ -271,7 +271,7 @@ fn of_write(write: &Write) -> usize {
 pub enum Outcome {
     /// The session is open; its id is the entry's.
     Opened(SessionId),
-    /// The plain log holds it, as its entry number this.
+    /// The user log holds it, as its entry number this.
     Appended(u64),
     /// The register was written and has this version now.
     Swapped(Version),

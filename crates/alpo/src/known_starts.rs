@@ -34,9 +34,9 @@
 //! operating system gives a lock to one process at a time, so the process
 //! before has ended. What that one sent before is dropped, as after a wait.
 //!
-//! How far the disk has come is compared only for another start than the one
-//! that is let in. That one goes on while it greets, and a greeting may be
-//! older than what came on another connection. If a machine is set back with
+//! How far the disk has come is compared only for a start that is not the accepted
+//! one. The accepted start makes progress while it sends a greeting, so its greeting may
+//! be older than messages that arrived on another connection. If a machine is set back with
 //! the memory of its processes, its server greets as the same start: only a
 //! leader notices that, by what it has acknowledged (`node/progress.rs`).
 //!

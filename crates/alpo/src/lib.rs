@@ -8,21 +8,21 @@
 //! When the leader is gone the others elect another, with one vote each per
 //! *term*, and only a server whose log has everything that was committed can
 //! win. `docs/design/alpo.md` has the rules by their numbers (T1, E4, H7, …),
-//! the holes that the sources leave, and what shows that they are closed.
+//! the flaws in the original drafts (H1 to H18), their fixes, and the tests of each.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`Node`] | one server as a machine: follower, candidate or leader |
 //! | [`Envelope`], [`Request`], [`Reply`] | what servers say to each other |
 //! | [`Entry`], [`Log`], [`Position`] | the log |
-//! | [`State`] | what it adds up to: registers, the user log, sessions |
-//! | [`Batch`], [`HardState`], [`Recovered`] | what has to be on disk |
-//! | [`Membership`], [`quorum`] | who counts, and how many are enough |
+//! | [`State`] | the replicated state machine: registers, the user log, sessions |
+//! | [`Batch`], [`HardState`], [`Recovered`] | persistent state: what is written to disk, and what recovery returns |
+//! | [`Membership`], [`quorum`] | the cluster's configuration (voters and learners), and majorities |
 //! | [`Bootstrap`] | who may vote at all |
 //! | [`invariants`] | what must be true of a server and of each of its steps |
 //! | [`codec`] | all of it as bytes |
 //! | [`wal`] | the log on disk: formats, recovery, what may be removed |
-//! | [`Bug`] | the mistakes that prove the checkers |
+//! | [`Bug`] | planted bugs, which test that the checkers find them |
 //!
 //! Left out: joint consensus, sharding, and speculative execution.
 #![no_std]

@@ -5,7 +5,7 @@ use tenure_core::cas::Register;
 use tenure_core::ids::{Key, Version};
 use tenure_core::time::StoreTime;
 
-/// One entry of the plain log.
+/// One entry of the user log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// Its place, from 1 without gaps.

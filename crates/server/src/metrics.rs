@@ -477,7 +477,7 @@ impl StatusGauges {
             ("revision", "Changes of registers so far", &self.revision),
             (
                 "entries_next",
-                "The next number of the plain log",
+                "The next number of the user log",
                 &self.log_next,
             ),
             ("members", "Members of the cluster", &self.members),

@@ -2,7 +2,7 @@
 //!
 //! The event loop writes here, after each round, what others need
 //! to answer at once: what to say in a greeting, who leads, whether the
-//! server is ready, and how far the plain log has come.
+//! server is ready, and how far the user log has come.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -57,10 +57,10 @@ pub struct HealthStatus {
     pub full: String,
 }
 
-/// What was written to the plain log and to registers, for watches and tails.
+/// What was written to the user log and to registers, for watches and tails.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Progress {
-    /// The number that the next entry of the plain log will get.
+    /// The number that the next entry of the user log will get.
     pub(super) next: u64,
     /// The last entry that was applied.
     pub(super) applied: LogId,

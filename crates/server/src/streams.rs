@@ -1,4 +1,4 @@
-//! Tails of the plain log, and what they have in common with watches.
+//! Tails of the user log, and what they have in common with watches.
 //!
 //! Any server tells them what it has applied. A client that comes without a
 //! place is told nothing before a server that has just started has caught up:
@@ -24,7 +24,7 @@ use super::translate;
 const CATCH_UP_WITHIN: Duration = Duration::from_secs(3);
 
 impl ServerHandle {
-    /// Follows the plain log from `from` on; 0 for what is new.
+    /// Follows the user log from `from` on; 0 for what is new.
     pub(super) async fn tail(&self, asked: Authorized<v1::TailRequest>) -> ApiResult<Steps<Tail>> {
         let progress = self.shared.progress.subscribe();
         let next = match asked.request().from {
@@ -59,7 +59,7 @@ impl ServerHandle {
         }
     }
 
-    /// Some entries of the plain log that this server has applied.
+    /// Some entries of the user log that this server has applied.
     async fn some_of_log(&self, from: u64) -> ApiResult<v1::ReadLogResponse> {
         let inspect = move |node: &Node| {
             let user_log = node.state().user_log();
@@ -88,7 +88,7 @@ impl ServerHandle {
 /// entry always fits.
 const TAIL_BYTES: usize = 64 * 1024;
 
-/// The plain log from a place on.
+/// The user log from a place on.
 pub(super) struct Tail {
     handle: ServerHandle,
     asked: Authorized<v1::TailRequest>,

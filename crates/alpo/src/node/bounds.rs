@@ -11,8 +11,9 @@
 //! is truly lost. An entry that only a later release understands ends it too,
 //! since it cannot follow the log any further. Both are believed only of a
 //! *member*, by this server's own log and with the disk that the log names.
-//! Anybody else is refused, and people are told ([`Node::admit`]): a server that is none, or not yet by the
-//! old log that this one reads, cannot stop it by a message. That costs
+//! A message of any other sender is refused and logged ([`Node::admit`]). So a server
+//! that is no member, or not yet one in this server's log, cannot stop this server with a
+//! message. That costs
 //! nothing: if the contradiction is real this server goes on following the
 //! leader that it follows, and hears of the other from members.
 //!

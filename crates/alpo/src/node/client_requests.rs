@@ -23,7 +23,8 @@ impl Leader {
         token: u64,
         request: ClientRequest,
     ) {
-        // While it hands over, the transferee must not be given ever more; a moment
+        // No request before an entry of this term is committed, and so no change of
+        // members. While it hands over, the transferee must not be given ever more; a moment
         // later it leads, or this server goes on.
         let handing_over = self.transfer.is_some() && request.proposes();
         if !self.is_ready(server) || handing_over {
@@ -123,7 +124,8 @@ impl Leader {
 
     /// Takes in what has waited, as far as the log has room for it.
     pub(super) fn admit_in_turn(&mut self, server: &mut Server) {
-        // While it hands over, the transferee must not be given ever more.
+        // No request before an entry of this term is committed, and so no change of
+        // members. While it hands over, the transferee must not be given ever more.
         while self.transfer.is_none()
             && let Some(it) = self.pending_proposals.next_turn(&server.config)
         {
@@ -239,7 +241,8 @@ impl Leader {
     /// their turn, so nobody else keeps it alive, and they do so no longer than
     /// the queue takes.
     pub(super) fn expire(&mut self, server: &mut Server) {
-        // While it hands over, the transferee must not be given ever more.
+        // No request before an entry of this term is committed, and so no change of
+        // members. While it hands over, the transferee must not be given ever more.
         let Some(ready_at) = self.ready_at.filter(|_| self.transfer.is_none()) else {
             return;
         };

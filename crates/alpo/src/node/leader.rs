@@ -10,8 +10,8 @@
 //!
 //! It sends a follower `AppendEntries` (`replicate`) or, if the log no longer
 //! has what the follower lacks, `InstallSnapshot` in chunks (`sending.rs`).
-//! It steps down when no majority answers for a timeout (`leads_until`;
-//! `CheckQuorum` in etcd).
+//! It steps down when no majority answers for a timeout (check-quorum, `CheckQuorum` in
+//! etcd: `leads_until`).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

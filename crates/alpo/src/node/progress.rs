@@ -1,5 +1,6 @@
 //! How far one peer is, as the leader sees it (`nextIndex` and `matchIndex` of
-//! Raft).
+//! Raft), and whether appends to it are pipelined (etcd: `StateProbe`,
+//! `StateReplicate`, `StateSnapshot`).
 //!
 //! ```text
 //!              mismatch, or a request was lost

@@ -17,7 +17,7 @@ use super::super::state::{State, TooOld};
 use super::server::Server;
 use super::types::{Query, QueryResult};
 
-/// Entries of the plain log, or registers, in one answer, at most.
+/// Entries of the user log, or registers, in one answer, at most.
 const MAX_READ: usize = 4_096;
 
 /// After about how many bytes an answer takes nothing more: it has to fit

@@ -227,8 +227,8 @@ impl Server {
     }
 
     /// Whether this server takes a leader to be alive, and so refuses its vote:
-    /// leader stickiness (H9). During its silence a leader may be alive that it
-    /// does not remember.
+    /// leader stickiness (H9). For a while after a restart it refuses all votes: a leader
+    /// that it no longer remembers may hold a read lease that counts on this.
     pub(super) fn is_led(&self) -> bool {
         let reign = self.config.lease_reads || self.hard.last_reign == self.hard.term;
         let heard = reign && self.now < self.refuse_votes_until;
@@ -266,7 +266,8 @@ impl Server {
     }
 
     /// The time until which this server waits for a leader before it stands:
-    /// one to two election timeouts, drawn anew each time.
+    /// one to two election timeouts, drawn anew each time (the randomized election
+    /// timeout).
     pub(super) fn election_deadline(&mut self) -> Instant {
         let least = self.config.drift.lengthen(self.config.timeout);
         let more = self.rng.span(self.config.timeout);

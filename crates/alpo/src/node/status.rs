@@ -71,8 +71,8 @@ impl Node {
         self.server.hard
     }
 
-    /// With what it would stand for election now: the last entry of its log,
-    /// and its number. Of two servers the one that is ranked higher wins.
+    /// The rank that it would have as a candidate now: the position of its last log
+    /// entry, then its server number. Of two servers the one that is ranked higher wins.
     pub fn rank(&self) -> Rank {
         self.server.rank()
     }

@@ -1,4 +1,4 @@
-//! Transfer of the leadership: the leader lets proposals wait, brings the
+//! Leadership transfer: the leader lets proposals wait, brings the
 //! transferee up to date, and sends it timeout-now. Beyond a timeout the
 //! transfer is given up.
 

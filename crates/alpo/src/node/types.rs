@@ -157,7 +157,7 @@ pub enum Query {
         /// At most so many; fewer if they are large.
         count: usize,
     },
-    /// The plain log.
+    /// The user log.
     UserLog {
         /// From this number on.
         from: u64,
@@ -187,7 +187,7 @@ pub enum QueryResult {
     /// Entries with their numbers; or the oldest number that is still kept.
     UserLog(Result<Vec<(u64, Bytes)>, u64>),
     /// Entries from a number on that may have been given to an entry of a
-    /// cluster that is lost; here the plain log goes on at this one.
+    /// cluster that is lost; here the user log goes on at this one.
     Restored(u64),
     /// The entry up to which everything had been applied.
     Barrier(LogId),

@@ -43,9 +43,9 @@ use super::types::{Event, StepDownReason};
 use super::{Node, Role};
 
 impl Node {
-    /// Answers a pre-vote, and refuses a vote by leader stickiness (what etcd's
-    /// `CheckQuorum` has of it for voters): judged before the asker's
-    /// term is taken over, so that a server that was away cannot depose a
+    /// Answers a pre-vote, and refuses a vote while a leader is heard (leader stickiness;
+    /// in etcd the voters' part of `CheckQuorum`). This is checked before the candidate's
+    /// term is adopted, so that a server that comes back from a partition cannot depose a
     /// leader that a majority hears. Pre-votes are always judged here, votes if
     /// a leader is heard. An election that the leader itself asked for is no
     /// disturbance.

@@ -1,6 +1,6 @@
 //! What was left out when a state was restored from a backup.
 //!
-//! Gaps that touch in the numbers of the plain log are one, in ids and
+//! Gaps that touch in the numbers of the user log are one, in ids and
 //! revisions as well. Nothing was appended between the two restores, so no entry
 //! lies between them; and servers of the release before read no two gaps that
 //! touch behind an entry. Ids and revisions of the cluster between the two were
@@ -41,7 +41,7 @@ impl Gap {
 }
 
 /// What was left out when the state was restored; more than once, if nobody
-/// appended to the plain log between one time and the next.
+/// appended to the user log between one time and the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gaps {
     /// Places in the log from which no reader can go on: the backup's last entry
@@ -49,7 +49,7 @@ pub struct Gaps {
     pub ids: Gap,
     /// The same as revisions of the registers.
     pub revisions: Gap,
-    /// Numbers of the plain log that no entry of it has.
+    /// Numbers of the user log that no entry of it has.
     pub numbers: Gap,
 }
 
@@ -61,7 +61,7 @@ impl Gaps {
     }
 }
 
-/// Those that touch in the plain log as one.
+/// Those that touch in the user log as one.
 pub(super) fn joined(all: &[Gaps]) -> Vec<Gaps> {
     let mut joined: Vec<Gaps> = Vec::new();
     for gaps in all {

@@ -1,7 +1,7 @@
-//! What the log adds up to: the replicated state.
+//! The replicated state machine: what the log adds up to.
 //!
-//! Registers ([`cas`](tenure_core::cas)), the plain log that users append to
-//! ([`UserLog`]), sessions and what is bound to them, and the members. It changes by [`State::apply`]
+//! Registers ([`cas`](tenure_core::cas)), the user log ([`UserLog`]), sessions and what
+//! is bound to them, and the members. It changes by [`State::apply`]
 //! alone, one committed entry after another, and the change is a function of
 //! the state and the entry: no clock, no chance, no configuration that could
 //! differ between servers. So equal logs give equal states, down to the
@@ -52,7 +52,7 @@ use state_checksums::{StateChecksums, mix};
 /// of every snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Bytes of the plain log that are kept; the oldest entries go first.
+    /// Bytes of the user log that are kept; the oldest entries go first.
     pub user_log_bytes: u64,
     /// Open sessions; one more is refused.
     pub sessions: u64,
@@ -265,7 +265,7 @@ impl State {
         self.bindings.keys(session)
     }
 
-    /// The plain log.
+    /// The user log.
     pub const fn user_log(&self) -> &UserLog {
         &self.user_log
     }

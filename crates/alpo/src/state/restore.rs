@@ -2,12 +2,12 @@
 //!
 //! After the backup was taken the old cluster went on: it gave out ids of
 //! entries (which are the versions of registers and the numbers of sessions),
-//! numbers of the plain log, terms of elections and epochs of groups, and
+//! numbers of the user log, terms of elections and epochs of groups, and
 //! which ones is not known any more. None of them may be given out again, for
 //! clients and the resources that they fence still know them. So all of them
 //! jump, by more than a cluster gives out in its life:
 //!
-//! * ids, revisions and numbers of the plain log by [`JUMP`]. At a million
+//! * ids, revisions and numbers of the user log by [`JUMP`]. At a million
 //!   entries a second the old cluster would have had to go on for twelve days
 //!   after the backup to come so far, and after eight thousand restores they
 //!   still fit the numbers of JSON ([`LAST`]; beyond that a backup cannot be
@@ -71,7 +71,7 @@ use super::snapshot_codec::SnapshotError;
 use super::state_checksums::{self, StateChecksums};
 use super::{Session, State};
 
-/// By how much ids, revisions and numbers of the plain log jump.
+/// By how much ids, revisions and numbers of the user log jump.
 pub const JUMP: u64 = 1 << 40;
 
 /// By how much terms of elections and epochs of groups jump, unless the

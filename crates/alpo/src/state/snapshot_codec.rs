@@ -252,7 +252,7 @@ impl State {
     /// The same, in the place of whatever is in `to`.
     pub fn encode_into(&self, sum: Checksum, to: &mut Vec<u8>) {
         to.clear();
-        // Most of it is the plain log; growing by doubling would copy that
+        // Most of it is the user log; growing by doubling would copy that
         // twice over.
         to.reserve(self.user_log.weight() + 4_096);
         let newer = is_newer(self.version);

@@ -24,7 +24,7 @@ pub struct TooOld {
     pub first: u64,
 }
 
-/// The plain log.
+/// The user log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UserLog {
     bytes_max: u64,

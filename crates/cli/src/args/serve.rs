@@ -220,7 +220,7 @@ pub(crate) struct Token {
     /// repeated.
     #[arg(long, value_name = "GROUP")]
     pub(crate) operate: Vec<String>,
-    /// What it may do with the plain log. (--log is how to log, everywhere.)
+    /// What it may do with the user log. (--log is how to log, everywhere.)
     #[arg(long, value_name = "RIGHT")]
     pub(crate) log_right: Option<LogRight>,
     /// Let it do everything.

@@ -17,7 +17,7 @@ use super::super::quota_usage::Quota;
 /// The most prefixes of one right of one token.
 pub(super) const PREFIXES_MAX: usize = 64;
 
-/// What may be done with the plain log.
+/// What may be done with the user log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum LogRight {
@@ -74,7 +74,7 @@ pub(crate) enum Need<'a> {
     Session,
     /// To keep the register of this key bound to a session.
     Hold(&'a str),
-    /// To read the plain log.
+    /// To read the user log.
     ReadLog,
     /// To append to it.
     Append,

@@ -18,7 +18,7 @@
 //! | `removed_disks` | disks that were removed and live on |
 //! | `client`, `client_calls` | who asks for things, and how |
 //! | `shared_sessions`, `intruders` | who uses a session that another client opened |
-//! | `readers`, `reader_state` | pages, the plain log, stale reads, watches |
+//! | `readers`, `reader_state` | pages, the user log, stale reads, watches |
 //! | `restore_from_backup`, `given_out` | the cluster is lost, and restored from a backup |
 //! | `settings_rollout`, `former_settings` | settings that change in turn, disks that stall |
 //! | `faults`, `recovery_checks` | what goes wrong, and what must be right after |

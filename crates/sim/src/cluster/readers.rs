@@ -1,4 +1,4 @@
-//! Reading in all ways: pages, the plain log, without asking who leads, and
+//! Reading in all ways: pages, the user log, without asking who leads, and
 //! by following changes from server to server.
 //!
 //! `checkers/reads` says what must be true of it.

@@ -8,7 +8,7 @@
 //! believe to be in registers, and with what they still wait for.
 //!
 //! They are judged over both lives: nothing that the lost cluster told them
-//! (a version, a session, a number of the plain log) is told again for
+//! (a version, a session, a number of the user log) is told again for
 //! something else; everything that was in the backup is there; what somebody
 //! still counts on is nobody else's; and the new life explains itself as any
 //! other does.
@@ -412,7 +412,7 @@ fn restored(swarm: &Swarm, backup: &State, host: &Host) -> Result<State, Broken>
         .map_err(|error| wrong(error.to_string()))
 }
 
-/// The rightful case: registers and the plain log are as they were.
+/// The rightful case: registers and the user log are as they were.
 fn is_all_there(backup: &State, state: &State) -> Verdict {
     let registers = |state: &State| {
         let all = state.registers().list("");

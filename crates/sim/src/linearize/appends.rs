@@ -1,4 +1,4 @@
-//! The promise of the plain log: each append exactly once.
+//! The promise of the user log: each append exactly once.
 //!
 //! A log that only grows can be judged at its end. What an append's answer
 //! says is a *number*, and the final log has every number, so no search is

@@ -11,7 +11,7 @@
 //! and only if its part about each register is; each is searched alone
 //! (`search`), against the register as a sequential machine (`model`). A
 //! history that is not linearizable is cut down to the calls that contradict
-//! each other (`explain`). The plain log has a stricter and simpler promise,
+//! each other (`explain`). The user log has a stricter and simpler promise,
 //! with a checker of its own: [`exactly_once`].
 //!
 //! To search is exponential at worst, in the calls that are open at the same

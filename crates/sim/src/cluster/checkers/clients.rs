@@ -1,6 +1,6 @@
 //! What clients were told has to make sense: there is an order of all calls
 //! that explains every answer (I12), and what was appended stands in the
-//! plain log once, where its client was told.
+//! user log once, where its client was told.
 
 use std::collections::BTreeMap;
 

@@ -21,7 +21,7 @@ pub(in super::super) struct Committed {
     terms: Vec<Term>,
     /// The state they add up to.
     pub(in super::super) reference: State,
-    /// The same, with a plain log that forgets nothing.
+    /// The same, with a user log that forgets nothing.
     pub(in super::super) everything: State,
     requests: BTreeSet<(u64, u64)>,
     snapshots: BTreeMap<LogId, u32>,

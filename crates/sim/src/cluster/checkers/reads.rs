@@ -1,13 +1,13 @@
 //! What is read is what was committed.
 //!
-//! The committed entries say what every register and the plain log held after
+//! The committed entries say what every register and the user log held after
 //! each of them. A read that its leader answers has to show *one* of these
 //! moments: no earlier than what was committed when it was asked, no later
 //! than what was committed when it was answered. That is more than an order
 //! of all calls (`clients`) asks for, since nobody need have been told of what
 //! it must show; the protocol promises it all the same, for whatever was
 //! committed before a round began is in the log of who leads that round. It
-//! is seen at once, and of pages and of the plain log too.
+//! is seen at once, and of pages and of the user log too.
 //!
 //! A stale read shows the moment that its label says: exactly what was
 //! committed up to the entry that it names, and as new as it claims. A watch
@@ -27,7 +27,7 @@ pub(in super::super) struct Past {
     registers: BTreeMap<Key, Vec<(LogId, Option<Register>)>>,
     /// All changes, and by which entry each came.
     changes: Vec<(LogId, Change)>,
-    /// After which entry the plain log began and ended where.
+    /// After which entry the user log began and ended where.
     user_log: Vec<(LogId, u64, u64)>,
     /// When each entry was first seen to be committed, in true time.
     times: Vec<u64>,
@@ -162,7 +162,7 @@ impl Past {
         held.get(until.checked_sub(1)?)?.1.as_ref()
     }
 
-    /// Whether this is what the plain log had from a number on, after entry
+    /// Whether this is what the user log had from a number on, after entry
     /// `id`.
     fn is_page(
         &self,
