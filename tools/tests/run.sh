@@ -23,8 +23,8 @@ first=(
 waiting=(
     cli:agent tenure:ha cli:failover tenure:heartbeats
 )
-# These attack a server until it is busy, or measure times that other tests
-# would lengthen. The last of them take the processors too.
+# These attack a server until it is busy, or measure times that other tests would
+# lengthen. The first few mostly wait, so what runs at the lowest priority may go on.
 alone=(
     cli:distant tenure:many cli:quota
 )

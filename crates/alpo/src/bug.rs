@@ -113,7 +113,7 @@ bugs! {
     /// it has now.
     NoVoteTimeForgotten,
     /// A connection that is closed ends the time without votes after a restart.
-    SilenceShortened,
+    NoVoteTimeShortened,
     /// A leader that has offered the leadership to another still counts on
     /// its lease.
     LeaseKept,

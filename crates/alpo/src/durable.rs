@@ -140,7 +140,7 @@ pub struct Recovered {
     /// here. 0 if there was none. A server that knew less might take its next
     /// snapshot below one that its log names already.
     pub committed: LogId,
-    /// The longest silence that this disk may owe a leader of before, as it
+    /// The longest time without votes that this disk may owe a leader of before, as it
     /// was kept beside the log; none if nobody ever read by a lease that
     /// counted on it. See [`Config::silence`](super::Config::silence).
     pub silence: Duration,

@@ -101,14 +101,56 @@ enum Later {
     Restart,
 }
 
+/// What may end a leadership, from when to when.
+#[derive(Clone, Debug)]
+struct Fault {
+    from: f64,
+    to: f64,
+    /// Which candidate it struck; else the store or the machine.
+    whom: Option<String>,
+    /// The term in which that one led by its own word when it was struck.
+    led_in: Option<u64>,
+}
+
+impl Fault {
+    /// On all candidates.
+    const fn of_all(from: f64, to: f64) -> Self {
+        Self {
+            from,
+            to,
+            whom: None,
+            led_in: None,
+        }
+    }
+
+    /// Whether it can have ended this leadership. What the command wrote last may be
+    /// much older than the fault, where the command waited for a processor meanwhile: so
+    /// the candidate's own word counts as well.
+    fn explains(&self, run: &Run) -> bool {
+        let concerned = self.whom.as_ref().is_none_or(|it| *it == run.candidate);
+        let begun = self.from - 0.2 <= run.last || self.led_in == Some(run.term);
+        concerned && begun && run.last <= self.to + LEASE * 1.3
+    }
+}
+
+/// In which term a candidate leads, by its log.
+fn leads_in(log: &str) -> Option<u64> {
+    let (_, after) = log.rsplit_once("elected in term ")?;
+    let term: u64 = after.split_whitespace().next()?.parse().ok()?;
+    let ends = [
+        format!("leaving term {term}:"),
+        format!("term {term} is over"),
+    ];
+    (!ends.iter().any(|end| after.contains(end))).then_some(term)
+}
+
 struct Arena<'a> {
     shared: &'a mut Shared,
     url: String,
     ledger: &'a Ledger,
     candidates: Vec<(String, Candidate)>,
     later: Vec<(Instant, usize, Later)>,
-    /// From when to when a fault touched whom (`None`: the store).
-    faults: Vec<(f64, f64, Option<String>)>,
+    faults: Vec<Fault>,
     counts: [u32; 4],
     born: u32,
 }
@@ -132,26 +174,32 @@ impl Arena<'_> {
         let wall = seconds();
         let dice = rng.below(100);
         let (name, candidate) = &self.candidates[victim];
-        let name = Some(name.clone());
-        if dice < 40 {
+        let led_in = leads_in(&candidate.log());
+        let lasts = if dice < 40 {
             self.counts[0] += 1;
             candidate.signal(Signal::KILL);
             self.later
                 .push((now.after(Duration::from_secs(1)), victim, Later::Restart));
-            self.faults.push((wall, wall + 1.0, name));
+            1.0
         } else if dice < 70 {
             self.counts[1] += 1;
             let pause = Duration::from_millis(rng.between(500, 5_000));
             candidate.signal(Signal::STOP);
             self.later.push((now.after(pause), victim, Later::Resume));
-            self.faults.push((wall, wall + pause.as_secs_f64(), name));
+            pause.as_secs_f64()
         } else {
             self.counts[2] += 1;
             candidate.signal(Signal::TERM);
             self.later
                 .push((now.after(Duration::from_secs(1)), victim, Later::Restart));
-            self.faults.push((wall, wall + 1.0, name));
-        }
+            1.0
+        };
+        self.faults.push(Fault {
+            from: wall,
+            to: wall + lasts,
+            whom: Some(name.clone()),
+            led_in,
+        });
     }
 
     fn catch_up(&mut self) {
@@ -201,7 +249,7 @@ impl Arena<'_> {
             self.shared.await_write();
         }
         self.counts[3] += 1;
-        self.faults.push((before, seconds(), None));
+        self.faults.push(Fault::of_all(before, seconds()));
     }
 }
 
@@ -254,7 +302,7 @@ fn chaos(name: &str, mut shared: Shared) {
     let ended = seconds();
     let slow = witness.end();
     println!("{name}: the machine was slow {} times", slow.len());
-    let slow = slow.into_iter().map(|(from, to)| (from, to, None));
+    let slow = slow.into_iter().map(|(from, to)| Fault::of_all(from, to));
     arena.faults.extend(slow);
     // Whatever was done, somebody leads again once it stops.
     let term = ledger.runs().last().map_or(0, |run| run.term);
@@ -290,15 +338,9 @@ fn report(name: &str, arena: &Arena<'_>, (began, ended): (f64, f64), runs: &[Run
         .filter(|run| run.first > began && run.first < ended)
         .count();
     // The end of a leadership is explained by a fault on its holder or on the
-    // store from a lease before to the end itself. What the holder's command wrote
-    // last may be older than the fault by a pause that does not count as slow.
-    let pause = Witness::LONG.as_secs_f64();
-    let explains = |run: &Run, (from, to, whom): &(f64, f64, Option<String>)| {
-        let concerned = whom.as_ref().is_none_or(|whom| *whom == run.candidate);
-        concerned && from - pause <= run.last && run.last <= to + LEASE * 1.3
-    };
+    // store from a lease before to the end itself.
     let healthy_end =
-        |run: &&Run| run.last < ended && !arena.faults.iter().any(|fault| explains(run, fault));
+        |run: &&Run| run.last < ended && !arena.faults.iter().any(|fault| fault.explains(run));
     let falsely: Vec<_> = runs.iter().filter(healthy_end).collect();
     let [kills, stops, terms, restarts] = arena.counts;
     println!(
@@ -309,8 +351,8 @@ fn report(name: &str, arena: &Arena<'_>, (began, ended): (f64, f64), runs: &[Run
         falsely.len(),
         runs.last().map_or(0, |run| run.term)
     );
-    let near = |fault: &&(f64, f64, Option<String>)| {
-        let around = |run: &&Run| (run.last - fault.0).abs() < 5.0;
+    let near = |fault: &&Fault| {
+        let around = |run: &&Run| (run.last - fault.from).abs() < 5.0;
         falsely.iter().any(around)
     };
     let near: Vec<_> = arena.faults.iter().filter(near).collect();
@@ -381,4 +423,35 @@ fn every_store() {
             }
         });
     }
+}
+
+#[test]
+fn a_fault_explains_what_it_can_have_ended() {
+    let run = Run {
+        candidate: "c1".into(),
+        term: 3,
+        first: 100.0,
+        last: 110.0,
+    };
+    let fault = |from, whom: &str, led_in| Fault {
+        from,
+        to: from + 1.0,
+        whom: Some(whom.into()),
+        led_in,
+    };
+    assert!(fault(109.0, "c1", None).explains(&run));
+    assert!(!fault(109.0, "c2", None).explains(&run));
+    assert!(!fault(105.0, "c1", None).explains(&run), "long before");
+    // The command was still for half a second; its candidate led.
+    assert!(fault(110.5, "c1", Some(3)).explains(&run));
+    assert!(!fault(110.5, "c1", None).explains(&run));
+    assert!(!fault(110.5, "c1", Some(4)).explains(&run));
+    assert!(Fault::of_all(109.0, 110.0).explains(&run));
+    assert!(!Fault::of_all(110.5, 111.0).explains(&run));
+
+    assert_eq!(leads_in("c1 leads in term 2"), None);
+    let log = "elected in term 3\nrenewed term 3\n";
+    assert_eq!(leads_in(log), Some(3));
+    assert_eq!(leads_in(&format!("{log}leaving term 3: asked")), None);
+    assert_eq!(leads_in(&format!("{log}term 3 is over for us: late")), None);
 }

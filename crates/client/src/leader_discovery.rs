@@ -52,10 +52,9 @@ use super::recent_answers::{KEPT, RecentAnswers};
 
 /// How long one server that is near may take to say what it is.
 const ASK_WITHIN: Duration = Duration::from_millis(200);
-/// A server that stays silent is given twice as long each time, so many times. Each
-/// question is a connection of its own, and a server that is slow since too much is
-/// asked of it would be asked ever more: the connections that were given up wait there
-/// for their turn before those that are not.
+/// How many times this time is doubled for a server that stays silent. Each question
+/// opens a connection, and those that were given up wait for their turn at the server
+/// before later ones: with 200 ms for each, its clients would keep a busy server busy.
 const DOUBLINGS_MAX: u32 = 2;
 /// The pauses between rounds of questions: short while an election may be
 /// under way, longer when it is something worse.
@@ -593,10 +592,8 @@ impl OpenQuestions {
         let round_trips = leader_discovery.round_trips().clone();
         let within = match asked {
             Patience::Short => {
-                let doublings = self.silent.get(&address).copied().unwrap_or(0);
-                let doublings = doublings.min(DOUBLINGS_MAX);
-                let within = round_trips.timeout(ASK_WITHIN) * (1 << doublings);
-                within.min(TIMEOUT_MAX)
+                let silences = self.silent.get(&address).copied().unwrap_or(0);
+                round_trips.timeout(ASK_WITHIN * (1 << silences.min(DOUBLINGS_MAX)))
             }
             Patience::Long(_) => TIMEOUT_MAX,
         };

@@ -29,7 +29,7 @@ pub enum Expiry {
     /// candidates. An expiry found this way is certain.
     SteadyClock,
     /// The register has not been renewed for a lease on the judge's own
-    /// clock. Certain, whatever the offsets of clocks; a candidate that has just
+    /// clock. This is certain however far clocks differ. A candidate that has just
     /// started waits for a whole lease.
     Silence,
     /// The store's clock, which may step (as HPC Pack HA judges by the clock of its

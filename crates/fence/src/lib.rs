@@ -1,5 +1,4 @@
-//! Fences: what a resource does so that a leader that is too late changes
-//! nothing any more.
+//! Fencing for resources: they reject writes of deposed leaders.
 //!
 //! A leader attaches its [`Term`] to each effect outside its process. The
 //! resource remembers the highest term that it has seen, and refuses lower

@@ -175,7 +175,7 @@ impl Node {
         };
         server.commit_to(committed.min(server.log.last().id), |_, _| ());
         server.refuse_to_be_too_old();
-        server.begin_no_vote_time(silence);
+        server.withhold_votes(silence);
         let mut follower = Follower::new(&mut server);
         if server.may_stand() && server.members.now().voters().count() == 1 {
             // There is nobody to wait for, and nobody who may be owed a
@@ -342,7 +342,7 @@ impl Node {
 
     /// Asks for votes, or for pre-votes first.
     fn campaign(&mut self, cycles: u32) {
-        if self.server.may_give_no_vote() {
+        if self.server.withholds_votes() {
             return self.become_follower(StepDownReason::NoVoteAfterRestart);
         }
         if self.server.planted(Bug::NoPoll) {
@@ -357,7 +357,7 @@ impl Node {
     fn stand(&mut self, transfer: bool, cycles: u32) {
         // Its own vote is one too. What its leader asks for ends no lease:
         // that leader gave it up before it asked.
-        if self.server.may_give_no_vote() && !transfer {
+        if self.server.withholds_votes() && !transfer {
             return self.become_follower(StepDownReason::NoVoteAfterRestart);
         }
         self.server.leader = None;
@@ -455,7 +455,7 @@ impl Node {
     }
 
     fn closed(&mut self, peer: ServerId, storage: StorageId) {
-        if self.server.planted(Bug::SilenceShortened) {
+        if self.server.planted(Bug::NoVoteTimeShortened) {
             self.server.no_vote_until = self.server.now;
         }
         let leads = self.server.leader == Some(peer) && self.server.leads_with == Some(storage);

@@ -75,8 +75,7 @@ impl QuorumRounds {
     /// Since when no majority has confirmed a round; `None` if no round is
     /// unanswered. A pause of this process does not count as silence of the peers: then
     /// the time begins one `heartbeat` before the oldest unanswered round. `for_lease`:
-    /// it begins with the last confirmed round, independent of pauses, as lease reads
-    /// require.
+    /// it always begins with the last confirmed round, as lease reads require.
     pub(super) fn unconfirmed_since(
         &self,
         heartbeat: Duration,

@@ -232,36 +232,36 @@ impl Server {
     pub(super) fn is_led(&self) -> bool {
         let reign = self.config.lease_reads || self.hard.last_reign == self.hard.term;
         let heard = reign && self.now < self.refuse_votes_until;
-        (heard || self.may_give_no_vote()) && !self.planted(Bug::NotSticky)
+        (heard || self.withholds_votes()) && !self.planted(Bug::NotSticky)
     }
 
-    /// Begins the silence at the start of this server. `silence` is the longest
-    /// one that the settings of its directory have ever demanded.
+    /// Begins the time without votes at the start of this server. `silence` is the
+    /// longest such time that settings of its directory have ever asked for.
     ///
     /// Why that is long enough:
     ///
     /// * A leader reads by its lease for less than an election timeout after
     ///   the start of its last confirmed round.
     /// * This server can have answered that round only before it was started.
-    ///   The silence of its settings was durable before it answered anything.
-    /// * The directory keeps the longest silence. Settings that were made
+    ///   The time that its settings ask for was durable before it answered anything.
+    /// * The directory keeps the longest such time. Settings that were made
     ///   shorter since then, or lease reads that were switched off, shorten
     ///   nothing.
-    /// * Counted from the start of this server, the silence ends no earlier
+    /// * Counted from the start of this server, the time ends no earlier
     ///   than counted from that answer.
-    pub(super) fn begin_no_vote_time(&mut self, silence: Duration) {
+    pub(super) fn withhold_votes(&mut self, silence: Duration) {
         let own = self.config.silence();
-        let owed = if self.planted(Bug::NoVoteTimeForgotten) {
+        let span = if self.planted(Bug::NoVoteTimeForgotten) {
             own
         } else {
             own.max(silence)
         };
-        self.no_vote_until = self.now.after(owed);
+        self.no_vote_until = self.now.after(span);
     }
 
     /// Whether a leader that this server answered before its start may still
-    /// read by a lease that counts on this server's silence.
-    pub(super) fn may_give_no_vote(&self) -> bool {
+    /// read by a lease that counts on this server giving no vote.
+    pub(super) fn withholds_votes(&self) -> bool {
         self.now < self.no_vote_until
     }
 

@@ -188,8 +188,8 @@ impl Manager {
     }
 
     /// Sets the status that this node publishes in its heartbeat register, from the
-    /// next heartbeat on: opaque bytes, of which those above [`STATUS_BYTES_MAX`] are
-    /// cut off.
+    /// next heartbeat on. The status is opaque bytes; those above [`STATUS_BYTES_MAX`]
+    /// are cut off.
     pub fn set_status(&self, status: &[u8]) {
         self.shared.mailbox.status(status.into());
     }

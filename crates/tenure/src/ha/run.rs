@@ -187,8 +187,7 @@ async fn supervise(
     }
 }
 
-/// Sees that a caller that still looks at a run is told that it is over,
-/// however the run ends.
+/// Tells callers that still look at a run that it is over, however it ends.
 struct EndOfRun(RunHandle);
 
 impl Drop for EndOfRun {

@@ -248,8 +248,8 @@ pub trait Store: fmt::Debug + fmt::Display + Send + Sync + 'static {
     }
 
     /// The bound on clock skew, of a store whose elections are shared with programs that
-    /// judge leases by wall clocks. Candidates then do the same, whatever their own
-    /// settings are. `None`: the settings of the candidate decide.
+    /// judge leases by wall clocks. Candidates then judge by them too, and their own
+    /// settings do not count. `None`: the settings of the candidate decide.
     fn max_clock_skew(&self) -> Option<Duration> {
         None
     }
