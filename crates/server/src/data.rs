@@ -29,7 +29,7 @@ use tenure_core::time::ClockId;
 
 use super::config::limits;
 use super::data_file::{VERSION, failed, write};
-use super::silence::Silence;
+use super::no_vote_time::Silence;
 use crate::transport::{AddressBook, Contact};
 use crate::wal::{self, Directory, LOCK, Wal, WalError};
 
