@@ -5,7 +5,7 @@
 //!
 //! The list is the design's own: each hole of the sources as they left it (H1
 //! to H18), the classical ways to get a replicated log wrong, two of founding
-//! one, five of registers that are bound to sessions, three of the silence that
+//! one, five of registers that are bound to sessions, three of the time without votes that
 //! a lease counts on, one of a disk that stalls, and those of who is who
 //! (`docs/design/identity.md`).
 //!
@@ -42,7 +42,7 @@ bugs! {
     /// H9: a server that hears a leader takes over a candidate's term.
     NotSticky,
     /// H9: the term is raised without a pre-vote.
-    NoPoll,
+    NoPreVote,
     /// H10: a server that deferred stands again at once.
     DeferImpatient,
     /// H11: votes of an earlier cycle are counted.
@@ -98,7 +98,7 @@ bugs! {
     /// Blank servers found a cluster without having promised it to each other.
     FoundUnpromised,
     /// A session ends, and its registers keep what they hold.
-    WillForgotten,
+    OnExpiryValueForgotten,
     /// A client that knows its version writes a register, bound or not.
     BoundWritable,
     /// The end of a session is carried out as it was proposed, whatever was

@@ -184,7 +184,7 @@ impl Config {
     /// as long without asking again; nothing if none does. A directory keeps
     /// the longest that it may owe across restarts, whatever the settings are
     /// by then (`docs/design/identity.md`).
-    pub fn silence(&self) -> Duration {
+    pub fn no_vote_time(&self) -> Duration {
         if self.lease_reads {
             self.drift.lengthen(self.timeout)
         } else {

@@ -142,6 +142,6 @@ pub struct Recovered {
     pub committed: LogId,
     /// The longest time without votes that this disk may owe a leader of before, as it
     /// was kept beside the log; none if nobody ever read by a lease that
-    /// counted on it. See [`Config::silence`](super::Config::silence).
-    pub silence: Duration,
+    /// counted on it. See [`Config::no_vote_time`](super::Config::no_vote_time).
+    pub no_vote_time: Duration,
 }

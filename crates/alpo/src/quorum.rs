@@ -37,7 +37,7 @@ pub fn is_majority_of_disks(
 
 /// The largest number that a majority of `numbers` has reached: of `n`
 /// numbers in ascending order, the one at `(n - 1) / 2`. `None` of none.
-pub fn reached(mut numbers: Vec<u64>) -> Option<u64> {
+pub fn reached_by_majority(mut numbers: Vec<u64>) -> Option<u64> {
     numbers.sort_unstable();
     numbers.get(numbers.len().checked_sub(1)? / 2).copied()
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tenure_alpo::quorum::{is_majority, majority, reached};
+use tenure_alpo::quorum::{is_majority, majority, reached_by_majority};
 use tenure_alpo::{
     Change, ChangeError, Command, Entry, Log, MAX_MEMBERS, Member, Membership, Operation, Payload,
     Position, ServerId, StorageId, VotingStatus,
@@ -263,7 +263,7 @@ fn majorities_agree_with_counting() {
 #[test]
 fn what_a_majority_has_reached_agrees_with_counting() {
     let rng = &mut Rng::from_seed(2);
-    assert_eq!(reached(Vec::new()), None);
+    assert_eq!(reached_by_majority(Vec::new()), None);
     for _ in 0..5_000 {
         let count = rng.between(1, 9);
         let most = rng.between(1, 12);
@@ -273,7 +273,7 @@ fn what_a_majority_has_reached_agrees_with_counting() {
             2 * there > numbers.len()
         };
         let highest = (0..12).filter(|number| by_majority(*number)).max();
-        assert_eq!(reached(numbers.clone()), highest, "{numbers:?}");
+        assert_eq!(reached_by_majority(numbers.clone()), highest, "{numbers:?}");
     }
 }
 

@@ -196,7 +196,7 @@ impl CallerAccount {
     }
 
     /// What calls with one answer have made, and exchanges; or what streams
-    /// have. Each has bounds of its own, so that streams that nobody reads keep
+    /// have. Each has bounds of its own, so that unread streams keep
     /// no call out, not even of their own connection, and calls no stream.
     fn answers(&self, of: Full, made_by: Option<StreamKind>) -> &ByteGauge {
         let usage = self.usage(of);
@@ -410,7 +410,7 @@ impl Drop for Reserved {
 }
 
 /// The requests of one exchange that are under way: asked for, and not answered
-/// or, if nobody takes the answers any more, not done.
+/// or, if the client has gone, not done.
 #[derive(Debug)]
 pub(super) struct Pipelined {
     place: Arc<CallerAccount>,

@@ -53,7 +53,7 @@ const OPENED_WITHIN: Duration = Duration::from_secs(2);
 const IDLE_LINES: u64 = 100;
 const FOLD_EVERY: Duration = Duration::from_secs(10);
 
-/// Where changes are noted; nowhere, if nobody wants to know. Clones are the
+/// Where changes are noted; nowhere, if the audit is off. Clones are the
 /// same one.
 #[derive(Clone, Default)]
 pub(super) struct Audit(Option<Arc<Handle>>);
@@ -162,7 +162,7 @@ impl Audit {
         counter.unwrap_or_default()
     }
 
-    /// Notes what nobody has asked for.
+    /// Notes a change that no caller asked for.
     pub(super) fn note(&self, event: &str, about: Value, result: Result<(), &str>) {
         if let Some(handle) = &self.0 {
             let mut line = handle.0.line(event, Value::Null, about);

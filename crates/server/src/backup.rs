@@ -134,7 +134,7 @@ pub struct RestoreOptions {
     pub times: u64,
     /// By how much terms of elections and epochs of groups are raised.
     pub term_step: u64,
-    /// The longest lease that anybody had; if it is not known, the longest in
+    /// The longest lease of any leader; if it is not known, the longest in
     /// the backup. An election whose own record has a longer one is held for
     /// that.
     pub longest_lease: Option<Duration>,
@@ -166,7 +166,7 @@ pub struct RestoredDirectory {
     pub lease: Duration,
     /// The longest lease in the backup, and the register that has it.
     pub longest: Option<(Key, Duration)>,
-    /// Elections and groups in which nobody can lead any more: their terms
+    /// Elections and groups that can have no leader any more: their terms
     /// could not be raised.
     pub spent: Vec<Key>,
     /// Registers of elections and groups that could not be read.

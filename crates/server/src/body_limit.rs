@@ -35,7 +35,7 @@ use tonic::Status;
 use super::account::RequestCharge;
 use super::grpc_status::status;
 
-/// How much of a body is read that nobody wants, and for how long: what a client
+/// How much of a body is read and dropped, and for how long: what a client
 /// may send before it sees the answer, twice.
 const UNWANTED_BYTES: usize = 8 * 1024 * 1024;
 const UNWANTED_WITHIN: Duration = Duration::from_secs(3);
@@ -128,7 +128,7 @@ impl Message {
 #[derive(Debug)]
 pub(super) struct MeteredBody {
     body: axum::body::Body,
-    /// Whether it is read to its end though nobody wants it.
+    /// Whether it is read to its end though its call was refused.
     pub(super) read_on: bool,
     request_charge: Arc<RequestCharge>,
     /// How long a message may take from its first byte to its last.

@@ -35,7 +35,7 @@ const SLOW: Duration = Duration::from_secs(2);
 ///
 /// The disk may take for ever to write a promise or a log. So a thread of its
 /// own writes them, and meanwhile this server answers, and stops when it is
-/// told to. Nobody hears what is not durable.
+/// told to. Nothing is sent before it is durable.
 pub(super) async fn found(
     bootstrap: Bootstrap,
     peers: &mut Peers,
@@ -54,7 +54,7 @@ pub(super) async fn found(
         join_errors: JoinErrors::default(),
         disk: Disk::Idle(blank_directory),
     };
-    // Nobody may come to be heard of it.
+    // No other server may be there to ask.
     blank_server
         .join_errors
         .tell(&blank_server.bootstrap, shared);
@@ -122,7 +122,7 @@ impl BlankServer<'_> {
                     self.join_errors.tell(&self.bootstrap, self.shared);
                 }
             }
-            // The one that asked sees that nobody will answer.
+            // The caller sees that no answer will come.
             Event::Snapshot(reply_to) => drop(reply_to),
             Event::DiskFailed(error) => return Err(Ended::Disk(error)),
         }
@@ -215,7 +215,7 @@ impl Disk {
         let span = tracing::Span::current();
         let begun = thread.spawn(move || {
             let _speaks = span.entered();
-            // Nobody waits any more for one that was stopped.
+            // A server that was stopped has no caller that waits.
             let _ = tell.send(write(blank_directory));
         });
         begun.map_err(|error| Ended::Fault(format!("no thread to write with: {error}")))?;
@@ -289,7 +289,7 @@ fn differ(others: &Membership, own: ServerId, founders: &Membership) -> Option<S
 /// What to say if `--peers` names servers that are no members by the log that
 /// a server starts with, which ends with entry `end`. A cluster of one whose
 /// server is started with more `--peers` is still a cluster of one: flags
-/// take nobody in. Fewer are no fault: they are where to begin looking. None
+/// add no members. Fewer are no fault: they are where to begin looking. None
 /// among the `members` means that they are not known yet.
 pub(super) fn beyond(
     peers: impl Iterator<Item = ServerId>,
@@ -394,7 +394,7 @@ fn hear(
     match bootstrap.heard(hello) {
         Ok(Some(bootstrapped)) => return Ok(Some(bootstrapped)),
         Ok(None) => drop(strangers.remove(&hello.server)),
-        // Somebody may correct that while this server waits.
+        // An operator may correct that while this server waits.
         Err(
             stranger @ (JoinError::NotAMember { .. }
             | JoinError::NotAPeer { .. }

@@ -38,8 +38,8 @@ pub struct Config {
     pub node: NodeConfig,
     /// How the log is kept.
     pub wal: wal::Options,
-    /// The certificates for both ports; `None` for connections that anybody
-    /// on the way may read and change.
+    /// The certificates for both ports; `None` for connections that are
+    /// neither encrypted nor authenticated.
     pub tls: Option<TlsFiles>,
     /// The authorities of other servers, if those have some of their own;
     /// else they are those of `tls`.

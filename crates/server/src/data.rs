@@ -29,7 +29,7 @@ use tenure_core::time::ClockId;
 
 use super::config::limits;
 use super::data_file::{VERSION, failed, write};
-use super::no_vote_time::Silence;
+use super::no_vote_time::NoVoteTime;
 use crate::transport::{AddressBook, Contact};
 use crate::wal::{self, Directory, LOCK, Wal, WalError};
 
@@ -60,7 +60,7 @@ pub(super) struct OpenLog {
     /// The state before its first entry.
     pub(super) blank: State,
     /// What its directory owes; not less than what the settings owe.
-    pub(super) silence: Arc<Silence>,
+    pub(super) no_vote_time: Arc<NoVoteTime>,
 }
 
 /// The directory of a server that has no log yet. It is locked as long as
@@ -70,7 +70,7 @@ pub(super) struct BlankDirectory {
     directory: Directory,
     path: PathBuf,
     options: wal::Options,
-    /// What the settings owe ([`Silence`]).
+    /// What the settings owe ([`NoVoteTime`]).
     owes: Duration,
 }
 
@@ -102,8 +102,8 @@ impl BlankDirectory {
 }
 
 impl OpenLog {
-    /// Raises what `dir` owes to `owes`, durably: before the machine can
-    /// answer anybody.
+    /// Raises what `dir` owes to `owes`, durably: before the state
+    /// machine can answer.
     fn of(
         dir: &Path,
         identity: Identity,
@@ -111,14 +111,14 @@ impl OpenLog {
         owes: Duration,
     ) -> Result<Self, WalError> {
         let blank = blank(dir, identity.cluster)?;
-        let silence = Silence::open(dir, owes)?;
-        recovered.silence = silence.owed();
+        let no_vote_time = NoVoteTime::open(dir, owes)?;
+        recovered.no_vote_time = no_vote_time.owed();
         Ok(Self {
             identity,
             wal,
             recovered,
             blank,
-            silence,
+            no_vote_time,
         })
     }
 }
@@ -157,7 +157,7 @@ fn warn_if_others_may_read(dir: &Path) {
 }
 
 /// Opens the data directory of `server`, or makes one. Its settings owe a
-/// silence of `owes`.
+/// time without votes of `owes`.
 pub(super) fn open(
     dir: &Path,
     server: ServerId,

@@ -15,7 +15,7 @@ use super::shared::Shared;
 use super::trust;
 use crate::transport::{GreetingAnswer, GreetingReply, Introduced, LinkEvent, Side};
 
-/// How much is said of an answer that nobody has proven, in characters.
+/// How much is logged of an answer without proof, in characters.
 const UNPROVEN_CHARS: usize = 200;
 
 /// Says what becomes of the connections to one server.
@@ -152,7 +152,7 @@ impl DialReporter {
         self.inbox.put(Event::Refused { by, why });
     }
 
-    /// What somebody has to mend is counted each time, and said if it is new.
+    /// What an operator has to mend is counted each time, and logged if it is new.
     fn report(&mut self, address: &str, why: &str, reason: DialFailure) {
         self.shared.metrics.undialled(reason);
         self.told(Some((address, why)));

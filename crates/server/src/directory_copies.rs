@@ -63,7 +63,7 @@ impl Shared {
         hello.cluster?;
         let who = (hello.server, hello.storage);
         let timeout = std::time::Duration::from_nanos(local_server.settings.timeout);
-        let says = (details.start, details.reached);
+        let says = (details.start, details.disk_progress);
         let at = (now, timeout);
         match copies.starts.greeted(who, says, &local_server.members, at) {
             StartVerdict::Accepted => None,
@@ -94,8 +94,8 @@ impl Shared {
         keep_alive: Option<PeerKeepAlive>,
         now: Instant,
     ) -> bool {
-        let reached = keep_alive.map(|keep_alive| keep_alive.reached);
-        start.is_none_or(|start| self.copies().starts.heard(who, start, reached, now))
+        let disk_progress = keep_alive.map(|keep_alive| keep_alive.disk_progress);
+        start.is_none_or(|start| self.copies().starts.heard(who, start, disk_progress, now))
     }
 
     /// A leader knows how far the disks of others have come.

@@ -16,7 +16,7 @@ pub enum Ended {
     /// It must not take part as it is.
     #[error("{0}")]
     JoinError(#[from] JoinError),
-    /// Its number went to another disk: somebody has to choose.
+    /// Its number went to another disk: an operator has to choose.
     #[error("{0}")]
     Replaced(String),
     /// It found a broken rule.

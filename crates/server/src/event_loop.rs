@@ -26,7 +26,7 @@ use super::ended::Ended;
 use super::inbox::{ClosedBy, Event, Inbox, PeerConnection, ReplyTo, SnapshotWork, TimedAnswer};
 use super::keep_alive_batch::KeepAliveBatch;
 use super::metrics;
-use super::no_vote_time::Silence;
+use super::no_vote_time::NoVoteTime;
 use super::peers::Peers;
 use super::quota_usage::{Quota, QuotaUsage, Size};
 use super::refusals::Refusals;
@@ -86,12 +86,12 @@ pub(super) struct EventLoop {
     last_submitted: u64,
     /// Set when the server is to end: when at the latest.
     pub(super) stopping: Option<Instant>,
-    /// Whether the leadership is to be offered to somebody before that.
+    /// Whether the leadership is to be offered to another server before that.
     transfer_pending: bool,
     timeout: Duration,
     pub(super) data: PathBuf,
     /// What the directory owes, which another server may raise after this one.
-    pub(super) silence: Option<Arc<Silence>>,
+    pub(super) no_vote_time: Option<Arc<NoVoteTime>>,
 }
 
 impl EventLoop {
@@ -135,7 +135,7 @@ impl EventLoop {
             transfer_pending: false,
             timeout: config.node.timeout,
             data: config.data.clone(),
-            silence: None,
+            no_vote_time: None,
         }
     }
 
@@ -370,7 +370,7 @@ impl EventLoop {
         tokio::task::spawn_blocking(move || shared.save_address_book(&dir));
     }
 
-    /// A leader hands over before it goes, so that nobody has to notice.
+    /// A leader hands over before it goes, so that no timeout passes first.
     fn stop(&mut self) {
         if self.node.status() == Status::Leader && self.members.voters().count() > 1 {
             self.transfer_pending = true;
@@ -624,8 +624,8 @@ impl EventLoop {
             self.submit(batch);
         }
         drop(self.peers);
-        if let Some(silence) = &self.silence {
-            silence.let_go();
+        if let Some(no_vote_time) = &self.no_vote_time {
+            no_vote_time.let_go();
         }
         self.writer
     }

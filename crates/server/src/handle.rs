@@ -286,7 +286,7 @@ impl ServerHandle {
     }
 }
 
-/// A read, and where its result is found. If nobody waits for that any more,
+/// A read, and where its result is found. If its caller has gone,
 /// it is not taken.
 fn noted<T: Send + 'static>(
     inspect: impl FnOnce(&Node) -> T + Send + 'static,

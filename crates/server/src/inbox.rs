@@ -55,10 +55,10 @@ pub(super) enum Event {
     /// A client, or an operator, wants something; with the quota of its token,
     /// if that has one.
     ClientRequest(ClientRequest, Option<Arc<Quota>>, ReplyTo),
-    /// Somebody wants to look at the machine; there is none as long as the
-    /// server is blank.
+    /// A caller wants to look at the state machine; there is none as long as
+    /// the server is blank.
     Inspection(Inspection),
-    /// Somebody wants a snapshot taken now, and to know up to which entry the
+    /// A caller wants a snapshot taken now, and to know up to which entry the
     /// newest one on the disk goes.
     Snapshot(oneshot::Sender<LogId>),
     /// A snapshot that the machine asked for is encoded.
@@ -175,7 +175,7 @@ impl TimedAnswer {
 /// Where an answer goes.
 #[derive(Debug)]
 pub(super) enum ReplyTo {
-    /// To somebody who waits for just this one.
+    /// To a caller that waits for just this one.
     One(oneshot::Sender<TimedAnswer>),
     /// The same, for a command of the server's own session. Its serial has to
     /// be used, also if it is refused.

@@ -86,7 +86,7 @@ impl InternalSession {
             return Ok(());
         }
         let ttl = u64::try_from(TTL.as_nanos()).unwrap_or(u64::MAX);
-        // What stands in the log for a secret that nobody has to show.
+        // What stands in the log for the secret of a session that needs none.
         let mut drawn = [0; 16];
         if getrandom::fill(&mut drawn).is_err() {
             return Err(refused(Refusal::Busy));

@@ -5,7 +5,7 @@
 //! it in a session that it keeps for the purpose. Such a request is done at
 //! most once; a client that does not hear the answer has to look.
 //!
-//! Requests of one session are done in their order. So that nobody waits for
+//! Requests of one session are done in their order. So that no caller waits for
 //! all that another has asked for, there are [`SESSIONS`] of them, and a
 //! caller's token or address says which one is its.
 
@@ -52,8 +52,8 @@ pub(super) struct InternalSession {
     pub(super) opening: AsyncMutex<()>,
 }
 
-/// A request of the session, as long as somebody waits for its answer. What
-/// was given up counts no more: the machine bounds what it has to do itself.
+/// A request of the session, as long as its caller waits for the answer. What
+/// was given up counts no more: the state machine bounds what it has to do itself.
 pub(super) struct UnderWay<'a> {
     pub(super) internal_session: &'a InternalSession,
     pub(super) session: SessionId,

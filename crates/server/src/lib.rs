@@ -283,12 +283,12 @@ impl Server {
         let tokens = Tokens::open(&config, &audit)?;
         let peers = listen(config.listens_for_peers())?;
         let clients = listen(&config.listen)?;
-        // Nobody else has had that address since then.
+        // No other process has had that address since then.
         let listens_since = clock::boot();
         let address = clients.local_addr().map_err(StartError::System)?;
-        let owes = config.node.silence();
+        let owes = config.node.no_vote_time();
         let found = data::open(&config.data, config.id, config.wal, owes)?;
-        // Before anybody can be greeted.
+        // Before the first greeting.
         let start = data::count_start(&config.data)?;
         let set_back = data::read_set_back(&config.data)?;
         let secret = config.peer_secret.clone();
@@ -424,7 +424,7 @@ fn local_server(config: &Config, found: &DataDirectory, start: Start) -> LocalSe
         address_book,
         details: Details {
             start,
-            speaks: config.node.version,
+            newest_version: config.node.version,
             ..Details::default()
         },
         unconfirmed: UnconfirmedContacts::default(),
@@ -541,13 +541,13 @@ fn own(
         wal,
         recovered,
         blank,
-        silence,
+        no_vote_time,
     } = log;
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| Ended::Fault(error.to_string()))?;
     let rng = Rng::from_seed(u64::from_le_bytes(seed));
     let now = clock::boot();
-    tokio::spawn(Arc::clone(&silence).wait_out(now));
+    tokio::spawn(Arc::clone(&no_vote_time).wait_out(now));
     let node = Node::start(config.node.clone(), identity, recovered, blank, rng, now)
         .map_err(|error| Ended::Fault(error.to_string()))?;
     let report = {
@@ -570,7 +570,7 @@ fn own(
         local_server.edition
     };
     let mut event_loop = EventLoop::new(node, shared, inbox, links, writer, watchers, config);
-    event_loop.silence = Some(silence);
+    event_loop.no_vote_time = Some(no_vote_time);
     event_loop.save_address_book();
     let members = event_loop.node.members().clone();
     event_loop.peers.start_again(&members);

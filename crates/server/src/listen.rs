@@ -67,7 +67,7 @@ use crate::transport::{Arrival, Demand, MaybeTlsStream, Tls};
 
 /// How long the headers of a request may take.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
-/// How often a silent connection is asked whether anybody is there, and how
+/// How often a silent connection is asked whether its client is there, and how
 /// long the answer may take.
 const PING: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(10)];
 /// Calls under way on one connection.

@@ -8,10 +8,10 @@
 //! have promised, in a file of its own: `silence`, in nanoseconds of its own clock. There
 //! is none as long as no server on this directory was set to lease reads.
 //!
-//! * The time is lengthened, durably, before the machine starts under a setting that
+//! * The time is lengthened, durably, before the state machine starts under a setting that
 //!   promises more: nothing is answered before.
-//! * The machine refuses to vote for that time from its own start on
-//!   ([`Recovered::silence`](tenure_alpo::Recovered)).
+//! * The state machine refuses to vote for that time from its own start on
+//!   ([`Recovered::no_vote_time`](tenure_alpo::Recovered)).
 //! * The time is shortened to what the settings promise now only when the whole of it
 //!   has passed since that start. If the server ends earlier, the next start waits
 //!   for all of it again.
@@ -29,25 +29,25 @@ use tenure_runtime::{clock, small};
 use super::data_file::{VERSION, failed, write};
 use crate::wal::WalError;
 
-const SILENCE: &str = "silence";
+const FILE: &str = "silence";
 
 /// More than any settings owe: a timeout is at most 60 s, a drift 10 %.
 const MOST: Duration = Duration::from_secs(66);
 
 /// What a directory owes, until it is waited out or the server ends.
 #[derive(Debug)]
-pub(super) struct Silence {
+pub(super) struct NoVoteTime {
     dir: PathBuf,
     /// What the settings owe now.
     own: Duration,
     /// What the directory says that it owes.
     owed: Duration,
-    /// Whether the directory is still this server's: who has it next may
-    /// raise what this one would lower.
+    /// Whether the directory is still this server's. The server that has it next
+    /// may raise what this one would lower.
     held: Mutex<bool>,
 }
 
-impl Silence {
+impl NoVoteTime {
     /// Reads what `dir` owes, and raises it to `own` if that is more.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Silence {
 }
 
 fn read(dir: &Path) -> Result<Duration, WalError> {
-    let path = dir.join(SILENCE);
+    let path = dir.join(FILE);
     let text = match small::read_text(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Duration::ZERO),
@@ -120,7 +120,7 @@ fn read(dir: &Path) -> Result<Duration, WalError> {
     let nanos = nanos.and_then(|rest| rest.trim().parse().ok());
     let owed = nanos.map(Duration::from_nanos);
     owed.filter(|owed| *owed <= MOST).ok_or_else(|| {
-        let expected = "a silence of at most 66 s, in nanoseconds; remove the file when this \
+        let expected = "a time without votes of at most 66 s, in nanoseconds; remove the file when this \
                         server has been stopped for 66 s";
         WalError::damaged(path, 0, expected, "something else")
     })
@@ -128,13 +128,13 @@ fn read(dir: &Path) -> Result<Duration, WalError> {
 
 /// Makes `owed` durable; nothing owed is no file.
 fn keep(dir: &Path, owed: Duration) -> Result<(), WalError> {
-    let path = dir.join(SILENCE);
+    let path = dir.join(FILE);
     if owed.is_zero() {
         let removed = fs::remove_file(&path);
         return removed.map_err(failed(&path, "remove"));
     }
     let text = format!("{VERSION}\n{}\n", owed.as_nanos());
-    write(dir, SILENCE, &text).map_err(failed(&path, "write"))
+    write(dir, FILE, &text).map_err(failed(&path, "write"))
 }
 
 #[cfg(test)]
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     fn said(dir: &Path) -> Option<String> {
-        fs::read_to_string(dir.join(SILENCE)).ok()
+        fs::read_to_string(dir.join(FILE)).ok()
     }
 
     #[test]
@@ -151,28 +151,28 @@ mod tests {
         let dir = dir.path();
         let (long, short) = (Duration::from_secs(8), Duration::from_millis(250));
         // Lease reads were never on: no file, and nothing to wait for.
-        let none = Silence::open(dir, Duration::ZERO).expect("no file");
+        let none = NoVoteTime::open(dir, Duration::ZERO).expect("no file");
         assert_eq!((none.owed(), said(dir)), (Duration::ZERO, None));
-        let first = Silence::open(dir, long).expect("raised");
+        let first = NoVoteTime::open(dir, long).expect("raised");
         assert_eq!(first.owed(), long);
         assert_eq!(said(dir).as_deref(), Some("tenure 1\n8000000000\n"));
         first.let_go();
         // Stopped before it was over: the next one owes all of it again.
-        let second = Silence::open(dir, short).expect("read");
+        let second = NoVoteTime::open(dir, short).expect("read");
         assert_eq!(second.owed(), long);
         second.let_go();
-        let third = Silence::open(dir, short).expect("read");
+        let third = NoVoteTime::open(dir, short).expect("read");
         assert_eq!(third.owed(), long);
         third.lower().expect("lowered");
         assert_eq!(said(dir).as_deref(), Some("tenure 1\n250000000\n"));
         // Whose directory it is not any more changes nothing in it.
-        let fourth = Silence::open(dir, long).expect("raised");
+        let fourth = NoVoteTime::open(dir, long).expect("raised");
         third.let_go();
         third.lower().expect("nothing to do");
         assert_eq!(said(dir).as_deref(), Some("tenure 1\n8000000000\n"));
         fourth.let_go();
         // Lease reads are off and it was waited out.
-        let last = Silence::open(dir, Duration::ZERO).expect("read");
+        let last = NoVoteTime::open(dir, Duration::ZERO).expect("read");
         assert_eq!(last.owed(), long);
         last.lower().expect("removed");
         assert_eq!(said(dir), None);
@@ -182,8 +182,8 @@ mod tests {
     fn a_file_that_says_something_else_is_refused_with_what_to_do() {
         let dir = tempfile::tempdir().expect("a directory");
         for text in ["", "tenure 1\n", "tenure 1\nx\n", "tenure 1\n66000000001\n"] {
-            fs::write(dir.path().join(SILENCE), text).expect("written");
-            let error = Silence::open(dir.path(), Duration::ZERO).expect_err("damaged");
+            fs::write(dir.path().join(FILE), text).expect("written");
+            let error = NoVoteTime::open(dir.path(), Duration::ZERO).expect_err("damaged");
             let error = error.to_string();
             assert!(error.contains("silence"), "{error}");
             assert!(error.contains("stopped for 66 s"), "{error}");

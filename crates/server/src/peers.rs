@@ -247,7 +247,7 @@ impl Peers {
         let election_timeout = self.shared.election_timeout();
         let shared = Arc::clone(&self.shared);
         let live = move || PeerKeepAlive {
-            reached: shared.local_server().details.reached,
+            disk_progress: shared.local_server().details.disk_progress,
         };
         Link::start(
             &self.tasks,
@@ -560,8 +560,8 @@ async fn listen(
 }
 
 /// Waits until the number of the server that is connected is taken from its
-/// disk, or goes to another one. Nobody sends it the entry that says so, but it
-/// comes again, and the greeting tells it ([`super::removal`]).
+/// disk, or goes to another one. No member sends it the entry that says so, but it
+/// connects again, and the greeting tells it ([`super::removal`]).
 async fn dismissed(
     (settled, mut told): (&mut watch::Receiver<CommittedMembers>, Option<StorageId>),
     (server, storage): (ServerId, StorageId),

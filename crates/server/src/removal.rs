@@ -31,7 +31,7 @@ pub(super) struct Removal {
     upto: LogId,
     /// Who has said that this server is none, if that is the newest word.
     by: Option<ServerId>,
-    /// Who has its number, by that word, if anybody has.
+    /// The disk that has its number, by that word; `None` if no member has it.
     replacement_disk: Option<StorageId>,
 }
 

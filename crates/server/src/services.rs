@@ -204,8 +204,8 @@ impl ServerHandle {
     }
 
     /// Changes the member with the disk that was given, or with the one that
-    /// the member has now. The change may wait until somebody leads, and the
-    /// number may be given to another meanwhile.
+    /// the member has now. The change may wait for a leader, and the
+    /// number may go to another disk meanwhile.
     async fn change_member(
         &self,
         (id, storage): (u64, &str),

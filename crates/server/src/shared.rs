@@ -92,8 +92,8 @@ impl LocalServer {
     /// How far the disk has come, and which version the log has: greetings
     /// say it.
     pub(super) fn update_progress(&mut self, node: &Node) {
-        if let Some(reached) = node.reached() {
-            self.details.reached.advance(reached);
+        if let Some(disk_progress) = node.disk_progress() {
+            self.details.disk_progress.advance(disk_progress);
         }
         self.details.version = node.state().version();
     }

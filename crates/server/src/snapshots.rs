@@ -138,8 +138,8 @@ impl Snapshots {
         late.collect()
     }
 
-    /// Somebody wants one of everything that `node` has applied, which has
-    /// been told so. `submitted` is the last batch that went to the disk.
+    /// A caller wants a snapshot of everything that `node` has applied. The node
+    /// knows it already. `submitted` is the last batch that went to the disk.
     pub(super) fn wait(&mut self, node: &Node, submitted: u64, caller: oneshot::Sender<LogId>) {
         self.unencoded.push((node.state().applied().id, caller));
         self.encoded(node, submitted);

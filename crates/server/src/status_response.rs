@@ -63,7 +63,7 @@ pub(super) fn status(node: &Node) -> v1::StatusResponse {
         log_first: state.user_log().first(),
         log_next: state.user_log().next(),
         cluster_version: state.version().get(),
-        speaks: node.speaks().get(),
+        speaks: node.newest_version().get(),
         rank: Some(rank(node.rank())),
         lag: node.lag(),
         confirmed_age_millis: confirmed_age(node),

@@ -44,7 +44,7 @@ impl ServerHandle {
     }
 
     /// Waits until the state has all that it had before the process started.
-    /// What is told to somebody who comes without a place must not be older
+    /// What a watcher without a place is told must not be older
     /// than what this very server has told before.
     pub(super) async fn caught_up(&self) -> ApiResult<()> {
         let mut caught_up = self.shared.caught_up.subscribe();

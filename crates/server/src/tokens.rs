@@ -150,7 +150,7 @@ impl Tokens {
         shared: &Arc<Shared>,
     ) -> Caller {
         let Some(known) = &self.0 else {
-            return Caller::new(Who::Anybody, address);
+            return Caller::new(Who::NoTokensNeeded, address);
         };
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (value, more) = (values.next(), values.next());
@@ -168,7 +168,7 @@ impl Tokens {
                 shared,
                 known: None,
             }),
-            Err(stranger) => Who::Nobody(stranger, shared),
+            Err(stranger) => Who::Unauthenticated(stranger, shared),
         };
         Caller::new(who, address)
     }
@@ -207,8 +207,9 @@ pub(super) struct Caller {
 
 #[derive(Clone, Debug)]
 enum Who {
-    Anybody,
-    Nobody(Stranger, Arc<Shared>),
+    /// This server knows no tokens: every caller may do everything.
+    NoTokensNeeded,
+    Unauthenticated(Stranger, Arc<Shared>),
     Bearer(Bearer),
 }
 
@@ -312,7 +313,7 @@ impl Caller {
     pub(super) const fn fingerprint(&self) -> Option<&Fingerprint> {
         match &self.who {
             Who::Bearer(it) => Some(&it.fingerprint),
-            Who::Anybody | Who::Nobody(..) => None,
+            Who::NoTokensNeeded | Who::Unauthenticated(..) => None,
         }
     }
 
@@ -324,8 +325,8 @@ impl Caller {
     /// What its connection has proven by this call.
     pub(super) fn class(&self) -> ConnectionClass {
         match &self.who {
-            Who::Anybody => ConnectionClass::Known,
-            Who::Nobody(..) => ConnectionClass::Stranger,
+            Who::NoTokensNeeded => ConnectionClass::Known,
+            Who::Unauthenticated(..) => ConnectionClass::Stranger,
             Who::Bearer(it) => match it.rights() {
                 Some(rights) if rights.admin && !it.tokens.is_own() => ConnectionClass::Admin,
                 Some(_) => ConnectionClass::Known,
@@ -344,7 +345,7 @@ impl Caller {
     pub(super) fn quota(&self) -> Option<Arc<Quota>> {
         match &self.who {
             Who::Bearer(it) => it.rights()?.quota.clone(),
-            Who::Anybody | Who::Nobody(..) => None,
+            Who::NoTokensNeeded | Who::Unauthenticated(..) => None,
         }
     }
 
@@ -352,7 +353,7 @@ impl Caller {
     pub(super) fn name(&self) -> Option<String> {
         match &self.who {
             Who::Bearer(it) => it.rights().map(|it| it.name.clone()),
-            Who::Anybody | Who::Nobody(..) => None,
+            Who::NoTokensNeeded | Who::Unauthenticated(..) => None,
         }
     }
 
@@ -362,8 +363,8 @@ impl Caller {
     /// [`v1::Cause::Unauthenticated`] if it is not known.
     pub(super) fn granted(&self) -> Result<Granted, v1::Error> {
         let (stranger, shared) = match &self.who {
-            Who::Anybody => return Ok(Granted(None)),
-            Who::Nobody(stranger, shared) => (*stranger, shared),
+            Who::NoTokensNeeded => return Ok(Granted(None)),
+            Who::Unauthenticated(stranger, shared) => (*stranger, shared),
             Who::Bearer(it) => match it.rights() {
                 Some(rights) => return Ok(Granted(Some((rights, Arc::clone(&it.shared))))),
                 None => {

@@ -115,7 +115,7 @@ enum State {
     Ended,
     /// Too much was waiting.
     CutOff,
-    /// That was read, or nobody reads any more.
+    /// That was read, or the reader has gone.
     Over,
 }
 

@@ -203,7 +203,7 @@ fn after(revision: Option<u64>, id: Option<u64>) -> ApiResult<Option<StartAfter>
     }
 }
 
-/// Why nobody can follow from there, as the interface says it.
+/// Why a watch cannot start from there, as the interface says it.
 fn watch_error(why: WatchError, names: &ClusterIds) -> v1::Error {
     let (own, told_by) = (&names.own, cut(&names.told_by));
     match why {

@@ -206,7 +206,7 @@ impl Leader {
     /// be answered now.
     pub(super) fn confirm(&mut self, server: &mut Server) {
         let answered = self.tally(server, self.quorum_rounds.current(), |peer| peer.round);
-        if let Some(round) = quorum::reached(answered) {
+        if let Some(round) = quorum::reached_by_majority(answered) {
             let from_end = server.planted(Bug::LeaseFromEnd).then_some(server.now);
             self.quorum_rounds.confirm(round, from_end);
         }
@@ -221,7 +221,8 @@ impl Leader {
     /// Lets the log take in no more than the links to a majority carry soon.
     pub(super) fn bound_window_by_links(&mut self, server: &Server) {
         let windows = self.tally(server, u64::MAX, |peer| peer.pacing.window() as u64);
-        let on_the_way = quorum::reached(windows).and_then(|it| usize::try_from(it).ok());
+        let on_the_way =
+            quorum::reached_by_majority(windows).and_then(|it| usize::try_from(it).ok());
         let on_the_way = on_the_way.filter(|it| *it != usize::MAX);
         self.pending_proposals.window.bound_by_links(on_the_way);
     }
@@ -259,7 +260,7 @@ impl Leader {
             matched.sort_unstable();
             matched.get(matched.len() / 2).copied()
         } else {
-            quorum::reached(matched)
+            quorum::reached_by_majority(matched)
         };
         let Some(reached) = reached.filter(|id| *id > server.commit) else {
             return;

@@ -121,7 +121,7 @@ impl Node {
             snapshot,
             entries,
             committed,
-            silence,
+            no_vote_time,
         } = recovered;
         let state = match &snapshot {
             Some(snapshot) => State::decode_with(config.checksum, &snapshot.bytes)?,
@@ -175,11 +175,11 @@ impl Node {
         };
         server.commit_to(committed.min(server.log.last().id), |_, _| ());
         server.refuse_to_be_too_old();
-        server.withhold_votes(silence);
+        server.withhold_votes(no_vote_time);
         let mut follower = Follower::new(&mut server);
         if server.may_stand() && server.members.now().voters().count() == 1 {
             // There is nobody to wait for, and nobody who may be owed a
-            // silence: a server that could lead beside it has had its vote, and
+            // time without votes: a server that could lead beside it has had its vote, and
             // is not ready (and so answers no read) before this disk knows that
             // there is more than one voter.
             follower.stand_no_later_than(now);
@@ -345,7 +345,7 @@ impl Node {
         if self.server.withholds_votes() {
             return self.become_follower(StepDownReason::NoVoteAfterRestart);
         }
-        if self.server.planted(Bug::NoPoll) {
+        if self.server.planted(Bug::NoPreVote) {
             return self.stand(false, cycles);
         }
         let candidate = Candidate::pre_vote(&mut self.server, cycles);

@@ -235,7 +235,7 @@ impl Server {
         (heard || self.withholds_votes()) && !self.planted(Bug::NotSticky)
     }
 
-    /// Begins the time without votes at the start of this server. `silence` is the
+    /// Begins the time without votes at the start of this server. `recovered` is the
     /// longest such time that settings of its directory have ever asked for.
     ///
     /// Why that is long enough:
@@ -249,12 +249,12 @@ impl Server {
     ///   nothing.
     /// * Counted from the start of this server, the time ends no earlier
     ///   than counted from that answer.
-    pub(super) fn withhold_votes(&mut self, silence: Duration) {
-        let own = self.config.silence();
+    pub(super) fn withhold_votes(&mut self, recovered: Duration) {
+        let own = self.config.no_vote_time();
         let span = if self.planted(Bug::NoVoteTimeForgotten) {
             own
         } else {
-            own.max(silence)
+            own.max(recovered)
         };
         self.no_vote_until = self.now.after(span);
     }

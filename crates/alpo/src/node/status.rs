@@ -83,7 +83,7 @@ impl Node {
     }
 
     /// The newest kinds of entries that it understands.
-    pub const fn speaks(&self) -> ClusterVersion {
+    pub const fn newest_version(&self) -> ClusterVersion {
         self.server.config.version
     }
 
@@ -116,7 +116,7 @@ impl Node {
 
     /// How far its disk has come; `None` while its term or vote is on the way
     /// there, or nothing of a log that replaces another is there yet.
-    pub fn reached(&self) -> Option<DiskProgress> {
+    pub fn disk_progress(&self) -> Option<DiskProgress> {
         let server = &self.server;
         let durable = server.disk.durable_id();
         if !server.disk.hard_is_durable() {

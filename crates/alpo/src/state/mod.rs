@@ -493,7 +493,7 @@ impl State {
             let Some(held) = self.registers.read(&key) else {
                 continue;
             };
-            if self.planted(Bug::WillForgotten) {
+            if self.planted(Bug::OnExpiryValueForgotten) {
                 continue;
             }
             let expect = Expect::Version(held.version.clone());

@@ -584,7 +584,7 @@ pub fn assemble<D: Disk + ?Sized>(
                     entries,
                     committed: newest.id,
                     // Not in the log: the caller that opened it knows.
-                    silence: Duration::ZERO,
+                    no_vote_time: Duration::ZERO,
                 };
                 return Ok((recovered, problem));
             }
@@ -600,7 +600,7 @@ pub fn assemble<D: Disk + ?Sized>(
         snapshot: None,
         entries: core::mem::take(&mut log.entries),
         committed: newest.id,
-        silence: Duration::ZERO,
+        no_vote_time: Duration::ZERO,
     };
     Ok((recovered, problem))
 }

@@ -46,8 +46,8 @@ impl Host {
             storage: self.storage,
         };
         self.lives += 1;
-        let owed = &mut self.disk.synced.silence;
-        *owed = (*owed).max(self.config.silence());
+        let owed = &mut self.disk.synced.no_vote_time;
+        *owed = (*owed).max(self.config.no_vote_time());
         let rng = Rng::from_seed(self.id.get() * 1_000 + self.lives);
         let node = Node::start(
             self.config.clone(),

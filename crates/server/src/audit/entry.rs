@@ -102,7 +102,7 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Entry {
-    /// What came of it; `Ok(false)` if somebody else was first.
+    /// What came of it; `Ok(false)` if another caller was first.
     pub(crate) fn ends(mut self, result: Result<bool, &v1::Error>) {
         let Some(mut line) = self.line.take() else {
             return;

@@ -1,4 +1,4 @@
-//! Values of registers, which anybody may have written who may write there.
+//! Values of registers, which any caller with the right to write there may have written.
 
 use tenure_election::Record;
 use tenure_group::{Heartbeat, View};

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use tenure_alpo::codec::{DecodeError, Reader, put_bytes, put_u64};
 use tenure_alpo::{MAX_MEMBERS, MAX_NUMBER, ServerId};
 
-/// The longest address that is taken from anybody.
+/// The longest address that is accepted from a server.
 pub const MAX_ADDRESS_BYTES: usize = 300;
 
 /// How many addresses are known, at most: those of members, of which there
@@ -68,8 +68,8 @@ impl AddressBook {
         self.contacts.iter().map(|(id, contact)| (*id, contact))
     }
 
-    /// Takes what is newer; says whether anything was. Nobody is taken in
-    /// beyond 62.
+    /// Takes what is newer; says whether anything was. At most 62 are
+    /// taken in.
     pub fn learn(&mut self, other: &Self) -> bool {
         let mut news = false;
         for (id, contact) in &other.contacts {

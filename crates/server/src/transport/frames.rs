@@ -28,7 +28,7 @@ const MAX_KEEP_ALIVE_BYTES: u32 = 1_024;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerKeepAlive {
     /// How far the sender's disk has come.
-    pub reached: DiskProgress,
+    pub disk_progress: DiskProgress,
 }
 
 impl PeerKeepAlive {
@@ -39,7 +39,7 @@ impl PeerKeepAlive {
             term,
             last,
             settled,
-        } = self.reached;
+        } = self.disk_progress;
         for number in [term.get(), last.term.get(), last.id, settled] {
             put_u64(&mut body, number);
         }
@@ -70,12 +70,15 @@ impl PeerKeepAlive {
         let term = take_term(&mut reader)?;
         let last = Position::new(take_term(&mut reader)?, reader.number()?);
         let settled = reader.number()?;
-        let reached = DiskProgress {
+        let disk_progress = DiskProgress {
             term,
             last,
             settled,
         };
-        Ok(Some((Self { reached }, FRAME_HEADER_BYTES + body.len())))
+        Ok(Some((
+            Self { disk_progress },
+            FRAME_HEADER_BYTES + body.len(),
+        )))
     }
 }
 
@@ -169,20 +172,20 @@ mod tests {
     #[tokio::test]
     async fn a_sign_of_life_is_told_from_messages_and_from_damage() {
         let term = Term::new(5).expect("a term");
-        let reached = DiskProgress {
+        let disk_progress = DiskProgress {
             term,
             last: Position::new(term, 300),
             settled: 290,
         };
         let mut bytes = Vec::new();
-        PeerKeepAlive { reached }.encode(&mut bytes);
+        PeerKeepAlive { disk_progress }.encode(&mut bytes);
         // In two pieces, as it may come.
         let (first, rest) = bytes.split_at(bytes.len() / 2);
         let mut reader = FrameReader::new(tokio::io::AsyncReadExt::chain(first, rest));
         let none = |_: Envelope| panic!("it is no message");
         assert!(matches!(reader.next(none).await, Ok(None)));
         let keep_alive = reader.next(none).await.expect("read");
-        assert_eq!(keep_alive, Some(PeerKeepAlive { reached }));
+        assert_eq!(keep_alive, Some(PeerKeepAlive { disk_progress }));
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);

@@ -1,4 +1,4 @@
-//! What comes to the port of servers, before anybody has proven anything
+//! What comes to the port of servers, before the other side has proven anything
 //! ([`crate::fuzzed`]).
 
 use std::future::Future;
@@ -87,12 +87,12 @@ fn is_sound(greeting: &Greeting) {
     assert!(greeting.settled.upto <= MAX_NUMBER);
     assert!(greeting.settings.timeout <= MAX_NUMBER);
     if let Some(details) = greeting.details {
-        let reached = details.reached;
+        let disk_progress = details.disk_progress;
         for number in [
             details.start.counter,
-            reached.term.get(),
-            reached.last.id,
-            reached.settled,
+            disk_progress.term.get(),
+            disk_progress.last.id,
+            disk_progress.settled,
         ] {
             assert!(number <= MAX_NUMBER);
         }

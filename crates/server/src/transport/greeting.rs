@@ -77,9 +77,9 @@ pub struct Details {
     /// Which start of the server this is.
     pub start: Start,
     /// How far its disk has come.
-    pub reached: DiskProgress,
+    pub disk_progress: DiskProgress,
     /// The newest cluster version that it speaks.
-    pub speaks: ClusterVersion,
+    pub newest_version: ClusterVersion,
     /// The cluster version of its log; the first if it has none.
     pub version: ClusterVersion,
 }
@@ -88,8 +88,8 @@ impl Default for Details {
     fn default() -> Self {
         Self {
             start: Start::default(),
-            reached: DiskProgress::default(),
-            speaks: ClusterVersion::NEWEST,
+            disk_progress: DiskProgress::default(),
+            newest_version: ClusterVersion::NEWEST,
             version: ClusterVersion::FIRST,
         }
     }
@@ -342,12 +342,12 @@ fn put_details(to: &mut Vec<u8>, it: &Details) {
         term,
         last,
         settled,
-    } = it.reached;
+    } = it.disk_progress;
     put_u64(to, term.get());
     put_u64(to, last.term.get());
     put_u64(to, last.id);
     put_u64(to, settled);
-    put_u64(to, it.speaks.get());
+    put_u64(to, it.newest_version.get());
     put_u64(to, it.version.get());
 }
 
@@ -358,12 +358,12 @@ fn take_details(reader: &mut Reader<'_>) -> Result<Details, DecodeError> {
             random: u128::from_le_bytes(reader.array()?),
             lock: u128::from_le_bytes(reader.array()?),
         },
-        reached: DiskProgress {
+        disk_progress: DiskProgress {
             term: take_term(reader)?,
             last: Position::new(take_term(reader)?, reader.number()?),
             settled: reader.number()?,
         },
-        speaks: take_version(reader)?,
+        newest_version: take_version(reader)?,
         version: take_version(reader)?,
     })
 }
@@ -442,12 +442,12 @@ pub(super) mod tests {
                     random: 1 << 100,
                     lock: 1 << 90,
                 },
-                reached: DiskProgress {
+                disk_progress: DiskProgress {
                     term: term(8),
                     last: Position::new(term(6), 300),
                     settled: 290,
                 },
-                speaks: ClusterVersion::NEWEST,
+                newest_version: ClusterVersion::NEWEST,
                 version: ClusterVersion::FIRST,
             }),
         }

@@ -57,7 +57,7 @@ pub enum LinkEvent {
     Unwelcome(Box<GreetingReply>),
     /// One side does not believe the other, or speaks no TLS: what was
     /// expected, what was found and what to do. Trying again will not help
-    /// until somebody has mended that.
+    /// until an operator has mended that.
     Untrusted(String),
     /// Another server is there than the one that was dialled: which was
     /// expected, which was found and what to do.
@@ -456,7 +456,7 @@ mod tests {
         let address = silent.local_addr().expect("an address").to_string();
         let (tasks, (tell, mut told)) = (Tasks::default(), mpsc::unbounded_channel());
         let live = || PeerKeepAlive {
-            reached: DiskProgress::default(),
+            disk_progress: DiskProgress::default(),
         };
         let _link = Link::start(
             &tasks,

@@ -94,7 +94,7 @@ pub trait DiskFile: Send {
     /// Makes what was written durable.
     ///
     /// # Errors
-    /// What the system says; after that, nobody knows what is durable.
+    /// What the system says; after that, what is durable is unknown.
     fn sync(&mut self) -> io::Result<()>;
 }
 

@@ -26,7 +26,7 @@ pub enum WalError {
         /// The process that holds the lock, where the system tells.
         holder: Option<u32>,
     },
-    /// A directory of somebody else, or one that should be empty or should
+    /// A directory of another server, or one that should be empty or should
     /// not. Check the configuration; nothing is wrong with the disk.
     #[error("{0}")]
     Misplaced(Fault),
@@ -64,7 +64,7 @@ pub enum WalError {
         /// already, and a program that prints the chain would print it twice.
         why: io::Error,
     },
-    /// An earlier write or sync failed, so nobody knows what is on disk until
+    /// An earlier write or sync failed, so what is on disk is unknown until
     /// it is read again. Reopen.
     #[error(
         "the log takes nothing more after a failure; restart this server, so that it reads \
@@ -123,7 +123,7 @@ const UPGRADE: &str = "nothing was changed; a later release wrote it: start that
 const CONFIGURE: &str = "check which directory this server was given";
 
 impl WalError {
-    /// What is wrong, for somebody who need not do anything about it.
+    /// What is wrong, without what to do about it.
     pub(crate) fn without_advice(&self) -> String {
         match self {
             Self::Damaged(fault) => fault.without_advice(),

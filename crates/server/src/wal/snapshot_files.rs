@@ -174,7 +174,7 @@ impl SnapshotFiles {
         let given_up = state.given_up.len();
         state.given_up.retain(|it| *it != name);
         match written {
-            // Nobody asks for it any more.
+            // Its asker has gone.
             Ok(()) if state.given_up.len() < given_up => remove(&path),
             Ok(()) => state.ready.push(Prepared {
                 last: snapshot.last,

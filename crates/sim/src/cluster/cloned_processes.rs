@@ -64,7 +64,7 @@ impl World {
         let mut second = Host::after(host);
         second.storage = host.storage;
         second.disk = host.disk.copy();
-        second.disk.silence = host.disk.silence;
+        second.disk.no_vote_time = host.disk.no_vote_time;
         second.starts = host.starts;
         second.connected = self.cloned_processes.rng.next_u64();
         self.cloned_processes.of = Some(host.storage);

@@ -68,7 +68,7 @@ pub(super) struct Disk {
     /// A sync of the batches up to this one is under way.
     begun: Option<u64>,
     /// What its directory owes; see `settings_rollout`.
-    pub(super) silence: Duration,
+    pub(super) no_vote_time: Duration,
     /// A byte changed that nobody wrote.
     pub(super) rotten: bool,
 }

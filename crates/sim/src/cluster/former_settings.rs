@@ -61,7 +61,7 @@ impl SettingsRollout {
 
     /// The longest silence that anybody may owe.
     pub(super) fn longest(&self, world: &Config) -> u64 {
-        let before = self.before.as_ref().unwrap_or(world).silence();
-        before.max(world.silence()).as_nanos() as u64
+        let before = self.before.as_ref().unwrap_or(world).no_vote_time();
+        before.max(world.no_vote_time()).as_nanos() as u64
     }
 }

@@ -284,7 +284,7 @@ impl World {
         let Some(mut recovered) = self.recover(server)? else {
             return Ok(());
         };
-        recovered.silence = self.owed(server);
+        recovered.no_vote_time = self.owed(server);
         let config = self
             .settings_rollout
             .config(&self.hosts[server], &self.swarm.config)

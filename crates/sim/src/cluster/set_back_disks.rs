@@ -135,7 +135,7 @@ impl World {
             .as_mut()
             .filter(|it| it.server == server)
         {
-            let reached = host.node.as_ref().and_then(Node::reached);
+            let reached = host.node.as_ref().and_then(Node::disk_progress);
             disk_copy.reached = disk_copy.reached.or(reached);
         }
         let id = self.hosts[server].id;
@@ -175,7 +175,7 @@ impl World {
     /// How a process greets.
     pub(super) fn says(&self, server: usize) -> Option<(Start, DiskProgress)> {
         let host = &self.hosts[server];
-        let reached = host.node.as_ref()?.reached()?;
+        let reached = host.node.as_ref()?.disk_progress()?;
         Some((host.start, reached))
     }
 

@@ -79,10 +79,10 @@ impl World {
         let own = self
             .settings_rollout
             .config(&self.hosts[server], &self.swarm.config)
-            .silence();
+            .no_vote_time();
         let host = &mut self.hosts[server];
-        host.disk.silence = host.disk.silence.max(own);
-        let owed = host.disk.silence;
+        host.disk.no_vote_time = host.disk.no_vote_time.max(own);
+        let owed = host.disk.no_vote_time;
         if owed > own {
             let over = host.now(self.now).boot.after(owed);
             let delay = host.true_time(over) - self.now;
@@ -99,8 +99,8 @@ impl World {
             let own = self
                 .settings_rollout
                 .config(&self.hosts[server], &self.swarm.config)
-                .silence();
-            self.hosts[server].disk.silence = own;
+                .no_vote_time();
+            self.hosts[server].disk.no_vote_time = own;
         }
     }
 

@@ -155,7 +155,7 @@ impl Host {
                     last: Position::ZERO,
                     bytes: state.encode().into(),
                 }),
-                silence: config.silence(),
+                no_vote_time: config.no_vote_time(),
                 ..Recovered::default()
             },
             ..Disk::default()
@@ -167,7 +167,7 @@ impl Host {
     pub(crate) fn blank(index: usize, number: ServerId, config: &Config) -> Self {
         let disk = Disk {
             synced: Recovered {
-                silence: config.silence(),
+                no_vote_time: config.no_vote_time(),
                 ..Recovered::default()
             },
             ..Disk::default()
