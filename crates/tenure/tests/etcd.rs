@@ -3,6 +3,8 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+#[path = "common/calls.rs"]
+mod calls;
 #[path = "common/etcd.rs"]
 mod etcd;
 #[path = "common/ports.rs"]
@@ -14,52 +16,15 @@ mod takeovers;
 #[path = "common/versions.rs"]
 mod versions;
 
-use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
+use calls::{WITHIN, count_in_processes, key, opened, put, shows, store_to_count_in, until, write};
 use etcd::Etcd;
 use takeovers::Notices;
 use tenure::store::conformance::{self, count_of, count_up};
-use tenure::store::{Expect, Key, Selector, Sighting, Stamp, Store, Version, Watch, Write, open};
+use tenure::store::{Expect, Selector, Sighting};
 use tenure::{StoreError, clock};
 use versions::version;
-
-const WITHIN: Duration = Duration::from_secs(20);
-const COUNTER: &str = "TENURE_TEST_ETCD_COUNTER";
-
-async fn opened(url: &str) -> Arc<dyn Store> {
-    open(url).await.expect("a store")
-}
-
-fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
-    Write {
-        key: key.clone(),
-        expect,
-        value: value.into(),
-        stamp: Stamp::Now,
-    }
-}
-
-async fn put(store: &Arc<dyn Store>, key: &Key, expect: Expect, value: &[u8]) -> Version {
-    let written = store
-        .compare_and_swap(write(key, expect, value), WITHIN)
-        .await;
-    written.expect("a write").version
-}
-
-async fn until(watch: &mut Watch, wanted: impl Fn(&Sighting) -> bool) {
-    let seen = async { while !wanted(&watch.next().await) {} };
-    let seen = tokio::time::timeout(WITHIN, seen).await;
-    seen.expect("to hear of it");
-}
-
-fn shows(version: &Version) -> impl Fn(&Sighting) -> bool {
-    move |seen| match seen {
-        Sighting::State(_, Some(held)) => held.version == *version,
-        _ => false,
-    }
-}
 
 #[tokio::test]
 async fn etcd_conforms() {
@@ -85,31 +50,16 @@ async fn a_cluster_of_three_conforms() {
 /// Not a test of its own: what a child process of the race below does.
 #[tokio::test]
 async fn child_counts() {
-    let Ok(url) = std::env::var(COUNTER) else {
-        return;
-    };
-    let key = Key::new("processes/counter").expect("a key");
-    count_up(&opened(&url).await, &key, 25).await;
+    if let Some(store) = store_to_count_in().await {
+        count_up(&store, &key("processes/counter"), 25).await;
+    }
 }
 
 #[tokio::test]
 async fn processes_lose_no_update() {
     let cluster = Etcd::start(1);
-    let program = std::env::current_exe().expect("this program");
-    let mut children: Vec<_> = (0..6)
-        .map(|_| {
-            let mut child = Command::new(&program);
-            child
-                .args(["--exact", "child_counts", "--nocapture"])
-                .env(COUNTER, cluster.url())
-                .stdout(Stdio::null());
-            child.spawn().expect("a child")
-        })
-        .collect();
-    for child in &mut children {
-        assert!(child.wait().expect("it ends").success());
-    }
-    let key = Key::new("processes/counter").expect("a key");
+    count_in_processes(6, &cluster.url(), &[]);
+    let key = key("processes/counter");
     let store = opened(&cluster.url()).await;
     let found = store.read(&key, WITHIN).await.expect("a read");
     assert_eq!(found.register.as_ref().map(count_of), Some(150));
@@ -119,7 +69,7 @@ async fn processes_lose_no_update() {
 async fn the_writes_of_others_are_noticed_at_once() {
     let cluster = Etcd::start(1);
     let (writer, reader) = (opened(&cluster.url()).await, opened(&cluster.url()).await);
-    let key = Key::new("noticed").expect("a key");
+    let key = key("noticed");
     let mut watch = reader.watch(Selector::Key(key.clone()));
     until(&mut watch, |seen| *seen == Sighting::Live).await;
     let (mut figures, mut expect) = (Vec::new(), Expect::Absent);
@@ -140,7 +90,7 @@ async fn the_writes_of_others_are_noticed_at_once() {
 async fn a_server_that_is_killed_costs_no_more_than_a_connection() {
     let mut cluster = Etcd::start(3);
     let store = opened(&cluster.url()).await;
-    let key = Key::new("key").expect("a key");
+    let key = key("key");
     let mut watch = store.watch(Selector::Key(key.clone()));
     until(&mut watch, |seen| *seen == Sighting::Live).await;
     let mut version = put(&store, &key, Expect::Absent, b"before").await;
@@ -174,7 +124,7 @@ async fn a_server_that_is_killed_costs_no_more_than_a_connection() {
 async fn a_server_that_keeps_silent_leaves_a_write_unknown_and_is_left() {
     let cluster = Etcd::start(1);
     let store = opened(&cluster.url()).await;
-    let key = Key::new("key").expect("a key");
+    let key = key("key");
     let version = put(&store, &key, Expect::Absent, b"before").await;
     cluster.pause(0);
     let short = Duration::from_millis(200);
@@ -214,7 +164,7 @@ async fn a_stopped_cluster_is_unavailable_and_certainly_did_nothing() {
     let mut cluster = Etcd::start(1);
     let store = opened(&cluster.url()).await;
     cluster.kill(0);
-    let key = Key::new("key").expect("a key");
+    let key = key("key");
     let refused = store
         .compare_and_swap(write(&key, Expect::Absent, b"x"), WITHIN)
         .await;
@@ -249,7 +199,7 @@ async fn a_user_needs_a_password_and_a_role() {
     }
     let with = |user: &str| cluster.url().replacen("//", &format!("//{user}@"), 1);
     let store = opened(&with("web:open%20sesame")).await;
-    let key = Key::new("key").expect("a key");
+    let key = key("key");
     put(&store, &key, Expect::Absent, b"x").await;
     assert!(!store.to_string().contains("sesame"), "{store}");
     let elsewhere = format!("{}?prefix=other/", with("web:open%20sesame"));
@@ -270,7 +220,7 @@ async fn a_user_needs_a_password_and_a_role() {
 #[tokio::test]
 async fn tls_is_spoken_where_it_is_asked_for() {
     let cluster = Etcd::start_encrypted();
-    let key = Key::new("key").expect("a key");
+    let key = key("key");
     let url = format!("{}?ca={}", cluster.url(), cluster.certificate().display());
     let store = opened(&url).await;
     let version = put(&store, &key, Expect::Absent, b"secret").await;
@@ -315,7 +265,7 @@ async fn the_server_after_a_mute_one_is_reached_by_impatient_calls() {
         .url()
         .replacen("//", &format!("//root:secret@{mute},"), 1);
     let store = opened(&url).await;
-    let key = Key::new("key").expect("a key");
+    let key = key("key");
     let give_up = clock::boot().after(Duration::from_secs(10));
     loop {
         match store.read(&key, Duration::from_millis(200)).await {

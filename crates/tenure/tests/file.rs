@@ -4,6 +4,8 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+#[path = "common/calls.rs"]
+mod calls;
 #[path = "common/stopped.rs"]
 mod stopped;
 #[path = "common/takeovers.rs"]
@@ -17,23 +19,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use calls::{WITHIN, key, put, value, write};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use takeovers::Notices;
 use tempfile::TempDir;
 use tenure::store::conformance::{self, count_of, count_up};
-use tenure::store::{
-    Expect, Key, REPAIR, Selector, Sighting, Stamp, Store, Version, Write, open, open_existing,
-};
+use tenure::store::{Expect, REPAIR, Selector, Sighting, Store, Version, open, open_existing};
 use tenure::{Name, StoreError, clock};
 
-const WITHIN: Duration = Duration::from_secs(20);
 /// What a child process of a test is to do, and where.
 const TASK: &str = "TENURE_TEST_FILE_TASK";
 const URL: &str = "TENURE_TEST_FILE_URL";
-
-fn key(name: &str) -> Key {
-    Key::new(name).expect("a key")
-}
 
 /// A directory in memory, where there is one: how slow a disk is is nothing that is
 /// tried by racing or by killing.
@@ -59,27 +55,6 @@ async fn refused(path: &Path) -> String {
         Err(StoreError::Broken(why)) => why.to_string(),
         other => panic!("expected it to be broken: {other:?}"),
     }
-}
-
-fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
-    Write {
-        key: key.clone(),
-        expect,
-        value: value.into(),
-        stamp: Stamp::Now,
-    }
-}
-
-async fn put(store: &Arc<dyn Store>, key: &Key, expect: Expect, value: &[u8]) -> Version {
-    let written = store
-        .compare_and_swap(write(key, expect, value), WITHIN)
-        .await;
-    written.expect("a write").version
-}
-
-async fn value(store: &Arc<dyn Store>, key: &Key) -> Option<Vec<u8>> {
-    let reading = store.read(key, WITHIN).await.expect("a read");
-    reading.register.map(|held| held.value.to_vec())
 }
 
 /// This test program once more, for one task.

@@ -4,6 +4,8 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+#[path = "common/calls.rs"]
+mod calls;
 #[path = "common/certificates.rs"]
 mod certificates;
 #[path = "common/mariadb.rs"]
@@ -17,63 +19,18 @@ mod takeovers;
 #[path = "common/versions.rs"]
 mod versions;
 
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use calls::{
+    WITHIN, count_in_processes, key, opened, put, shows, store_to_count_in, until, value, write,
+};
 use mariadb::{MariaDb, PASSWORD};
 use takeovers::Notices;
 use tenure::store::conformance::{self, count_of, count_up};
-use tenure::store::{
-    Expect, Key, Selector, Sighting, Stamp, Store, Version, Watch, Write, open, open_existing,
-};
+use tenure::store::{Expect, Key, Selector, Sighting, Store, Version, open, open_existing};
 use tenure::{StoreError, clock};
 use versions::version;
-
-const WITHIN: Duration = Duration::from_secs(20);
-const COUNTER: &str = "TENURE_TEST_MYSQL_COUNTER";
-
-async fn opened(url: &str) -> Arc<dyn Store> {
-    open(url).await.expect("a store")
-}
-
-fn key(text: &str) -> Key {
-    Key::new(text).expect("a key")
-}
-
-fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
-    Write {
-        key: key.clone(),
-        expect,
-        value: value.into(),
-        stamp: Stamp::Now,
-    }
-}
-
-async fn put(store: &Arc<dyn Store>, key: &Key, expect: Expect, value: &[u8]) -> Version {
-    let written = store
-        .compare_and_swap(write(key, expect, value), WITHIN)
-        .await;
-    written.expect("a write").version
-}
-
-async fn value(store: &Arc<dyn Store>, key: &Key) -> Option<Vec<u8>> {
-    let reading = store.read(key, WITHIN).await.expect("a read");
-    reading.register.map(|held| held.value.to_vec())
-}
-
-async fn until(watch: &mut Watch, wanted: impl Fn(&Sighting) -> bool) {
-    let seen = async { while !wanted(&watch.next().await) {} };
-    let seen = tokio::time::timeout(WITHIN, seen).await;
-    seen.expect("to hear of it");
-}
-
-fn shows(version: &Version) -> impl Fn(&Sighting) -> bool {
-    move |seen| match seen {
-        Sighting::State(_, Some(held)) => held.version == *version,
-        _ => false,
-    }
-}
 
 /// What a store says that a person must do something about.
 async fn broken(store: &Arc<dyn Store>) -> String {
@@ -121,10 +78,9 @@ async fn a_server_with_other_defaults_and_a_binary_log_conforms() {
 /// Not a test of its own: what a child process of the race below does.
 #[tokio::test]
 async fn child_counts() {
-    let Ok(url) = std::env::var(COUNTER) else {
-        return;
-    };
-    count_up(&opened(&url).await, &key("processes/counter"), 25).await;
+    if let Some(store) = store_to_count_in().await {
+        count_up(&store, &key("processes/counter"), 25).await;
+    }
 }
 
 /// They meet on a database without a table, too, and have the password in their
@@ -132,19 +88,11 @@ async fn child_counts() {
 #[tokio::test]
 async fn processes_lose_no_update() {
     let server = MariaDb::start();
-    let program = std::env::current_exe().expect("this program");
-    let mut children: Vec<_> = (0..6)
-        .map(|_| {
-            let mut child = Command::new(&program);
-            let child = child.args(["--exact", "child_counts", "--nocapture"]);
-            let child = child.env(COUNTER, server.url_without_password());
-            let child = child.env("MYSQL_PWD", PASSWORD).stdout(Stdio::null());
-            child.spawn().expect("a child")
-        })
-        .collect();
-    for child in &mut children {
-        assert!(child.wait().expect("it ends").success());
-    }
+    count_in_processes(
+        6,
+        &server.url_without_password(),
+        &[("MYSQL_PWD", PASSWORD)],
+    );
     let store = opened(&server.url()).await;
     let found = store.read(&key("processes/counter"), WITHIN).await;
     let found = found.expect("a read").register;

@@ -4,6 +4,8 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+#[path = "common/calls.rs"]
+mod calls;
 #[path = "common/certificates.rs"]
 mod certificates;
 #[path = "common/installed.rs"]
@@ -22,87 +24,25 @@ mod versions;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use calls::{
+    WITHIN, broken, count_in_processes, held, key, median, millis_since, opened, put, shows,
+    store_to_count_in, until, write,
+};
 use installed::installed;
 use nats::{JETSTREAM, Nats};
 use nkeys::KeyPair;
 use serde_json::{Value, json};
 use takeovers::Notices;
 use tenure::store::conformance::{self, count_of, count_up};
-use tenure::store::{
-    Clock, Expect, Key, Register, Selector, Sighting, Stamp, Store, Version, Watch, Write, open,
-    open_existing,
-};
+use tenure::store::{Clock, Expect, Key, Selector, Sighting, Store, Version, open, open_existing};
 use tenure::{Election, StoreError, clock};
 use tokio::task::JoinSet;
 use versions::version;
-
-const WITHIN: Duration = Duration::from_secs(20);
-const COUNTER: &str = "TENURE_TEST_NATS_COUNTER";
-
-async fn opened(url: &str) -> Arc<dyn Store> {
-    open(url).await.expect("a store")
-}
-
-fn key(name: &str) -> Key {
-    Key::new(name).expect("a key")
-}
-
-fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
-    Write {
-        key: key.clone(),
-        expect,
-        value: value.into(),
-        stamp: Stamp::Now,
-    }
-}
-
-async fn put(store: &Arc<dyn Store>, key: &Key, expect: Expect, value: &[u8]) -> Version {
-    let written = store
-        .compare_and_swap(write(key, expect, value), WITHIN)
-        .await;
-    written.expect("a write").version
-}
-
-async fn held(store: &Arc<dyn Store>, key: &Key) -> Option<Register> {
-    store.read(key, WITHIN).await.expect("a read").register
-}
-
-async fn until(watch: &mut Watch, wanted: impl Fn(&Sighting) -> bool) {
-    let seen = async { while !wanted(&watch.next().await) {} };
-    let seen = tokio::time::timeout(WITHIN, seen).await;
-    seen.expect("to hear of it");
-}
-
-fn shows(version: &Version) -> impl Fn(&Sighting) -> bool {
-    move |seen| match seen {
-        Sighting::State(_, Some(held)) => held.version == *version,
-        _ => false,
-    }
-}
-
-/// What a person must do, in the error of a read.
-async fn broken(url: &str) -> String {
-    let read = opened(url).await.read(&key("key"), WITHIN).await;
-    let Err(StoreError::Broken(why)) = &read else {
-        panic!("{url}: {read:?}");
-    };
-    why.to_string()
-}
-
-fn median(figures: &mut [f64]) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
-}
-
-fn millis_since(began: tenure::core::time::Instant) -> f64 {
-    clock::boot().since(began).as_secs_f64() * 1_000.0
-}
 
 #[tokio::test]
 async fn nats_conforms() {
@@ -134,29 +74,15 @@ async fn nats_conforms() {
 /// Not a test of its own: what a child process of the race below does.
 #[tokio::test]
 async fn child_counts() {
-    let Ok(url) = std::env::var(COUNTER) else {
-        return;
-    };
-    count_up(&opened(&url).await, &key("processes/counter"), 25).await;
+    if let Some(store) = store_to_count_in().await {
+        count_up(&store, &key("processes/counter"), 25).await;
+    }
 }
 
 #[tokio::test]
 async fn processes_lose_no_update() {
     let server = Nats::start();
-    let program = std::env::current_exe().expect("this program");
-    let mut children: Vec<_> = (0..6)
-        .map(|_| {
-            let mut child = Command::new(&program);
-            child
-                .args(["--exact", "child_counts", "--nocapture"])
-                .env(COUNTER, server.url())
-                .stdout(Stdio::null());
-            child.spawn().expect("a child")
-        })
-        .collect();
-    for child in &mut children {
-        assert!(child.wait().expect("it ends").success());
-    }
+    count_in_processes(6, &server.url(), &[]);
     let store = opened(&server.url()).await;
     let found = held(&store, &key("processes/counter")).await;
     assert_eq!(found.as_ref().map(count_of), Some(150));

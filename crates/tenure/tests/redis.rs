@@ -4,6 +4,8 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+#[path = "common/calls.rs"]
+mod calls;
 #[path = "common/certificates.rs"]
 mod certificates;
 #[path = "common/ports.rs"]
@@ -18,72 +20,19 @@ mod takeovers;
 mod versions;
 
 use std::collections::BTreeSet;
-use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Mutex, Once};
 use std::time::Duration;
 
+use calls::{
+    WITHIN, broken, count_in_processes, held, key, opened, put, shows, store_to_count_in, until,
+    write,
+};
 use redis::Redis;
 use takeovers::Notices;
 use tenure::store::conformance::{self, count_of, count_up};
-use tenure::store::{
-    Clock, Durability, Expect, Key, Register, Selector, Sighting, Stamp, Store, Version, Watch,
-    Write, open,
-};
+use tenure::store::{Clock, Durability, Expect, Selector, Sighting, Version, open};
 use tenure::{StoreError, clock};
 use versions::version;
-
-const WITHIN: Duration = Duration::from_secs(20);
-const COUNTER: &str = "TENURE_TEST_REDIS_COUNTER";
-
-async fn opened(url: &str) -> Arc<dyn Store> {
-    open(url).await.expect("a store")
-}
-
-fn key(name: &str) -> Key {
-    Key::new(name).expect("a key")
-}
-
-fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
-    Write {
-        key: key.clone(),
-        expect,
-        value: value.into(),
-        stamp: Stamp::Now,
-    }
-}
-
-async fn put(store: &Arc<dyn Store>, key: &Key, expect: Expect, value: &[u8]) -> Version {
-    let written = store
-        .compare_and_swap(write(key, expect, value), WITHIN)
-        .await;
-    written.expect("a write").version
-}
-
-async fn held(store: &Arc<dyn Store>, key: &Key) -> Option<Register> {
-    store.read(key, WITHIN).await.expect("a read").register
-}
-
-async fn until(watch: &mut Watch, wanted: impl Fn(&Sighting) -> bool) {
-    let seen = async { while !wanted(&watch.next().await) {} };
-    let seen = tokio::time::timeout(WITHIN, seen).await;
-    seen.expect("to hear of it");
-}
-
-fn shows(version: &Version) -> impl Fn(&Sighting) -> bool {
-    move |seen| match seen {
-        Sighting::State(_, Some(held)) => held.version == *version,
-        _ => false,
-    }
-}
-
-/// What a person must do, in the error of a read.
-async fn broken(url: &str) -> String {
-    let read = opened(url).await.read(&key("key"), WITHIN).await;
-    let Err(StoreError::Broken(why)) = &read else {
-        panic!("{url}: {read:?}");
-    };
-    why.to_string()
-}
 
 #[tokio::test]
 async fn redis_conforms() {
@@ -110,29 +59,15 @@ async fn redis_conforms() {
 /// Not a test of its own: what a child process of the race below does.
 #[tokio::test]
 async fn child_counts() {
-    let Ok(url) = std::env::var(COUNTER) else {
-        return;
-    };
-    count_up(&opened(&url).await, &key("processes/counter"), 25).await;
+    if let Some(store) = store_to_count_in().await {
+        count_up(&store, &key("processes/counter"), 25).await;
+    }
 }
 
 #[tokio::test]
 async fn processes_lose_no_update() {
     let server = Redis::start();
-    let program = std::env::current_exe().expect("this program");
-    let mut children: Vec<_> = (0..6)
-        .map(|_| {
-            let mut child = Command::new(&program);
-            child
-                .args(["--exact", "child_counts", "--nocapture"])
-                .env(COUNTER, server.url())
-                .stdout(Stdio::null());
-            child.spawn().expect("a child")
-        })
-        .collect();
-    for child in &mut children {
-        assert!(child.wait().expect("it ends").success());
-    }
+    count_in_processes(6, &server.url(), &[]);
     let store = opened(&server.url()).await;
     let found = held(&store, &key("processes/counter")).await;
     assert_eq!(found.as_ref().map(count_of), Some(150));

@@ -5,92 +5,40 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+#[path = "../common/calls.rs"]
+mod calls;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod client_go;
 mod contended;
 #[path = "../common/ports.rs"]
 mod ports;
+#[path = "../common/stand_in.rs"]
+mod stand_in;
+#[path = "../common/stand_in_trials.rs"]
+mod stand_in_trials;
 mod standin;
 #[path = "../common/takeovers.rs"]
 mod takeovers;
 
 use std::fs;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
+use calls::{
+    WITHIN, broken, count_in_processes, held, key, median, millis_since, opened, put, shows,
+    store_to_count_in, until, write,
+};
 use serde_json::json;
+use stand_in_trials::{comes_and_goes, sends_once};
 use standin::{Kubernetes, May};
 use takeovers::Notices;
 use tenure::store::conformance::{self, count_up};
-use tenure::store::{
-    Clock, Expect, Key, Register, Selector, Sighting, Stamp, Store, Version, Watch, Write, open,
-};
+use tenure::store::{Clock, Expect, Selector, Sighting, Version, open};
 use tenure::{StoreError, clock};
 
-const WITHIN: Duration = Duration::from_secs(20);
 /// What a child process of a test is given: a URL, and what to do with it.
 const CHILD: &str = "TENURE_TEST_KUBERNETES_URL";
-
-async fn opened(url: &str) -> Arc<dyn Store> {
-    open(url).await.expect("a store")
-}
-
-fn key(name: &str) -> Key {
-    Key::new(name).expect("a key")
-}
-
-fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
-    Write {
-        key: key.clone(),
-        expect,
-        value: value.into(),
-        stamp: Stamp::Now,
-    }
-}
-
-async fn put(store: &Arc<dyn Store>, key: &Key, expect: Expect, value: &[u8]) -> Version {
-    let written = store
-        .compare_and_swap(write(key, expect, value), WITHIN)
-        .await;
-    written.expect("a write").version
-}
-
-async fn held(store: &Arc<dyn Store>, key: &Key) -> Option<Register> {
-    store.read(key, WITHIN).await.expect("a read").register
-}
-
-async fn until(watch: &mut Watch, wanted: impl Fn(&Sighting) -> bool) {
-    let seen = async { while !wanted(&watch.next().await) {} };
-    let seen = tokio::time::timeout(WITHIN, seen).await;
-    seen.expect("to hear of it");
-}
-
-fn shows(version: &Version) -> impl Fn(&Sighting) -> bool {
-    move |seen| match seen {
-        Sighting::State(_, Some(held)) => held.version == *version,
-        _ => false,
-    }
-}
-
-/// What a person must do, in the error of a read.
-async fn broken(url: &str) -> String {
-    let read = opened(url).await.read(&key("key"), WITHIN).await;
-    let Err(StoreError::Broken(why)) = &read else {
-        panic!("{url}: {read:?}");
-    };
-    why.to_string()
-}
-
-fn median(figures: &mut [f64]) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
-}
-
-fn millis_since(began: tenure::core::time::Instant) -> f64 {
-    clock::boot().since(began).as_secs_f64() * 1_000.0
-}
 
 #[tokio::test]
 async fn kubernetes_conforms() {
@@ -170,31 +118,16 @@ async fn lists_come_in_pages_and_begin_again_when_one_is_forgotten() {
 /// Not a test of its own: what a child process of the races below does.
 #[tokio::test]
 async fn child_counts() {
-    let Ok(url) = std::env::var(CHILD) else {
-        return;
-    };
-    let store = opened(&url).await;
-    count_up(&store, &key("processes/counter"), 15).await;
-    count_up(&store, &key("elections/counter"), 15).await;
+    if let Some(store) = store_to_count_in().await {
+        count_up(&store, &key("processes/counter"), 15).await;
+        count_up(&store, &key("elections/counter"), 15).await;
+    }
 }
 
 #[tokio::test]
 async fn processes_lose_no_update() {
     let server = Kubernetes::start();
-    let program = std::env::current_exe().expect("this program");
-    let mut children: Vec<_> = (0..5)
-        .map(|_| {
-            let mut child = Command::new(&program);
-            child
-                .args(["--exact", "child_counts", "--nocapture"])
-                .env(CHILD, server.url())
-                .stdout(Stdio::null());
-            child.spawn().expect("a child")
-        })
-        .collect();
-    for child in &mut children {
-        assert!(child.wait().expect("it ends").success());
-    }
+    count_in_processes(5, &server.url(), &[]);
     let store = opened(&server.url()).await;
     for counter in ["processes/counter", "elections/counter"] {
         let found = held(&store, &key(counter)).await.expect("a counter");
@@ -349,83 +282,14 @@ async fn a_watch_of_what_is_followed_already_hears_of_what_is_not_there() {
 #[tokio::test]
 async fn a_server_may_come_later_go_and_come_back_with_what_it_had() {
     let server = Kubernetes::prepared(None);
-    let store = opened(&server.url()).await;
-    let key = key("elections/key");
-    let refused = store
-        .compare_and_swap(write(&key, Expect::Absent, b"before"), WITHIN)
-        .await;
-    let Err(StoreError::Unavailable(why)) = refused else {
-        panic!("{refused:?}");
-    };
-    assert!(why.to_string().contains("refused"), "{why}");
-    let mut watch = store.watch(Selector::Key(key.clone()));
-    until(&mut watch, |seen| matches!(seen, Sighting::Down(_))).await;
-
-    server.launch();
-    until(&mut watch, |seen| *seen == Sighting::Live).await;
-    let version = put(&store, &key, Expect::Absent, b"before").await;
-    until(&mut watch, shows(&version)).await;
-
-    server.stop();
-    until(&mut watch, |seen| matches!(seen, Sighting::Down(_))).await;
-    // The first may find its connection ended.
-    let mut unknown = 0;
-    loop {
-        let change = write(&key, Expect::Version(version.clone()), b"x");
-        match store.compare_and_swap(change, WITHIN).await {
-            Err(StoreError::Unavailable(_)) => break,
-            Err(StoreError::Unknown(_)) if unknown == 0 => unknown += 1,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    server.launch();
-    until(&mut watch, |seen| *seen == Sighting::Live).await;
-    assert_eq!(&*held(&store, &key).await.expect("it").value, b"before");
-    let version = put(&store, &key, Expect::Version(version), b"after").await;
-    until(&mut watch, shows(&version)).await;
-    let other = opened(&server.url()).await;
-    let version = put(&other, &key, Expect::Version(version), b"more").await;
-    until(&mut watch, shows(&version)).await;
+    comes_and_goes(&server, &server.url(), &key("elections/key")).await;
 }
 
 #[tokio::test]
 async fn a_write_without_an_answer_is_unknown_and_was_sent_once() {
     let server = Kubernetes::start();
-    let store = opened(&server.url()).await;
-    let key = key("key");
-    let version = put(&store, &key, Expect::Absent, b"before").await;
-    // It is carried out, and the connection ends.
-    server.lose_answers(true);
-    let before = server.counts().writes;
-    let change = write(&key, Expect::Version(version.clone()), b"after");
-    let lost = store.compare_and_swap(change.clone(), WITHIN).await;
-    assert!(matches!(lost, Err(StoreError::Unknown(_))), "{lost:?}");
-    assert_eq!(server.counts().writes, before + 1);
-    server.lose_answers(false);
-    let found = held(&store, &key).await.expect("it");
-    assert_eq!(&*found.value, b"after");
-    let again = store.compare_and_swap(change, WITHIN).await;
-    assert!(matches!(again, Err(StoreError::Conflict)), "{again:?}");
-    // It is taken, and nothing is said.
-    server.keep_silent(true);
-    let short = Duration::from_millis(200);
-    let change = write(&key, Expect::Version(found.version), b"late");
-    let late = store.compare_and_swap(change, short).await;
-    assert!(matches!(late, Err(StoreError::Unknown(_))), "{late:?}");
-    let read = store.read(&key, short).await;
-    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
-    server.keep_silent(false);
-    let give_up = clock::boot().after(WITHIN);
-    while held(&store, &key)
-        .await
-        .is_none_or(|it| *it.value != *b"late")
-    {
-        assert!(
-            clock::boot() < give_up,
-            "the write that was taken is carried out"
-        );
-    }
+    let writes = || server.counts().writes;
+    sends_once(&server, &server.url(), &key("key"), writes).await;
 }
 
 #[tokio::test]

@@ -18,18 +18,14 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead as _, BufReader, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread;
+use std::io::{self, Write};
 use std::time::Duration;
 
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 use tenure::clock;
 use tenure::core::time::Instant;
 
-use crate::ports;
+use crate::stand_in::{Request, Service, Shared, StandIn};
 
 /// All annotations of an object, and all data of a ConfigMap.
 const ANNOTATIONS_MAX: usize = 256 * 1024;
@@ -73,27 +69,20 @@ pub(crate) enum May {
     Write,
 }
 
-#[derive(Default, Debug)]
-struct State {
+/// What is served.
+#[derive(Debug)]
+pub(crate) struct ApiServer {
     store: Store,
     namespaces: BTreeSet<String>,
     /// Tokens, where they are asked for.
     tokens: Option<BTreeMap<String, May>>,
     /// All requests are answered with this status, and with `Retry-After`.
     refuses: Option<(u16, u64)>,
-    /// Requests are taken, and nothing is answered.
-    is_mute: bool,
-    /// Writes are carried out, and nothing is answered.
-    loses_answers: bool,
     /// How long a watch lasts at most.
     watch_max: Option<Duration>,
     /// How many objects a page has at most.
     page_max: Option<usize>,
     counts: Counts,
-    /// Whether it serves; by which number of its starts.
-    run: Option<u64>,
-    runs: u64,
-    connections: Vec<TcpStream>,
 }
 
 /// Requests so far.
@@ -106,26 +95,7 @@ pub(crate) struct Counts {
 }
 
 /// A stand-in on a port of its own.
-pub(crate) struct Kubernetes {
-    shared: Arc<Shared>,
-    port: u16,
-    tls: Option<Arc<ServerConfig>>,
-}
-
-struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-/// What a request says.
-#[derive(Debug)]
-struct Request {
-    method: String,
-    path: String,
-    options: BTreeMap<String, String>,
-    token: String,
-    body: Vec<u8>,
-}
+pub(crate) type Kubernetes = StandIn<ApiServer>;
 
 /// An answer: a status and a body.
 pub(crate) type Answer = (u16, Value);
@@ -148,98 +118,6 @@ struct Selected {
 }
 
 impl Kubernetes {
-    /// One that serves, with the namespace `n`.
-    pub(crate) fn start() -> Self {
-        let server = Self::prepared(None);
-        server.launch();
-        server
-    }
-
-    /// One that serves by TLS alone, with this certificate and key.
-    pub(crate) fn start_encrypted(certificate: &str, key: &str) -> Self {
-        use rustls::pki_types::pem::PemObject as _;
-        use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes());
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("a key");
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.expect("a certificate")], key);
-        let server = Self::prepared(Some(Arc::new(config.expect("a certificate and its key"))));
-        server.launch();
-        server
-    }
-
-    /// One that does not serve yet.
-    pub(crate) fn prepared(tls: Option<Arc<ServerConfig>>) -> Self {
-        let port = ports::free();
-        let state = State {
-            store: Store::begun(),
-            namespaces: BTreeSet::from(["n".to_owned()]),
-            ..State::default()
-        };
-        let shared = Shared {
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-        };
-        Self {
-            shared: Arc::new(shared),
-            port,
-            tls,
-        }
-    }
-
-    /// Begins to serve what it has.
-    pub(crate) fn launch(&self) {
-        let listener = ports::listen(self.port);
-        let run = self.change(|state| {
-            state.runs += 1;
-            state.run = Some(state.runs);
-            state.runs
-        });
-        let (shared, tls) = (Arc::clone(&self.shared), self.tls.clone());
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                let Ok(stream) = stream else { continue };
-                let mut state = shared.lock();
-                if state.run != Some(run) {
-                    return;
-                }
-                let handle = stream.try_clone().expect("a handle");
-                state.connections.push(handle);
-                drop(state);
-                let (shared, tls) = (Arc::clone(&shared), tls.clone());
-                thread::spawn(move || shared.serve(stream, tls));
-            }
-        });
-    }
-
-    /// Stops serving, and keeps what it has.
-    pub(crate) fn stop(&self) {
-        self.change(|state| {
-            state.run = None;
-            for connection in state.connections.drain(..) {
-                let _ = connection.shutdown(Shutdown::Both);
-            }
-        });
-        // Wakes the thread that waits for connections, which closes the port.
-        while TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
-            thread::yield_now();
-        }
-    }
-
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let done = change(&mut self.shared.lock());
-        self.shared.changed.notify_all();
-        done
-    }
-
-    pub(crate) fn host(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
-    }
-
     /// The store's URL, without TLS.
     pub(crate) fn url(&self) -> String {
         format!("kubernetes://{}/n?tls=off", self.host())
@@ -257,14 +135,6 @@ impl Kubernetes {
     /// Answers all requests with this status, and that many seconds to wait.
     pub(crate) fn refuse_all(&self, with: Option<(u16, u64)>) {
         self.change(|state| state.refuses = with);
-    }
-
-    pub(crate) fn keep_silent(&self, is_mute: bool) {
-        self.change(|state| state.is_mute = is_mute);
-    }
-
-    pub(crate) fn lose_answers(&self, loses: bool) {
-        self.change(|state| state.loses_answers = loses);
     }
 
     pub(crate) fn watch_at_most(&self, longest: Duration) {
@@ -351,14 +221,6 @@ impl Kubernetes {
     }
 }
 
-impl Drop for Kubernetes {
-    fn drop(&mut self) {
-        if self.shared.lock().run.is_some() {
-            self.stop();
-        }
-    }
-}
-
 fn status(code: u16, reason: &str, kind: &str, message: &str) -> Answer {
     let details = json!({ "kind": kind });
     let body = json!({
@@ -377,128 +239,112 @@ fn text<'a>(object: &'a Value, name: &str) -> &'a str {
     object["metadata"][name].as_str().unwrap_or_default()
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no thread has panicked")
-    }
-
-    fn serve(&self, stream: TcpStream, tls: Option<Arc<ServerConfig>>) {
-        let _ = stream.set_nodelay(true);
-        let ended = stream.try_clone().expect("a handle");
-        match tls {
-            None => self.serve_requests(stream),
-            Some(config) => {
-                let connection = ServerConnection::new(config).expect("a configuration");
-                self.serve_requests(StreamOwned::new(connection, stream));
-            }
-        }
-        // Another handle of it is kept.
-        let _ = ended.shutdown(Shutdown::Both);
-    }
-
-    /// Answers requests until the connection ends.
-    fn serve_requests(&self, stream: impl Read + Write) {
-        let mut stream = BufReader::new(stream);
-        while let Some(request) = Request::read(&mut stream) {
-            let Some((run, answered)) = self.answer(&request) else {
-                return;
-            };
-            let sent = match answered {
-                Ok((code, body)) => {
-                    let body = body.to_string();
-                    let wait = body_wait(&self.lock());
-                    let head = format!(
-                        "HTTP/1.1 {code} Answer\r\nContent-Type: application/json\r\n{wait}\
-                         Content-Length: {}\r\n\r\n{body}",
-                        body.len()
-                    );
-                    let sent = stream.get_mut().write_all(head.as_bytes());
-                    sent.and_then(|()| stream.get_mut().flush())
-                }
-                Err(watch) => self.tell(stream.get_mut(), watch, run),
-            };
-            if sent.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// What is answered, or watched, and in which run; `None` if nothing is.
-    fn answer(&self, request: &Request) -> Option<(Option<u64>, Result<Answer, Watch>)> {
-        let mut state = self.lock();
-        while state.is_mute {
-            state = self.changed.wait(state).expect("no thread has panicked");
-            // If it does not run, its connection has been closed.
-            state.run?;
-        }
-        let run = state.run;
-        let answer = state.answer(request);
-        let is_write = request.method != "GET";
-        if is_write {
-            self.changed.notify_all();
-        }
-        if is_write && state.loses_answers {
-            return None;
-        }
-        Some((run, answer))
-    }
-
-    /// Tells of changes until the watch is over.
-    fn tell(&self, stream: &mut impl Write, watch: Watch, run: Option<u64>) -> std::io::Result<()> {
-        stream.write_all(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
-        )?;
-        stream.flush()?;
-        let mut after = watch.after;
-        let mut state = self.lock();
-        loop {
-            if state.run != run {
-                return Err(std::io::ErrorKind::ConnectionAborted.into());
-            }
-            let mut lines = String::new();
-            let is_over = state.news(&watch, &mut after, &mut lines);
-            let is_late = clock::boot() >= watch.until;
-            if is_late && watch.bookmarks && !is_over {
-                // What the documentation says of a watch that ends.
-                let mark = json!({"metadata": {"resourceVersion": state.store.number.to_string()}});
-                lines += &format!("{}\n", json!({"type": "BOOKMARK", "object": mark}));
-            }
-            if !lines.is_empty() {
-                drop(state);
-                // Lines are cut anywhere.
-                let (one, other) = lines.as_bytes().split_at(lines.len() / 2);
-                for part in [one, other].into_iter().filter(|part| !part.is_empty()) {
-                    write!(stream, "{:x}\r\n", part.len())?;
-                    stream.write_all(part)?;
-                    stream.write_all(b"\r\n")?;
-                    stream.flush()?;
-                }
-                state = self.lock();
-            }
-            if is_over || is_late {
-                drop(state);
-                stream.write_all(b"0\r\n\r\n")?;
-                return stream.flush();
-            }
-            if !lines.is_empty() {
-                continue;
-            }
-            let left = watch.until.since(clock::boot());
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.expect("no thread has panicked").0;
+/// With the namespace `n`.
+impl Default for ApiServer {
+    fn default() -> Self {
+        Self {
+            store: Store::begun(),
+            namespaces: BTreeSet::from(["n".to_owned()]),
+            tokens: None,
+            refuses: None,
+            watch_max: None,
+            page_max: None,
+            counts: Counts::default(),
         }
     }
 }
 
+impl Service for ApiServer {
+    const TOKEN: (&str, &str) = ("authorization", "Bearer ");
+
+    fn answer(shared: &Shared<Self>, request: &Request, stream: &mut impl Write) -> io::Result<()> {
+        let mut state = shared.lock();
+        let (run, answered) = (state.run, state.answer(request));
+        let is_write = request.method != "GET";
+        if is_write {
+            shared.changed.notify_all();
+        }
+        if is_write && state.loses_answers {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        let wait = body_wait(&state);
+        drop(state);
+        match answered {
+            Ok((code, body)) => {
+                let body = body.to_string();
+                let head = format!(
+                    "HTTP/1.1 {code} Answer\r\nContent-Type: application/json\r\n{wait}\
+                     Content-Length: {}\r\n\r\n{body}",
+                    body.len()
+                );
+                stream.write_all(head.as_bytes())?;
+                stream.flush()
+            }
+            Err(watch) => tell(shared, stream, &watch, run),
+        }
+    }
+}
+
+/// Tells of changes until the watch is over.
+fn tell(
+    shared: &Shared<ApiServer>,
+    stream: &mut impl Write,
+    watch: &Watch,
+    run: Option<u64>,
+) -> io::Result<()> {
+    stream.write_all(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+    )?;
+    stream.flush()?;
+    let mut after = watch.after;
+    let mut state = shared.lock();
+    loop {
+        if state.run != run {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        let mut lines = String::new();
+        let is_over = state.news(watch, &mut after, &mut lines);
+        let is_late = clock::boot() >= watch.until;
+        if is_late && watch.bookmarks && !is_over {
+            // What the documentation says of a watch that ends.
+            let mark = json!({"metadata": {"resourceVersion": state.store.number.to_string()}});
+            lines += &format!("{}\n", json!({"type": "BOOKMARK", "object": mark}));
+        }
+        if !lines.is_empty() {
+            drop(state);
+            // Lines are cut anywhere.
+            let (one, other) = lines.as_bytes().split_at(lines.len() / 2);
+            for part in [one, other].into_iter().filter(|part| !part.is_empty()) {
+                write!(stream, "{:x}\r\n", part.len())?;
+                stream.write_all(part)?;
+                stream.write_all(b"\r\n")?;
+                stream.flush()?;
+            }
+            state = shared.lock();
+        }
+        if is_over || is_late {
+            drop(state);
+            stream.write_all(b"0\r\n\r\n")?;
+            return stream.flush();
+        }
+        if !lines.is_empty() {
+            continue;
+        }
+        let left = watch.until.since(clock::boot());
+        let waited = shared.changed.wait_timeout(state, left);
+        state = waited.expect("no thread has panicked").0;
+    }
+}
+
 /// The header that says when to ask again.
-fn body_wait(state: &State) -> String {
+fn body_wait(state: &ApiServer) -> String {
     match state.refuses {
         Some((_, seconds)) if seconds > 0 => format!("Retry-After: {seconds}\r\n"),
         _ => String::new(),
     }
 }
 
-impl State {
+impl ApiServer {
     /// The lines of what has happened; whether the watch is over.
     fn news(&self, watch: &Watch, after: &mut u64, lines: &mut String) -> bool {
         if *after < self.store.forgotten {
@@ -883,61 +729,5 @@ impl Selected {
                 .name
                 .as_ref()
                 .is_none_or(|name| text(object, "name") == name)
-    }
-}
-
-fn unescaped(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digits: Vec<u8> = rest.by_ref().take(2).collect();
-        let digits = String::from_utf8(digits).expect("digits");
-        bytes.push(u8::from_str_radix(&digits, 16).expect("digits"));
-    }
-    String::from_utf8(bytes).expect("text")
-}
-
-impl Request {
-    fn read(stream: &mut BufReader<impl Read + Write>) -> Option<Self> {
-        let mut line = String::new();
-        stream.read_line(&mut line).ok()?;
-        let mut words = line.split_whitespace();
-        let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
-        let (mut length, mut token) = (0, String::new());
-        loop {
-            let mut header = String::new();
-            stream.read_line(&mut header).ok()?;
-            let Some((name, value)) = header.trim_end().split_once(':') else {
-                break;
-            };
-            let value = value.trim();
-            match name.to_ascii_lowercase().as_str() {
-                "content-length" => length = value.parse().ok()?,
-                "authorization" => value
-                    .strip_prefix("Bearer ")
-                    .unwrap_or_default()
-                    .clone_into(&mut token),
-                _ => {}
-            }
-        }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).ok()?;
-        let (path, query) = target.split_once('?').unwrap_or((&target, ""));
-        let options = query.split('&').filter(|option| !option.is_empty());
-        let options = options.map(|option| {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            (name.to_owned(), unescaped(value))
-        });
-        Some(Self {
-            method,
-            path: path.to_owned(),
-            options: options.collect(),
-            token,
-            body,
-        })
     }
 }

@@ -94,7 +94,7 @@ async fn a_server_that_ignores_generations_is_refused() {
     let store = opened(&url).await;
     let made = store.compare_and_swap(write(&key("key"), Expect::Absent, b"x"), WITHIN);
     broken(made.await, "ifGenerationMatch does not hold");
-    assert_eq!(read(&store, &key("key")).await, None, "nothing was written");
+    assert_eq!(held(&store, &key("key")).await, None, "nothing was written");
     proxy.set(Rule::Pass);
     put(&store, &key("key"), Expect::Absent, b"x").await;
 }
@@ -122,8 +122,8 @@ async fn a_write_to_google_is_sent_once_and_carries_the_generation() {
             false,
         ),
     ] {
-        let held = read(&store, &key).await.expect("a register");
-        let before = put(&store, &key, Expect::Version(held.version), b"before").await;
+        let first = held(&store, &key).await.expect("a register");
+        let before = put(&store, &key, Expect::Version(first.version), b"before").await;
         let generation = String::from_utf8_lossy(&before.as_bytes()[8..]).into_owned();
         proxy.set(rule);
         proxy.asked();
@@ -137,11 +137,11 @@ async fn a_write_to_google_is_sent_once_and_carries_the_generation() {
             "{asked:?}, {expected}"
         );
         proxy.set(Rule::Pass);
-        let found = read(&store, &key).await.expect("a register");
+        let found = held(&store, &key).await.expect("a register");
         assert_eq!(*found.value == *b"after", is_done, "{found:?}");
     }
     // Deletions carry it, too.
-    let version = read(&store, &key).await.expect("a register").version;
+    let version = held(&store, &key).await.expect("a register").version;
     let generation = String::from_utf8_lossy(&version.as_bytes()[8..]).into_owned();
     proxy.asked();
     store
@@ -153,7 +153,7 @@ async fn a_write_to_google_is_sent_once_and_carries_the_generation() {
         asked.len() == 1 && asked[0].ends_with(&format!("={generation}")),
         "{asked:?}"
     );
-    assert_eq!(read(&store, &key).await, None);
+    assert_eq!(held(&store, &key).await, None);
 }
 
 #[tokio::test]
@@ -245,7 +245,7 @@ async fn what_others_wrote_at_google_is_a_value_and_troubles_no_other_register()
     ] {
         foreign(&server, name, bytes);
     }
-    let found = read(&store, &key("garbage")).await.expect("a register");
+    let found = held(&store, &key("garbage")).await.expect("a register");
     assert_eq!(*found.value, *b"by hand");
     broken(store.read(&key("large"), WITHIN).await, "delete it");
     broken(store.list("", None, WITHIN).await, "delete it");
@@ -256,7 +256,7 @@ async fn what_others_wrote_at_google_is_a_value_and_troubles_no_other_register()
     let expect = Expect::Version(found.version.clone());
     let version = put(&store, &key("garbage"), expect, b"x").await;
     assert!(version > found.version);
-    read(&store, &key("own")).await.expect("a register");
+    held(&store, &key("own")).await.expect("a register");
 }
 
 /// Puts an object there by other means.
@@ -301,7 +301,7 @@ async fn requests_are_signed_by_the_key_of_a_service_account_where_there_is_one(
     let file = account(&directory);
     let signs = opened(&format!("{url}&credentials_file={}", file.display())).await;
     put(&signs, &key("key"), Expect::Absent, b"x").await;
-    read(&signs, &key("key")).await.expect("a register");
+    held(&signs, &key("key")).await.expect("a register");
     signs.list("", None, WITHIN).await.expect("a page");
     let (asked, tokens) = (proxy.asked(), proxy.tokens());
     // Of a JSON Web Token: header, claims, signature.
@@ -313,7 +313,7 @@ async fn requests_are_signed_by_the_key_of_a_service_account_where_there_is_one(
     );
     assert!(!format!("{signs:?}").contains(&tokens[0]));
     let plain = opened(&url).await;
-    read(&plain, &key("key")).await.expect("a register");
+    held(&plain, &key("key")).await.expect("a register");
     assert_eq!((proxy.asked().len(), proxy.tokens().len()), (1, 0));
 }
 
@@ -338,7 +338,7 @@ async fn google_is_trusted_by_its_certificate_alone() {
     fs::write(&file, authority.pem()).expect("written");
     let trusted = opened(&format!("{url}&ca={}", file.display())).await;
     put(&trusted, &key("key"), Expect::Absent, b"x").await;
-    assert!(read(&trusted, &key("key")).await.is_some());
+    assert!(held(&trusted, &key("key")).await.is_some());
 }
 
 #[tokio::test]

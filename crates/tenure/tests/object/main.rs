@@ -6,6 +6,8 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+#[path = "../common/calls.rs"]
+mod calls;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod google;
@@ -26,23 +28,21 @@ mod takeovers;
 mod versions;
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use calls::{
+    WITHIN, count_in_processes, held, key, opened, put, shows, store_to_count_in, until, write,
+};
 use proxy::{Proxy, Rule};
 use secrets::secret_file;
 use servers::Server;
 use takeovers::Notices;
 use tenure::store::conformance::{self, count_of, count_up};
-use tenure::store::{
-    Expect, Key, Register, Selector, Sighting, Stamp, Store, Version, Watch, Write, open,
-};
+use tenure::store::{Expect, Key, Selector, Store, Version, open};
 use tenure::{Election, StoreError, clock};
 use versions::version;
-
-const WITHIN: Duration = Duration::from_secs(20);
-const COUNTER: &str = "TENURE_TEST_OBJECT_COUNTER";
 
 /// A server with a bucket, and files of credentials for it.
 struct Place {
@@ -87,49 +87,10 @@ impl Place {
     }
 }
 
-async fn opened(url: &str) -> Arc<dyn Store> {
-    open(url).await.expect("a store")
-}
-
-fn key(text: &str) -> Key {
-    Key::new(text).expect("a key")
-}
-
-fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
-    Write {
-        key: key.clone(),
-        expect,
-        value: value.into(),
-        stamp: Stamp::Now,
-    }
-}
-
-async fn put(store: &Arc<dyn Store>, key: &Key, expect: Expect, value: &[u8]) -> Version {
-    let written = store.compare_and_swap(write(key, expect, value), WITHIN);
-    written.await.expect("a write").version
-}
-
-async fn read(store: &Arc<dyn Store>, key: &Key) -> Option<Register> {
-    store.read(key, WITHIN).await.expect("a read").register
-}
-
 fn broken<T: std::fmt::Debug>(result: Result<T, StoreError>, words: &str) {
     match result {
         Err(StoreError::Broken(why)) => assert!(why.to_string().contains(words), "{why}"),
         other => panic!("expected a store that is broken, found {other:?}"),
-    }
-}
-
-async fn until(watch: &mut Watch, wanted: impl Fn(&Sighting) -> bool) {
-    let seen = async { while !wanted(&watch.next().await) {} };
-    let seen = tokio::time::timeout(WITHIN, seen).await;
-    seen.expect("to hear of it");
-}
-
-fn shows(version: &Version) -> impl Fn(&Sighting) -> bool {
-    move |seen| match seen {
-        Sighting::State(_, Some(held)) => held.version == *version,
-        _ => false,
     }
 }
 
@@ -226,7 +187,7 @@ async fn any_key_is_listed_in_its_place(store: &Arc<dyn Store>) {
     assert_eq!(found, keys);
     for (key, register) in &page.registers {
         assert_eq!(*register.value, *key.as_str().as_bytes());
-        assert_eq!(read(store, key).await.as_ref(), Some(register));
+        assert_eq!(held(store, key).await.as_ref(), Some(register));
     }
     let beginning = format!("any/{}", "a".repeat(200));
     let one = store.list(&beginning, None, WITHIN);
@@ -241,10 +202,9 @@ async fn any_key_is_listed_in_its_place(store: &Arc<dyn Store>) {
 /// Not a test of its own: what a child process of the race below does.
 #[tokio::test]
 async fn child_counts() {
-    let Ok(url) = std::env::var(COUNTER) else {
-        return;
-    };
-    count_up(&opened(&url).await, &key("processes/counter"), 10).await;
+    if let Some(store) = store_to_count_in().await {
+        count_up(&store, &key("processes/counter"), 10).await;
+    }
 }
 
 #[tokio::test]
@@ -253,25 +213,17 @@ async fn processes_lose_no_update() {
 }
 
 async fn processes_count(url: &str) {
-    let program = std::env::current_exe().expect("this program");
-    let mut children: Vec<_> = (0..4)
-        .map(|_| {
-            let mut child = Command::new(&program);
-            child
-                .args(["--exact", "child_counts", "--nocapture"])
-                .env(COUNTER, url)
-                // Without TLS no authorities are needed.
-                .env("SSL_CERT_FILE", "/nonexistent")
-                .env("SSL_CERT_DIR", "/nonexistent")
-                .stdout(Stdio::null());
-            child.spawn().expect("a child")
-        })
-        .collect();
-    for child in &mut children {
-        assert!(child.wait().expect("it ends").success());
-    }
+    // Without TLS no authorities are needed.
+    count_in_processes(
+        4,
+        url,
+        &[
+            ("SSL_CERT_FILE", "/nonexistent"),
+            ("SSL_CERT_DIR", "/nonexistent"),
+        ],
+    );
     let store = opened(url).await;
-    let found = read(&store, &key("processes/counter")).await;
+    let found = held(&store, &key("processes/counter")).await;
     assert_eq!(found.as_ref().map(count_of), Some(40));
 }
 
@@ -290,7 +242,7 @@ async fn is_made_again_by_one(url: &str) {
             .delete(&key, &deleted, WITHIN)
             .await
             .expect("to delete");
-        assert_eq!(read(&stores[1], &key).await, None);
+        assert_eq!(held(&stores[1], &key).await, None);
         let twice = stores[1].delete(&key, &deleted, WITHIN).await;
         assert!(matches!(twice, Err(StoreError::Conflict)), "{twice:?}");
         let make =
@@ -309,7 +261,7 @@ async fn is_made_again_by_one(url: &str) {
         assert!(matches!(late, Err(StoreError::Conflict)), "{late:?}");
     }
     assert_eq!(
-        read(&stores[1], &key).await.map(|held| held.version),
+        held(&stores[1], &key).await.map(|held| held.version),
         Some(last)
     );
 }
@@ -338,13 +290,13 @@ async fn a_write_whose_answer_is_lost_is_unknown_and_sent_once() {
             b"before",
         ),
     ] {
-        let version = if let Some(held) = read(&store, &key).await {
+        let version = if let Some(held) = held(&store, &key).await {
             held.version
         } else {
             version.clone()
         };
         let _ = put(&store, &key, Expect::Version(version), b"before").await;
-        let version = read(&store, &key).await.expect("a register").version;
+        let version = held(&store, &key).await.expect("a register").version;
         proxy.set(rule);
         proxy.asked();
         let change = write(&key, Expect::Version(version), b"after");
@@ -352,7 +304,7 @@ async fn a_write_whose_answer_is_lost_is_unknown_and_sent_once() {
         assert!(matches!(lost, Err(StoreError::Unknown(_))), "{lost:?}");
         assert_eq!(proxy.asked(), ["PUT /bucket/a/b/key"]);
         proxy.set(Rule::Pass);
-        assert_eq!(*read(&store, &key).await.expect("a register").value, *value);
+        assert_eq!(*held(&store, &key).await.expect("a register").value, *value);
     }
     // A proxy that compresses answers weakens their tags.
     proxy.set(Rule::Answer(
@@ -380,7 +332,7 @@ async fn a_server_that_ignores_conditions_is_refused() {
     let store = opened(&url).await;
     let made = store.compare_and_swap(write(&key("key"), Expect::Absent, b"x"), WITHIN);
     broken(made.await, "two would lead");
-    assert_eq!(read(&store, &key("key")).await, None, "nothing was written");
+    assert_eq!(held(&store, &key("key")).await, None, "nothing was written");
     // It is asked again, and heeds them now.
     proxy.set(Rule::Pass);
     put(&store, &key("key"), Expect::Absent, b"x").await;
@@ -424,8 +376,8 @@ async fn comes_and_goes(server: &mut Server, url: &str) {
     server.resume();
     // The late write may take effect at any time from now on, or never.
     let version = loop {
-        let held = read(&store, &key).await.expect("a register");
-        let after = write(&key, Expect::Version(held.version), b"after");
+        let before = held(&store, &key).await.expect("a register");
+        let after = write(&key, Expect::Version(before.version), b"after");
         match store.compare_and_swap(after, WITHIN).await {
             Ok(written) => break written.version,
             Err(StoreError::Conflict) => {}
@@ -458,7 +410,7 @@ async fn put_when_it_serves(store: &Arc<dyn Store>, key: &Key) -> Version {
         match made.await {
             Ok(written) => return written.version,
             Err(StoreError::Conflict) => {
-                return read(store, key).await.expect("a register").version;
+                return held(store, key).await.expect("a register").version;
             }
             Err(other) => assert!(clock::boot() < give_up, "{other}"),
         }
@@ -515,7 +467,7 @@ async fn a_server_is_trusted_by_its_certificate_alone() {
     fs::write(&file, authority.pem()).expect("written");
     let trusted = opened(&format!("{url}&ca={}", file.display())).await;
     put(&trusted, &key("key"), Expect::Absent, b"x").await;
-    assert!(read(&trusted, &key("key")).await.is_some());
+    assert!(held(&trusted, &key("key")).await.is_some());
 }
 
 /// Puts an object there by other means.
@@ -542,7 +494,7 @@ async fn what_others_wrote_is_a_value_and_troubles_no_other_register() {
     foreign(&place, "garbage", b"by hand");
     foreign(&place, "folder/garbage", b"by hand");
     put(&store, &key("own"), Expect::Absent, b"x").await;
-    let found = read(&store, &key("garbage")).await.expect("a register");
+    let found = held(&store, &key("garbage")).await.expect("a register");
     assert_eq!(*found.value, *b"by hand");
     let listed = store
         .list("", None, WITHIN)
@@ -575,7 +527,7 @@ async fn what_others_wrote_is_a_value_and_troubles_no_other_register() {
     );
     foreign(&place, "large", &vec![0; 300 * 1_024]);
     broken(store.read(&key("large"), WITHIN).await, "delete it");
-    read(&store, &key("own")).await.expect("a register");
+    held(&store, &key("own")).await.expect("a register");
 }
 
 #[tokio::test]

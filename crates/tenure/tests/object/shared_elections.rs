@@ -189,7 +189,7 @@ async fn what_the_format_has_no_room_for_is_refused() {
         let refused = store.compare_and_swap(write(&key, Expect::Absent, value), WITHIN);
         broken(refused.await, "no room");
     }
-    assert_eq!(read(&store, &key("nodes/one")).await, None);
+    assert_eq!(held(&store, &key("nodes/one")).await, None);
     let slashes = Key::of_election(&name("a//b"));
     broken(store.read(&slashes, WITHIN).await, "that of an object");
     let version = Version::from_u64(1);
@@ -200,7 +200,7 @@ async fn what_the_format_has_no_room_for_is_refused() {
     let looked = leader(Arc::clone(&store), &name("payroll"), WITHIN).await;
     broken(looked, "something else");
     assert_eq!(
-        *read(&store, &election).await.expect("a register").value,
+        *held(&store, &election).await.expect("a register").value,
         *b"by hand"
     );
 }

@@ -36,6 +36,8 @@ mod proxy;
 mod redis;
 #[path = "../common/servers.rs"]
 mod servers;
+#[path = "../common/stand_in.rs"]
+mod stand_in;
 #[path = "../consul/standin.rs"]
 mod standin_of_consul;
 #[path = "../kubernetes/standin.rs"]

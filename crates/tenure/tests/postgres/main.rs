@@ -5,6 +5,8 @@
 //! not rise (`versions.rs`), what others put on the search path
 //! (`shadows.rs`), and who holds up notifications (`notified.rs`).
 
+#[path = "../common/calls.rs"]
+mod calls;
 #[path = "../common/ports.rs"]
 mod ports;
 #[path = "../common/postgres.rs"]
@@ -24,45 +26,10 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use calls::{WITHIN, key, opened, put, until, value, write};
 use postgres::Postgres;
-use tenure::store::{Expect, Key, Selector, Sighting, Stamp, Store, Version, Watch, Write, open};
+use tenure::store::{Expect, Key, Selector, Sighting, Stamp, Store, Version, Watch, Write};
 use tenure::{StoreError, clock};
-
-const WITHIN: Duration = Duration::from_secs(20);
-
-async fn opened(url: &str) -> Arc<dyn Store> {
-    open(url).await.expect("a store")
-}
-
-fn key(text: &str) -> Key {
-    Key::new(text).expect("a key")
-}
-
-fn write(key: &Key, expect: Expect, value: &[u8]) -> Write {
-    Write {
-        key: key.clone(),
-        expect,
-        value: value.into(),
-        stamp: Stamp::Now,
-    }
-}
-
-async fn put(store: &Arc<dyn Store>, key: &Key, expect: Expect, value: &[u8]) -> Version {
-    let write = write(key, expect, value);
-    let written = store.compare_and_swap(write, WITHIN).await;
-    written.expect("a write").version
-}
-
-async fn value(store: &Arc<dyn Store>, key: &Key) -> Option<Vec<u8>> {
-    let reading = store.read(key, WITHIN).await.expect("a read");
-    reading.register.map(|held| held.value.to_vec())
-}
-
-async fn until(watch: &mut Watch, mut wanted: impl FnMut(&Sighting) -> bool) {
-    let seen = async { while !wanted(&watch.next().await) {} };
-    let seen = tokio::time::timeout(WITHIN, seen).await;
-    seen.expect("to hear of it");
-}
 
 /// Waits until a query says `wanted`.
 async fn says(server: &Postgres, query: &str, wanted: &str) {
