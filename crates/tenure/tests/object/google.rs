@@ -73,6 +73,14 @@ async fn a_register_that_was_deleted_at_google_is_made_again_by_one() {
 }
 
 #[tokio::test]
+async fn google_is_followed_nowhere_and_answers_have_a_limit() {
+    let server = Server::google();
+    let (proxy, url) = proxied(&server);
+    follows_no_redirect(server.port(), &proxy, &url, "POST").await;
+    limits_answers(&proxy, &url, "POST", "").await;
+}
+
+#[tokio::test]
 async fn google_may_come_late_go_away_and_come_back() {
     let mut server = Server::google();
     let url = url(&server);

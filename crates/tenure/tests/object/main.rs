@@ -146,6 +146,8 @@ async fn an_emulator_of_azure_conforms() {
             "{asked:?}"
         );
     }
+    follows_no_redirect(server.port(), &proxy, &url, "PUT").await;
+    limits_answers(&proxy, &url, "PUT", "at most 16 MiB").await;
 }
 
 #[tokio::test]
@@ -264,6 +266,72 @@ async fn is_made_again_by_one(url: &str) {
         held(&stores[1], &key).await.map(|held| held.version),
         Some(last)
     );
+}
+
+#[tokio::test]
+async fn no_redirect_is_followed() {
+    let place = Place::moto();
+    let (proxy, url) = place.proxied();
+    follows_no_redirect(place.server.port(), &proxy, &url, "PUT").await;
+}
+
+/// What `proxy` redirects to `port` is not asked there, and a write is none.
+async fn follows_no_redirect(port: u16, proxy: &Proxy, url: &str, writes: &'static str) {
+    let (store, other, key) = (opened(url).await, Proxy::before(port), key("redirected"));
+    let version = put(&store, &key, Expect::Absent, b"before").await;
+    for status in [301, 302, 303, 307, 308] {
+        for method in [writes, "GET"] {
+            let place = other.endpoint();
+            let answer = format!(
+                "HTTP/1.1 {status} Elsewhere\r\nLocation: {place}/bucket/login\r\n\
+                 Content-Length: 0\r\nConnection: close\r\n\r\n"
+            );
+            proxy.set(Rule::Answer(method, answer.leak()));
+            let change = write(&key, Expect::Version(version.clone()), b"after");
+            if method == writes {
+                broken(store.compare_and_swap(change, WITHIN).await, "check the");
+            } else {
+                broken(store.read(&key, WITHIN).await, "check the");
+                broken(store.list("", None, WITHIN).await, "check the");
+            }
+            proxy.set(Rule::Pass);
+            assert_eq!(other.asked(), Vec::<String>::new(), "{status}");
+        }
+    }
+    assert_eq!(held(&store, &key).await.expect("it").version, version);
+}
+
+#[tokio::test]
+async fn an_answer_has_a_limit() {
+    let place = Place::moto();
+    let (proxy, url) = place.proxied();
+    limits_answers(&proxy, &url, "PUT", "at most 16 MiB").await;
+}
+
+/// Answers that say that they are longer than any memory, and those that have no end.
+/// What is said of a listing has these `words`.
+async fn limits_answers(proxy: &Proxy, url: &str, writes: &'static str, words: &str) {
+    let (store, key) = (opened(url).await, key("long"));
+    let version = put(&store, &key, Expect::Absent, b"before").await;
+    let change = || write(&key, Expect::Version(version.clone()), b"after");
+    for head in [
+        "HTTP/1.1 412 No\r\nContent-Length: 9223372036854775807\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 9223372036854775807\r\n\r\n",
+        "HTTP/1.1 500 No\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n",
+    ] {
+        proxy.set(Rule::Endless("GET", head));
+        let listed = store.list("", None, WITHIN).await;
+        let why = listed.expect_err("no listing").to_string();
+        assert!(why.contains(words), "{head}: {why}");
+        let read = store.read(&key, WITHIN).await;
+        assert!(read.is_err(), "{head}: {read:?}");
+        proxy.set(Rule::Endless(writes, head));
+        let written = store.compare_and_swap(change(), WITHIN).await;
+        assert!(written.is_err(), "{head}: {written:?}");
+    }
+    proxy.set(Rule::Pass);
+    put(&store, &key, Expect::Version(version), b"after").await;
 }
 
 #[tokio::test]

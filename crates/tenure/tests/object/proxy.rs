@@ -8,16 +8,21 @@ use std::time::Duration;
 
 use crate::ports;
 
+/// How many parts of 64 KiB an answer without an end has: 256 MiB.
+const ENDLESS_PARTS: u32 = 4_096;
+
 /// What becomes of requests whose method it is.
 #[derive(Clone, Copy, Default)]
 pub(crate) enum Rule {
     /// They get their answer.
     #[default]
     Pass,
-    /// They are carried out, and nobody hears of it.
+    /// They are carried out, and not answered.
     LoseAnswers(&'static str),
     /// They are not carried out, and this is the answer.
     Answer(&'static str, &'static str),
+    /// They are not carried out, and the answer has this head and no end.
+    Endless(&'static str, &'static str),
     /// They are carried out without the conditions that they have.
     ForgetConditions,
 }
@@ -98,6 +103,14 @@ fn pass(mut client: TcpStream, port: u16, state: &Mutex<State>) -> std::io::Resu
         && line.starts_with(method)
     {
         return client.write_all(answer.as_bytes());
+    }
+    if let Rule::Endless(method, head) = rule
+        && line.starts_with(method)
+    {
+        client.write_all(head.as_bytes())?;
+        // Until the client ends it, or has taken far too much.
+        let part = [b'<'; 64 * 1_024];
+        return (0..ENDLESS_PARTS).try_for_each(|_| client.write_all(&part));
     }
     let kept = |line: &&str| {
         let name = line.split(':').next().unwrap_or("").to_ascii_lowercase();

@@ -58,8 +58,9 @@ fn client(settings: &Settings) -> Result<MicrosoftAzure, StoreError> {
         "the account is that of account=, else that of AZURE_STORAGE_ACCOUNT_NAME; {}",
         FORM.credentials
     );
-    settings.client(allow_http, &advice, |options| {
-        builder.clone().with_client_options(options).build()
+    settings.client(allow_http, &advice, |options, connector| {
+        let builder = builder.clone().with_http_connector(connector);
+        builder.with_client_options(options).build()
     })
 }
 

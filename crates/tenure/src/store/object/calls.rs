@@ -15,6 +15,9 @@ use super::classify::{self, Call, classify};
 use super::settings::Settings;
 use crate::error::StoreError;
 
+/// The most objects that a listing takes in: some 100 MB of names.
+const LISTED_MAX: usize = 250_000;
+
 /// The requests to one bucket. Clones are the same.
 #[derive(Clone)]
 pub(super) struct Calls {
@@ -169,6 +172,12 @@ impl Calls {
             let page = self.bucket.page(beginning, token).await;
             let (objects, next) = page.map_err(|error| self.class(&error, Call::Read))?;
             found.extend(objects);
+            if found.len() > LISTED_MAX {
+                return Err(StoreError::broken(format!(
+                    "{self}: expected at most {LISTED_MAX} objects below {beginning:?}, found \
+                     more; give this store a prefix or a bucket of its own"
+                )));
+            }
             if next.is_none() {
                 return Ok(found);
             }

@@ -7,11 +7,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::client::{HttpConnector as _, ReqwestConnector};
+use object_store::client::HttpConnector as _;
 use object_store::gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{ClientOptions, Result};
 use reqwest::Url;
 
+use super::http::Connector;
 use super::json_api::JsonApi;
 use super::objects::Objects;
 use super::race_entries::{FORMAT, RaceEntries};
@@ -92,9 +93,9 @@ fn client(settings: &Settings) -> Result<JsonApi, StoreError> {
             )));
         }
     }
-    settings.client(is_plain, FORM.credentials, |options| {
-        let http = ReqwestConnector::default().connect(&options)?;
-        let credentials = credentials(settings, is_plain, options)?;
+    settings.client(is_plain, FORM.credentials, |options, connector| {
+        let http = connector.connect(&options)?;
+        let credentials = credentials(settings, is_plain, options, connector)?;
         Ok(JsonApi::new(
             http,
             endpoint,
@@ -110,6 +111,7 @@ fn credentials(
     settings: &Settings,
     is_plain: bool,
     options: ClientOptions,
+    connector: Connector,
 ) -> Result<Option<GcpCredentialProvider>> {
     let builder = match settings.credentials_file.as_deref() {
         Some(path) => GoogleCloudStorageBuilder::new()
@@ -124,6 +126,7 @@ fn credentials(
     let client = builder
         .with_bucket_name(&settings.bucket)
         .with_client_options(options)
+        .with_http_connector(connector)
         .with_retry(send_once())
         .build()?;
     Ok(Some(Arc::clone(client.credentials())))

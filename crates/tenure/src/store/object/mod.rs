@@ -29,6 +29,7 @@ mod calls;
 mod classify;
 #[cfg(feature = "gcs")]
 mod gcs;
+mod http;
 #[cfg(feature = "gcs")]
 mod json_api;
 mod names;

@@ -66,8 +66,9 @@ fn client(settings: &Settings) -> Result<AmazonS3, StoreError> {
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         .with_skip_signature(false)
         .with_retry(send_once());
-    settings.client(allow_http, FORM.credentials, |options| {
-        builder.clone().with_client_options(options).build()
+    settings.client(allow_http, FORM.credentials, |options, connector| {
+        let builder = builder.clone().with_http_connector(connector);
+        builder.with_client_options(options).build()
     })
 }
 

@@ -7,11 +7,13 @@ use std::fmt;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
+use object_store::ClientOptions;
 use object_store::path::Path;
-use object_store::{Certificate, ClientOptions};
 use percent_encoding::percent_decode_str;
+use reqwest::Certificate;
 
 use super::classify;
+use super::http::Connector;
 use crate::error::StoreError;
 use crate::store::PollTimes;
 
@@ -20,12 +22,12 @@ const PREFIX_MAX: usize = 256;
 /// The longest name of a bucket that any provider gives.
 const BUCKET_MAX: usize = 222;
 /// How long a connection may take.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long any request may take; callers wait for less.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// How long a connection is kept that nothing uses. Some servers close them after
 /// 5 s, and a write that meets this is of unknown outcome.
-const KEPT_IDLE: Duration = Duration::from_secs(4);
+pub(super) const KEPT_IDLE: Duration = Duration::from_secs(4);
 
 /// Requests cost money: no more than one a second for what is watched, and one in
 /// ten seconds where nothing happens.
@@ -157,11 +159,16 @@ impl Settings {
         &self,
         allow_http: bool,
         advice: &str,
-        build: impl Fn(ClientOptions) -> object_store::Result<C>,
+        build: impl Fn(ClientOptions, Connector) -> object_store::Result<C>,
     ) -> Result<C, StoreError> {
-        let options = self.http(allow_http);
-        let built = match build(options.clone()) {
-            Err(_) if allow_http => build(options.with_no_system_certificates(true)),
+        let options = ClientOptions::new()
+            .with_connect_timeout(CONNECT_WITHIN)
+            .with_allow_http(allow_http);
+        let connector = Connector {
+            authorities: self.authorities.clone(),
+        };
+        let built = match build(options.clone(), connector.clone()) {
+            Err(_) if allow_http => build(options.with_no_system_certificates(true), connector),
             built => built,
         };
         built.map_err(|error| {
@@ -173,16 +180,6 @@ impl Settings {
             };
             StoreError::broken(format!("{self}: {why}; {advice}"))
         })
-    }
-
-    fn http(&self, allow_http: bool) -> ClientOptions {
-        let options = ClientOptions::new()
-            .with_connect_timeout(CONNECT_WITHIN)
-            .with_timeout(ANSWER_WITHIN)
-            .with_pool_idle_timeout(KEPT_IDLE)
-            .with_allow_http(allow_http);
-        let authorities = self.authorities.iter().cloned();
-        authorities.fold(options, ClientOptions::with_root_certificate)
     }
 }
 
