@@ -1,13 +1,22 @@
-//! Looking for CMD before anybody stands, so that a typing error
+//! Looking for CMD before a candidate stands, so that a typing error
 //! is told at once and not at the first election.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Finds the program as the system would, so that a typing error is told
-/// before anybody stands.
-pub(crate) fn find(program: &OsStr) -> Result<PathBuf, String> {
+/// Why a program cannot be run.
+#[derive(Debug)]
+pub(crate) struct Unusable {
+    /// What was expected, what was found and what to do.
+    pub(crate) why: String,
+    /// Whether there is none, rather than one that cannot be executed.
+    pub(crate) is_missing: bool,
+}
+
+/// Finds the program as the system would.
+pub(crate) fn find(program: &OsStr) -> Result<PathBuf, Unusable> {
     let shown = program.to_string_lossy().into_owned();
     let direct = Path::new(program);
     if shown.contains('/') {
@@ -23,25 +32,34 @@ pub(crate) fn find(program: &OsStr) -> Result<PathBuf, String> {
             Err(_) => {}
         }
     }
-    Err(refused.unwrap_or_else(|| {
-        format!("expected a command in $PATH, found none called {shown:?}; give its full path")
+    Err(refused.unwrap_or_else(|| Unusable {
+        why: format!(
+            "expected a command in $PATH, found none called {shown:?}; give its full path"
+        ),
+        is_missing: true,
     }))
 }
 
-fn executable(path: &Path) -> Result<(), String> {
+fn executable(path: &Path) -> Result<(), Unusable> {
     let shown = path.display();
-    let found = std::fs::metadata(path)
-        .map_err(|error| format!("expected a command at {shown}: {error}"))?;
+    let unusable = |why: String| Unusable {
+        why,
+        is_missing: false,
+    };
+    let found = std::fs::metadata(path).map_err(|error| Unusable {
+        why: format!("expected a command at {shown}: {error}"),
+        is_missing: error.kind() == io::ErrorKind::NotFound,
+    })?;
     if !found.is_file() {
-        return Err(format!(
+        return Err(unusable(format!(
             "expected a command at {shown}, found a directory or device"
-        ));
+        )));
     }
     if found.permissions().mode() & 0o111 == 0 {
-        return Err(format!(
+        return Err(unusable(format!(
             "expected an executable command at {shown}, found one without permission to execute; \
              chmod +x it, or run it by its interpreter"
-        ));
+        )));
     }
     Ok(())
 }

@@ -189,6 +189,18 @@ fn the_code_of_the_command_is_passed_on() {
     let scene = Scene::new();
     assert_eq!(code(&scene.run(1, &[], "exit 42")), Some(42));
     assert_eq!(code(&scene.run(1, &[], "kill -TERM $$")), Some(128 + 15));
+    // As a shell has it; the mark is as it was.
+    for (command, expected) in [
+        ("no-such-command", 127),
+        ("/nonexistent/x", 127),
+        ("/etc/passwd", 126),
+    ] {
+        let mut unusable = Command::new(TENURE);
+        let unusable = unusable.args(["fence", "--term", "9", "--mark"]);
+        let unusable = unusable.arg(scene.path("mark")).args(["--", command]);
+        assert_eq!(code(&unusable.output().expect("it runs")), Some(expected));
+        assert_eq!(scene.mark(), "term 1\n");
+    }
     // The term of `tenure run` is taken from its environment.
     let mut by_environment = Command::new(TENURE);
     let by_environment = by_environment

@@ -27,6 +27,7 @@
 //! of the job: another one would get no Ctrl-C. Signals that are sent to it go
 //! on to CMD.
 
+use std::fmt;
 use std::io;
 use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
@@ -62,7 +63,9 @@ pub(crate) fn fence(args: &args::Fence) -> Result<ExitCode, Failure> {
             "expected one -- before the command, found two; leave one out",
         ));
     }
-    program::find(program).map_err(usage)?;
+    if let Err(found) = program::find(program) {
+        return Ok(not_started(&found.why, found.is_missing));
+    }
     let term = Term::new(args.term).ok_or_else(|| usage("expected a term below 2^63"))?;
     let mark = Mark::at(&args.mark);
     let is_at_terminal = leave_group()?;
@@ -82,7 +85,10 @@ pub(crate) fn fence(args: &args::Fence) -> Result<ExitCode, Failure> {
     let signals = Signals::new(forwarded(is_at_terminal))?;
     let child = match Command::new(program).args(rest).spawn() {
         Ok(child) => child,
-        Err(error) => return Ok(not_started(&error)),
+        Err(error) => {
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            return Ok(not_started(&error, is_missing));
+        }
     };
     let code = supervise(child, signals)?;
     drop((held, inherited));
@@ -263,12 +269,9 @@ fn shown(holders: &[Holder]) -> String {
 }
 
 /// Logs why the command was not started, and gives the exit code of a shell for it.
-fn not_started(error: &io::Error) -> ExitCode {
-    tracing::error!("the command was not started: {error}");
-    match error.kind() {
-        io::ErrorKind::NotFound => ExitCode::from(127),
-        _ => ExitCode::from(126),
-    }
+fn not_started(why: &dyn fmt::Display, is_missing: bool) -> ExitCode {
+    tracing::error!("the command was not started: {why}");
+    ExitCode::from(if is_missing { 127 } else { 126 })
 }
 
 /// Waits for the end of CMD, and passes signals on to it. Its code.

@@ -50,7 +50,7 @@ pub(crate) async fn run(context: &Context, args: &args::Run) -> Result<ExitCode,
             "expected one -- before the command, found two; leave one out",
         ));
     }
-    program::find(command).map_err(usage)?;
+    program::find(command).map_err(|found| usage(found.why))?;
     let election = name(&args.election)?;
     let ready = async {
         let skew = config::max_clock_skew(args, &context.file)?;

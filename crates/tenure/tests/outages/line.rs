@@ -21,7 +21,7 @@ const CHUNK: usize = 16 * 1024;
 /// What becomes of what is carried.
 #[derive(Clone, Copy, Default)]
 struct Rule {
-    /// By how much it comes later, each way.
+    /// By how much it comes later, each way; connections are made as late.
     delay: Duration,
     /// Nothing is carried until this is over; then all that was sent is.
     is_held: bool,
@@ -103,6 +103,9 @@ impl Drop for Line {
 }
 
 async fn carry(client: TcpStream, server: &str, state: &State) -> io::Result<()> {
+    let delay = state.rule.borrow().delay;
+    // A connection is made by a round trip.
+    sleep(2 * delay).await;
     let server = TcpStream::connect(server).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;

@@ -1,7 +1,10 @@
-//! Faults of the line to the server: round trips that are longer than the lease, and
-//! answers of which the first half arrives.
+//! Faults of the line to the server: round trips that are long, or longer than the
+//! lease, and answers of which the first half arrives.
+
+use std::time::Duration;
 
 use tenure::clock;
+use tenure::store::{Key, open};
 
 use super::interface::Make;
 use super::line::Line;
@@ -25,6 +28,9 @@ const STORES: [(&str, Make); 11] = [
     ("tenure", own::tenure),
 ];
 
+/// A long round trip.
+const FAR: Duration = Duration::from_millis(700);
+
 /// What the store says of a call that had too little time. That there was no answer is
 /// known without it.
 const LATE: &[&str] = &[
@@ -33,6 +39,38 @@ const LATE: &[&str] = &[
     "no connection to",
     "expected a lease of at least",
 ];
+
+/// A first call, with all that has to be asked before it.
+async fn is_reached_from_afar(store: &'static str, make: Make) {
+    let subject = blocking(make);
+    let (url, address) = (subject.url(), subject.address());
+    let line = Line::before(address.clone()).await;
+    line.delay(FAR / 2);
+    let far = open(&line.url(&url, &address)).await.expect("a store");
+    let (key, began) = (Key::new("anything").expect("a key"), clock::boot());
+    let read = far.read(&key, SOON).await;
+    read.unwrap_or_else(|error| panic!("{store}: {error}"));
+    let took = clock::boot().since(began).as_secs_f64() / FAR.as_secs_f64();
+    println!("{store}: read from afar after {took:.1} round trips of {FAR:?}");
+}
+
+/// The shortest lease that a candidate takes, a tenth above it.
+async fn is_led_from_afar(store: &'static str, make: Make) {
+    let subject = blocking(make);
+    let (url, address) = (subject.url(), subject.address());
+    let line = Line::before(address.clone()).await;
+    line.delay(LEASE.mul_f64(1.0 / 8.8) / 2);
+    let url = line.url(&url, &address);
+    let (scene, began) = (
+        Scene::begin(format!("{store}, from afar"), [&url, &url]).await,
+        clock::boot(),
+    );
+    scene.leads_above(0).await;
+    scene.leads_since(clock::boot().after(2 * LEASE)).await;
+    let took = clock::boot().since(began).as_secs_f64();
+    let told = scene.ledger.past().told(0, &[""]).unwrap_or_default();
+    println!("{store}, from afar: confirmed {took:.1} s after the start; told first: {told}");
+}
 
 async fn is_far_away_for_a_while(store: &'static str, make: Make) {
     let subject = blocking(make);
@@ -49,7 +87,7 @@ async fn is_far_away_for_a_while(store: &'static str, make: Make) {
     scene.is_vacant().await;
     let term = scene.ledger.past().term();
     scene.stays_vacant(3 * LEASE).await;
-    line.delay(std::time::Duration::ZERO);
+    line.delay(Duration::ZERO);
     let near = clock::boot();
     let next = scene.leads_above(term).await;
     let took = clock::boot().since(near).as_secs_f64();
@@ -72,6 +110,18 @@ async fn loses_the_other_half_of_answers(store: &'static str, make: Make) {
     let told = scene.told(0, &[""]).await;
     let last = scene.ledger.past().term();
     println!("{store}, half answers: in terms {first} to {last}, told first: {told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_server_that_is_far_away_is_reached() {
+    let scenes = STORES.into_iter();
+    side_by_side(scenes.map(|(name, make)| (name, is_reached_from_afar(name, make)))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn eight_round_trips_are_a_lease() {
+    let scenes = STORES.into_iter();
+    side_by_side(scenes.map(|(name, make)| (name, is_led_from_afar(name, make)))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -18,6 +18,7 @@ use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions, Event, HeaderMap, Subscriber};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::bucket::{Bucket, Entry};
@@ -39,7 +40,7 @@ const MESSAGES_MAX: usize = 4_096;
 const REPLICAS: u8 = 3;
 /// By what number a message must be preceded in its subject.
 const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
-/// When to ask again, in a handshake, what nobody has answered.
+/// When to ask again, in a handshake, what has no answer yet.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// What the server says when it does not let us send or hear something.
 const FORBIDDEN: &str = "Permissions Violation";
@@ -275,14 +276,19 @@ impl NatsConnection {
     }
 
     /// Asks the interface of JetStream something that changes no register, again and
-    /// again until it is answered: while nobody leads, a question is answered by
-    /// nobody, not even later.
+    /// again until it is answered: while the stream has no leader, a question gets no
+    /// answer, not even later. The first answer counts, whichever question it is to:
+    /// where a round trip is long, the next question is sent before it comes.
     async fn api(&self, call: &str, question: &Value) -> Result<Value, StoreError> {
         let asked = question.to_string().into_bytes();
+        let mut questions = JoinSet::new();
         loop {
-            let asking = self.ask(call.to_owned(), HeaderMap::new(), asked.clone());
-            if let Ok(answered) = timeout(ASK_AGAIN_AFTER, asking).await {
-                return answered.map_err(Unanswered::reading);
+            let (connection, call, asked) = (self.clone(), call.to_owned(), asked.clone());
+            questions.spawn(async move { connection.ask(call, HeaderMap::new(), asked).await });
+            if let Ok(Some(answered)) = timeout(ASK_AGAIN_AFTER, questions.join_next()).await {
+                return answered
+                    .map_err(StoreError::unavailable)?
+                    .map_err(Unanswered::reading);
             }
         }
     }

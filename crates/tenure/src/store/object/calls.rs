@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use object_store::path::Path;
 use object_store::{Error as ClientError, ObjectMeta, PutPayload};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 use super::bucket::{Bucket, Condition};
 use super::classify::{self, Call, classify};
@@ -28,6 +28,8 @@ pub(super) struct Calls {
     probe: Path,
     /// Set once it is known that the server heeds conditions.
     heeds_conditions: Arc<OnceCell<()>>,
+    /// The turn to find that out.
+    trial: Arc<Semaphore>,
 }
 
 impl fmt::Display for Calls {
@@ -51,6 +53,7 @@ impl Calls {
             shown: settings.to_string().into(),
             probe,
             heeds_conditions: Arc::default(),
+            trial: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -113,11 +116,28 @@ impl Calls {
         condition: Condition<'_>,
     ) -> Result<String, StoreError> {
         self.sign().await?;
-        let tried = self
-            .heeds_conditions
-            .get_or_try_init(|| self.try_conditions());
-        tried.await?;
+        self.know_conditions().await?;
         self.put_untried(object, payload, condition).await
+    }
+
+    /// Tries conditions unless that was done. The trial takes several round trips, which
+    /// may be more than the caller waits for. So it goes on without its caller, one at a
+    /// time.
+    async fn know_conditions(&self) -> Result<(), StoreError> {
+        if self.heeds_conditions.get().is_some() {
+            return Ok(());
+        }
+        let turn = Arc::clone(&self.trial).acquire_owned().await;
+        let turn = turn.map_err(StoreError::unavailable)?;
+        let calls = self.clone();
+        let trial = tokio::spawn(async move {
+            let _turn = turn;
+            let tried = calls
+                .heeds_conditions
+                .get_or_try_init(|| calls.try_conditions());
+            tried.await.map(drop)
+        });
+        trial.await.map_err(StoreError::unavailable)?
     }
 
     async fn put_untried(

@@ -6,8 +6,15 @@
 //! success of that read for the success of the write. It would also show another server
 //! what authenticates the first one. So a redirect is an answer like any other here: one
 //! that says that something is wrong.
+//!
+//! *Calls that are given up.* A connection on which an answer is under way can be used
+//! again only when all of that has come. A call that takes longer than its caller waits
+//! would take its connection along, and the next one would have to make a new one, which
+//! takes longer still: where the server is far away none would ever be answered. So such
+//! a call goes on without its caller, for at most [`ANSWER_WITHIN`].
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use object_store::client::{
@@ -17,6 +24,8 @@ use object_store::client::{
 use object_store::{ClientOptions, Error as ClientError, Result};
 use reqwest::Certificate;
 use reqwest::redirect::Policy;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 
 use super::settings::{ANSWER_WITHIN, CONNECT_WITHIN, KEPT_IDLE};
 use crate::store::BoxFuture;
@@ -27,6 +36,8 @@ const METADATA_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 /// The longest answer, in bytes: a page of a listing, which has 5,000 names at most, is
 /// the longest that a sound server sends.
 pub(super) const ANSWER_BYTES_MAX: usize = 16 * 1_024 * 1_024;
+/// How many calls of a store go on after they were given up. More are ended at once.
+const GIVEN_UP_MAX: usize = 64;
 
 /// Makes the clients of a store.
 #[derive(Clone, Debug)]
@@ -74,13 +85,20 @@ impl HttpConnector for Connector {
             store: "HTTP",
             source: Box::new(error),
         })?;
-        Ok(HttpClient::new(BoundedClient(client)))
+        Ok(HttpClient::new(BoundedClient {
+            client,
+            given_up: Arc::new(Semaphore::new(GIVEN_UP_MAX)),
+        }))
     }
 }
 
-/// A client that reads no answer beyond [`ANSWER_BYTES_MAX`].
+/// A client that reads no answer beyond [`ANSWER_BYTES_MAX`], and whose calls go on when
+/// they are given up.
 #[derive(Debug)]
-struct BoundedClient(reqwest::Client);
+struct BoundedClient {
+    client: reqwest::Client,
+    given_up: Arc<Semaphore>,
+}
 
 impl HttpService for BoundedClient {
     fn call<'s, 'f>(
@@ -92,10 +110,55 @@ impl HttpService for BoundedClient {
         Self: 'f,
     {
         Box::pin(async move {
-            let (head, body) = self.0.call(request).await?.into_parts();
-            let body = Limited::new(body, ANSWER_BYTES_MAX).map_err(error_of_body);
-            Ok(HttpResponse::from_parts(head, HttpResponseBody::new(body)))
+            let (client, place) = (self.client.clone(), Arc::<Place>::default());
+            let held = Arc::clone(&place);
+            let answer = tokio::spawn(async move {
+                let answer = whole_answer(&client, request).await;
+                drop(held);
+                answer
+            });
+            let _caller = Caller {
+                call: answer.abort_handle(),
+                place,
+                given_up: Arc::clone(&self.given_up),
+            };
+            let lost = |error| HttpError::new(HttpErrorKind::Unknown, error);
+            answer.await.map_err(lost)?
         })
+    }
+}
+
+async fn whole_answer(
+    client: &reqwest::Client,
+    request: HttpRequest,
+) -> std::result::Result<HttpResponse, HttpError> {
+    let (head, body) = client.call(request).await?.into_parts();
+    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(error_of_body)?.to_bytes();
+    Ok(HttpResponse::from_parts(head, HttpResponseBody::from(body)))
+}
+
+/// Where a call has its permit to go on, until it ends.
+type Place = Mutex<Option<OwnedSemaphorePermit>>;
+
+/// Dropped when the caller has the answer, or waits for it no longer.
+struct Caller {
+    call: AbortHandle,
+    place: Arc<Place>,
+    given_up: Arc<Semaphore>,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if self.call.is_finished() {
+            return;
+        }
+        match Arc::clone(&self.given_up).try_acquire_owned() {
+            Ok(permit) => {
+                *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
+            }
+            Err(_) => self.call.abort(),
+        }
     }
 }
 
