@@ -570,7 +570,7 @@ fn wrong_usage_is_told_and_records_nothing() {
         .args(["--", "no-such-command"])
         .output()
         .expect("it runs");
-    assert_eq!(code(&ran), Some(2), "{}", said(&ran));
+    assert_eq!(code(&ran), Some(127), "{}", said(&ran));
     assert_eq!(
         fs::read_dir(scene.directory.path()).expect("names").count(),
         0
