@@ -1,5 +1,5 @@
 //! `Leadership::is_valid()` must cost less than 50 ns: it is asked before every
-//! effect. `cargo bench -p tenure --bench leadership`
+//! effect. `cargo bench -p tenure-bench --bench leadership`
 
 #![allow(
     missing_docs,
