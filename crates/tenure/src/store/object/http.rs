@@ -15,6 +15,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use object_store::client::{
@@ -27,12 +28,18 @@ use reqwest::redirect::Policy;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
-use super::settings::{ANSWER_WITHIN, CONNECT_WITHIN, KEPT_IDLE};
 use crate::store::BoxFuture;
 
+/// How long a connection may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// How long any request may take; callers wait for less.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// How long a connection is kept that nothing uses. Some servers close them after
+/// 5 s, and a write that meets this is of unknown outcome.
+const KEPT_IDLE: Duration = Duration::from_secs(4);
 /// How long a connection to a machine's own server of credentials may take. There is
 /// none on most machines.
-const METADATA_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
+const METADATA_WITHIN: Duration = Duration::from_secs(1);
 /// The longest answer, in bytes: a page of a listing, which has 5,000 names at most, is
 /// the longest that a sound server sends.
 pub(super) const ANSWER_BYTES_MAX: usize = 16 * 1_024 * 1_024;
@@ -46,9 +53,18 @@ pub(super) struct Connector {
     pub(super) authorities: Vec<Certificate>,
 }
 
+impl Connector {
+    /// What a store's own clients are made of.
+    pub(super) fn options(allow_http: bool) -> ClientOptions {
+        ClientOptions::new()
+            .with_connect_timeout(CONNECT_WITHIN)
+            .with_allow_http(allow_http)
+    }
+}
+
 impl HttpConnector for Connector {
-    /// `options` are [ours](super::settings::Settings::client), or what is made of them
-    /// for servers of credentials.
+    /// `options` are [ours](Self::options), or what is made of them for servers of
+    /// credentials.
     fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
         let asks = |key| {
             options
@@ -56,8 +72,7 @@ impl HttpConnector for Connector {
                 .is_some_and(|it| it == "true")
         };
         let key = ClientConfigKey::ConnectTimeout;
-        let ours = ClientOptions::new().with_connect_timeout(CONNECT_WITHIN);
-        let is_ours = ours.get_config_value(&key) == options.get_config_value(&key);
+        let is_ours = Self::options(false).get_config_value(&key) == options.get_config_value(&key);
         let builder = reqwest::Client::builder()
             .user_agent(concat!("tenure/", env!("CARGO_PKG_VERSION")))
             .redirect(Policy::none())

@@ -21,13 +21,6 @@ use crate::store::PollTimes;
 const PREFIX_MAX: usize = 256;
 /// The longest name of a bucket that any provider gives.
 const BUCKET_MAX: usize = 222;
-/// How long a connection may take.
-pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How long any request may take; callers wait for less.
-pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// How long a connection is kept that nothing uses. Some servers close them after
-/// 5 s, and a write that meets this is of unknown outcome.
-pub(super) const KEPT_IDLE: Duration = Duration::from_secs(4);
 
 /// Requests cost money: no more than one a second for what is watched, and one in
 /// ten seconds where nothing happens.
@@ -161,9 +154,7 @@ impl Settings {
         advice: &str,
         build: impl Fn(ClientOptions, Connector) -> object_store::Result<C>,
     ) -> Result<C, StoreError> {
-        let options = ClientOptions::new()
-            .with_connect_timeout(CONNECT_WITHIN)
-            .with_allow_http(allow_http);
+        let options = Connector::options(allow_http);
         let connector = Connector {
             authorities: self.authorities.clone(),
         };
