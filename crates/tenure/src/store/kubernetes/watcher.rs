@@ -283,7 +283,7 @@ impl OneWatch {
         if kind == "ERROR" {
             let why = format!("the server ended a watch: {item}");
             return Err(Refused {
-                error: StoreError::unavailable(crate::error::cut(&why)),
+                error: StoreError::unavailable(crate::error::quoted(&why)),
                 retry_after: Status::of(item).retry_after,
                 is_forgotten: item.get("code").and_then(Value::as_u64) == Some(GONE),
             });
