@@ -441,11 +441,14 @@ impl ApiServer {
     fn unauthorized(&self, request: &Request, plural: &str) -> Option<Answer> {
         let tokens = self.tokens.as_ref()?;
         let Some(may) = tokens.get(&request.token) else {
-            return Some(status(401, "Unauthorized", "", "Unauthorized"));
+            // As a proxy that helps to find mistakes does.
+            let words = format!("Unauthorized: Bearer {}", request.token);
+            return Some(status(401, "Unauthorized", "", &words));
         };
         let is_read = request.method == "GET";
         let is_allowed = *may == May::Write || *may == May::Read && is_read;
-        let words = format!("{plural} is forbidden: User \"u\" cannot do that");
+        let token = &request.token;
+        let words = format!("{plural} is forbidden: User \"u\" cannot do that, with {token}");
         (!is_allowed).then(|| status(403, "Forbidden", plural, &words))
     }
 

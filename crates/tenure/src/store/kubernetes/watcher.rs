@@ -24,7 +24,7 @@ use super::classify::Status;
 use super::client::{KubernetesClient, Refused, Selected};
 use super::names::{self, Kind};
 use super::{object, registers};
-use crate::error::StoreError;
+use crate::error::{StoreError, quoted};
 use crate::store::hub::Hub;
 use crate::store::watcher::{StoreSignals, Watcher};
 use crate::store::{Key, Selector};
@@ -281,9 +281,11 @@ impl OneWatch {
         let kind = event.get("type").and_then(Value::as_str);
         let kind = kind.unwrap_or_default();
         if kind == "ERROR" {
-            let why = format!("the server ended a watch: {item}");
+            let token = &self.client.settings().token;
+            let said = token.hidden(item.to_string().as_bytes());
+            let said = quoted(&String::from_utf8_lossy(&said));
             return Err(Refused {
-                error: StoreError::unavailable(crate::error::quoted(&why)),
+                error: StoreError::unavailable(format!("the server ended a watch: {said}")),
                 retry_after: Status::of(item).retry_after,
                 is_forgotten: item.get("code").and_then(Value::as_u64) == Some(GONE),
             });
