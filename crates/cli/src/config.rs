@@ -33,17 +33,20 @@ use tenure::{Election, StoreError, election};
 
 use crate::args::{self, LogFormat, Restart};
 use crate::failure::{Failure, store_failure, usage};
+use crate::filed::{self, DRIFT, DURATION};
 use crate::guard;
 
 /// A settings file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
+    #[serde(default, deserialize_with = "filed::store")]
     store: Option<String>,
     #[serde(rename = "token-file")]
     token_file: Option<PathBuf>,
     pub(crate) log: Option<LogFormat>,
-    timeout: Option<String>,
+    #[serde(default, deserialize_with = "filed::duration")]
+    timeout: Option<Duration>,
     /// What `tenure serve` takes, by the names of its flags.
     #[cfg(feature = "tenure")]
     #[serde(default)]
@@ -57,16 +60,23 @@ pub(crate) struct File {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RunFile {
-    lease: Option<String>,
-    interval: Option<String>,
-    grace: Option<String>,
-    kill_margin: Option<String>,
-    max_clock_skew: Option<String>,
-    drift: Option<String>,
+    #[serde(default, deserialize_with = "filed::duration")]
+    lease: Option<Duration>,
+    #[serde(default, deserialize_with = "filed::duration")]
+    interval: Option<Duration>,
+    #[serde(default, deserialize_with = "filed::duration")]
+    grace: Option<Duration>,
+    #[serde(default, deserialize_with = "filed::duration")]
+    kill_margin: Option<Duration>,
+    #[serde(default, deserialize_with = "filed::duration")]
+    max_clock_skew: Option<Duration>,
+    #[serde(default, deserialize_with = "filed::drift")]
+    drift: Option<Drift>,
     name: Option<String>,
     #[serde(default)]
     advertise: Vec<String>,
-    priority: Option<u8>,
+    #[serde(default, deserialize_with = "filed::priority")]
+    priority: Option<Priority>,
     #[serde(default)]
     with: With,
     restart: Option<Restart>,
@@ -254,8 +264,9 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long to wait for a store's answer, if that is said.
 pub(crate) fn timeout(common: &args::Common, file: &File) -> Result<Option<Duration>, Failure> {
-    let text = common.timeout.as_ref().or(file.timeout.as_ref());
-    text.map(|text| duration("--timeout", text)).transpose()
+    let typed = common.timeout.as_ref();
+    let typed = typed.map(|text| duration("--timeout", text)).transpose()?;
+    Ok(typed.or(file.timeout))
 }
 
 /// What `tenure run` does besides standing.
@@ -269,10 +280,9 @@ pub(crate) struct RunPlan {
 pub(crate) fn max_clock_skew(run: &args::Run, file: &File) -> Result<Option<Duration>, Failure> {
     let typed = run.times.max_clock_skew.as_ref();
     let named = file.elections.get(&run.election);
-    let named = named.and_then(|named| named.max_clock_skew.as_ref());
-    let text = typed.or(named).or(file.run.max_clock_skew.as_ref());
-    text.map(|text| duration("--max-clock-skew", text))
-        .transpose()
+    let named = named.and_then(|named| named.max_clock_skew);
+    let typed = typed.map(|text| duration("--max-clock-skew", text));
+    Ok(typed.transpose()?.or(named).or(file.run.max_clock_skew))
 }
 
 /// A candidate as `tenure run` was asked to be one, with times that hold.
@@ -286,13 +296,14 @@ pub(crate) fn candidate(
         .get(&run.election)
         .cloned()
         .unwrap_or_default();
-    let both = |pick: Field| pick(&named).clone().or_else(|| pick(&file.run).clone());
-    let mut builder = times(run, &both, Election::builder(store, run.election.as_str()))?;
+    let builder = Election::builder(store, run.election.as_str());
+    let mut builder = times(run, [&named, &file.run], builder)?;
     if let Some(skew) = max_clock_skew(run, file)? {
         builder = builder.max_clock_skew(skew);
     }
-    if let Some(name) = run.name.clone().or_else(|| both(|file| &file.name)) {
-        builder = builder.name(name);
+    let mut names = [&run.name, &named.name, &file.run.name].into_iter();
+    if let Some(name) = names.find_map(Option::as_ref) {
+        builder = builder.name(name.clone());
     }
     let others = [
         run.with.clone(),
@@ -315,12 +326,7 @@ pub(crate) fn candidate(
             .fold(builder, election::Builder::address);
     }
     let typed = run.priority.as_deref().map(priority).transpose()?;
-    let filed = named
-        .priority
-        .or(file.run.priority)
-        .map(|n| priority(&n.to_string()))
-        .transpose()?;
-    if let Some(priority) = typed.or(filed) {
+    if let Some(priority) = typed.or(named.priority).or(file.run.priority) {
         builder = builder.priority(priority);
     }
     check_margin(&builder)?;
@@ -353,36 +359,39 @@ fn check_margin(builder: &election::Builder) -> Result<(), Failure> {
     )))
 }
 
-/// One field of a file's table.
-type Field = fn(&RunFile) -> &Option<String>;
+/// One time of a file's table.
+type Field = fn(&RunFile) -> Option<Duration>;
 
-/// The times that were typed or filed.
+/// The times that were typed or filed; of the tables of the file the first beats the
+/// second.
 fn times(
     run: &args::Run,
-    filed: &dyn Fn(Field) -> Option<String>,
+    files: [&RunFile; 2],
     mut builder: election::Builder,
 ) -> Result<election::Builder, Failure> {
     let typed = &run.times;
     let time = |flag: &str, typed: &Option<String>, pick: Field| {
-        let text = typed.clone().or_else(|| filed(pick));
-        text.map(|text| duration(flag, &text)).transpose()
+        let typed = typed
+            .as_ref()
+            .map(|text| duration(flag, text))
+            .transpose()?;
+        Ok::<_, Failure>(typed.or_else(|| files.into_iter().find_map(pick)))
     };
-    if let Some(lease) = time("--lease", &typed.lease, |file| &file.lease)? {
+    if let Some(lease) = time("--lease", &typed.lease, |file| file.lease)? {
         builder = builder.lease(lease);
     }
-    if let Some(interval) = time("--interval", &typed.interval, |file| &file.interval)? {
+    if let Some(interval) = time("--interval", &typed.interval, |file| file.interval)? {
         builder = builder.interval(interval);
     }
-    if let Some(grace) = time("--grace", &typed.grace, |file| &file.grace)? {
+    if let Some(grace) = time("--grace", &typed.grace, |file| file.grace)? {
         builder = builder.grace(grace);
     }
-    if let Some(margin) = time("--kill-margin", &typed.kill_margin, |file| {
-        &file.kill_margin
-    })? {
+    if let Some(margin) = time("--kill-margin", &typed.kill_margin, |file| file.kill_margin)? {
         builder = builder.kill_margin(margin);
     }
-    if let Some(text) = typed.drift.clone().or_else(|| filed(|file| &file.drift)) {
-        builder = builder.drift(drift(&text)?);
+    let typed = typed.drift.as_deref().map(drift).transpose()?;
+    if let Some(drift) = typed.or_else(|| files.into_iter().find_map(|file| file.drift)) {
+        builder = builder.drift(drift);
     }
     Ok(builder)
 }
@@ -394,52 +403,51 @@ fn priority(text: &str) -> Result<Priority, Failure> {
 
 /// A rate as people write it, in percent or parts per million.
 pub(crate) fn drift(text: &str) -> Result<Drift, Failure> {
-    let trimmed = text.trim();
-    let ppm = if let Some(percent) = trimmed.strip_suffix('%') {
-        parts(percent.trim(), 4)
-    } else {
-        let ppm = trimmed.strip_suffix("ppm");
-        ppm.and_then(|ppm| parts(ppm.trim(), 0))
-    };
-    ppm.and_then(Drift::from_ppm).ok_or_else(|| {
-        usage(format!(
-            "--drift: expected a rate like 1%, 0.05% or 200ppm, at most 10%, found {text:?}"
-        ))
-    })
-}
-
-/// A decimal number times ten to the power of `places`, if that is whole.
-fn parts(number: &str, places: usize) -> Option<u32> {
-    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || !digits(whole) || !digits(part) || part.len() > places {
-        return None;
-    }
-    format!("{whole}{part:0<places$}").parse().ok()
+    filed::parsed_drift(text)
+        .ok_or_else(|| usage(format!("--drift: expected {DRIFT}, found {text:?}")))
 }
 
 /// A duration as people write it.
 pub(crate) fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
-    let fail = |why: &str| {
-        usage(format!(
-            "{flag}: expected a duration like 10s, 500ms or 2m, found {text:?}{why}"
-        ))
-    };
-    if text.trim_start().starts_with('-') {
-        return Err(fail(" (time does not run backwards)"));
-    }
-    match humantime::parse_duration(text) {
-        Ok(parsed) if parsed.is_zero() => Err(fail(" (expected more than nothing)")),
-        Ok(parsed) => Ok(parsed),
-        Err(_) => Err(fail("")),
-    }
+    filed::parsed_duration(text)
+        .map_err(|why| usage(format!("{flag}: expected {DURATION}, found {text:?}{why}")))
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::{drift, with_skew, with_token};
+    use super::{File, drift, parse, with_skew, with_token};
+
+    #[test]
+    fn a_mistake_in_the_file_is_told_by_its_place_and_without_the_value() {
+        for (text, place) in [
+            ("log = 'json'\ntimeout = 'hunter2'", "line 2, column 11: "),
+            ("store = 'hunter2'", "line 1, column 9: "),
+            ("[run]\nlease = 'hunter2'", "line 2, column 9: "),
+            ("[run]\nkill-margin = '-hunter2'", "line 2, column 15: "),
+            ("[run]\ndrift = 'hunter2'", "line 2, column 9: "),
+            ("[run]\npriority = 111", "line 2, column 12: "),
+            ("[elections.x]\ninterval = 'hunter2'", "line 2, column 12: "),
+            #[cfg(feature = "tenure")]
+            ("[serve]\nheartbeat = 'hunter2'", "line 2, column 13: "),
+            #[cfg(feature = "tenure")]
+            (
+                "[serve]\npeers = ['1=h:1', 'hunter2']",
+                "line 2, column 9: ",
+            ),
+        ] {
+            let why = parse::<File>(text).expect_err(text);
+            assert!(
+                why.starts_with(place) && why.contains("expected "),
+                "{text}: {why}"
+            );
+            assert!(
+                !why.contains("hunter2") && !why.contains("111"),
+                "{text}: {why}"
+            );
+        }
+    }
 
     #[test]
     fn a_bound_on_clocks_is_part_of_the_url_of_a_format() {

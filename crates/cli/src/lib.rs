@@ -10,6 +10,7 @@ mod args;
 mod commands;
 mod config;
 mod context;
+mod filed;
 #[cfg(all(feature = "tenure", any(test, fuzzing)))]
 pub mod fuzzed;
 mod log;

@@ -62,11 +62,35 @@ fn url_with_password(text: &str) -> Option<&'static str> {
     let (scheme, rest) = text.split_once("://")?;
     let scheme = WITH_PASSWORDS.into_iter().find(|it| *it == scheme)?;
     let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let user = address.rsplit_once('@').map_or("", |(user, _)| user);
+    let login = match (address.rsplit_once('@'), query.split_once('@')) {
+        (Some((login, _)), _) => login,
+        // A password with a question mark in it: an @ behind an = is of an option.
+        (None, Some((before, _))) if !before.contains('=') => address,
+        _ => "",
+    };
     let mut options = query.split('&');
-    let found = user.split_once(':').is_some_and(|(_, it)| !it.is_empty())
-        || options.any(|option| option.starts_with("password="));
+    let found = login.split_once(':').is_some_and(|(_, it)| !it.is_empty())
+        || options.any(|option| is_password(option.split('=').next().unwrap_or_default()));
     found.then_some(scheme)
+}
+
+/// Whether an option of a URL is called `password`, as the library of PostgreSQL reads its
+/// name: `%` and two hexadecimal digits stand for a byte there.
+fn is_password(name: &str) -> bool {
+    let mut rest = name.as_bytes();
+    let bytes = std::iter::from_fn(|| {
+        let (first, after) = rest.split_first()?;
+        rest = after;
+        let is_escape = |two: &&[u8]| *first == b'%' && two.iter().all(u8::is_ascii_hexdigit);
+        let digits = after.get(..2).filter(is_escape);
+        let digits = digits.and_then(|two| std::str::from_utf8(two).ok());
+        let Some(byte) = digits.and_then(|two| u8::from_str_radix(two, 16).ok()) else {
+            return Some(*first);
+        };
+        rest = after.get(2..).unwrap_or_default();
+        Some(byte)
+    });
+    bytes.eq(*b"password")
 }
 
 /// What is in the names of variables that hold secrets.
@@ -112,6 +136,15 @@ mod tests {
             &["run", "x", "--store", "postgres://u:p@h/db"][..],
             &["--store=postgresql://u:p@h1,h2/db?table=x", "list"],
             &["list", "--store", "postgres:///db?host=h&password=p"],
+            &["list", "--store", "postgres://u@h/db?%70assword=p"],
+            &["list", "--store", "postgres://u@h/db?x=y&passwor%64=p"],
+            &[
+                "bench",
+                "--compare",
+                "sqlite:x",
+                "postgres://u@h/db?p%61ssword=p",
+            ],
+            &["list", "--store", "postgres://u:p?p@h/db"],
             &["bench", "--compare", "etcd://u:p@h", "etcd://h"],
             &["list", "--store", "redis://:p@h/1"],
             &["list", "--store=rediss+sentinel://u:p@h1,h2/main"],
@@ -127,6 +160,13 @@ mod tests {
         for args in [
             &["run", "x", "--store", "postgres://u@h/db?password_file=p"][..],
             &["run", "x", "--store", "postgres://u:@h/db"],
+            &["run", "x", "--store", "postgres://h:5432/db?user=me@here"],
+            &[
+                "run",
+                "x",
+                "--store",
+                "postgres://h/db?%70assword_file=p&%zz=x&%",
+            ],
             &["run", "x", "--store", "etcd://[::1]:2379"],
             &["run", "x", "--store", "redis://u@h?password_file=p"],
             &["run", "x", "--store", "mysql://u@h/db?password_file=p"],

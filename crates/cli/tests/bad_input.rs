@@ -405,6 +405,14 @@ fn settings_come_from_file_environment_and_flags_in_this_order() {
     );
     fs::write(&file, "laese = \"1s\"").expect("to write");
     refused(2, &["list", "--config", &config], &["tenure.toml", "laese"]);
+    fs::write(&file, "timeout = \"hunter2\"").expect("to write");
+    let place = ["tenure.toml: line 1, column 11: expected a duration"];
+    refused(2, &["list", "--config", &config], &place);
+    let said = tenure(&["list", "--config", &config]).stderr;
+    assert!(
+        !String::from_utf8_lossy(&said).contains("hunter2"),
+        "it is shown"
+    );
 }
 
 /// Writes bytes into an election's register, whatever is there.

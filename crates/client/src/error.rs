@@ -7,7 +7,7 @@
 
 use tenure_api::v1;
 use tenure_core::cas::{MAX_VALUE_BYTES, Write};
-use tenure_runtime::error::{StoreError, plain};
+use tenure_runtime::error::{StoreError, quoted};
 use tenure_runtime::tls::FilesError;
 
 /// How a call failed.
@@ -77,7 +77,7 @@ impl Error {
             if error.message.is_empty() {
                 format!("the server says {}", error.cause().as_str_name())
             } else {
-                plain(&error.message)
+                quoted(&error.message)
             }
         };
         match error.cause() {
@@ -204,7 +204,7 @@ pub(super) fn sentence(status: &tonic::Status) -> String {
             text = format!("{text}: {below}");
         }
     }
-    plain(&text)
+    quoted(&text)
 }
 
 /// The innermost cause of an error: what the operating system said.
@@ -235,6 +235,8 @@ pub(super) fn gone() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use tenure_runtime::error::QUOTED_MAX;
+
     use super::*;
 
     #[test]
@@ -257,6 +259,19 @@ mod tests {
         for told in [of_reading(&bare), of_changing(&bare)] {
             assert!(told.to_string().ends_with(shown), "{told}");
         }
+    }
+
+    #[test]
+    fn a_server_that_says_much_is_quoted_by_its_beginning() {
+        let words = "ä".repeat(3_000_000);
+        let shown = "ä".repeat(QUOTED_MAX) + " …";
+        assert_eq!(sentence(&tonic::Status::internal(&*words)), shown);
+        let error = v1::Error {
+            cause: v1::Cause::Invalid.into(),
+            message: words,
+            ..v1::Error::default()
+        };
+        assert_eq!(Error::from_wire(&error).to_string(), shown);
     }
 
     #[test]

@@ -113,6 +113,7 @@ impl Mark {
     /// [`MarkError::Deposed`] if the mark is higher; the others if it is not
     /// known what the mark is. Nothing may be done in `term` then.
     pub fn raise(&self, term: Term) -> Result<(), MarkError> {
+        self.check_directory()?;
         if self.is_at(term)? {
             // Another process may have renamed it and not synced yet.
             return self.sync_directory();
@@ -176,10 +177,31 @@ impl Mark {
 
     /// Makes the rename durable.
     fn sync_directory(&self) -> Result<(), MarkError> {
-        let directory = self.path.parent().filter(|it| !it.as_os_str().is_empty());
-        let directory = directory.unwrap_or_else(|| Path::new("."));
-        let synced = File::open(directory).and_then(|it| it.sync_all());
+        let synced = File::open(self.directory()).and_then(|it| it.sync_all());
         synced.map_err(|error| self.failed("sync the directory of", error))
+    }
+
+    fn directory(&self) -> &Path {
+        let directory = self.path.parent().filter(|it| !it.as_os_str().is_empty());
+        directory.unwrap_or_else(|| Path::new("."))
+    }
+
+    /// Refuses a directory in which any account may remove or rename the mark: lower
+    /// terms would pass again. With the sticky bit the files of a user are the user's.
+    fn check_directory(&self) -> Result<(), MarkError> {
+        let directory = self.directory();
+        // One that is not there is told of by what is to be made in it.
+        let mode = fs::metadata(directory).map_or(0, |about| about.mode() & 0o7777);
+        if mode & 0o002 == 0 || mode & 0o1000 != 0 {
+            return Ok(());
+        }
+        let directory = directory.display();
+        Err(MarkError::Damaged(format!(
+            "{}: expected a mark in a directory whose files not every account may remove, found \
+             mode {mode:04o}: without its mark a fence lets lower terms pass; chmod o-w \
+             {directory}, or name a mark in a directory of its own below it",
+            self.path.display()
+        )))
     }
 
     /// Refuses what may be the next mark, or the lock, of a mark of another name.
@@ -416,6 +438,28 @@ mod tests {
             let refused = beside.raise(term(9)).expect_err("a name of others");
             assert!(refused.to_string().contains("does not end in"), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_directory_whose_files_anybody_may_remove_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mode = |mode| {
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(directory.path(), mode).expect("a mode");
+        };
+        let mark = Mark::at(directory.path().join("mark"));
+        mode(0o777);
+        let refused = mark.raise(term(1)).expect_err("anybody may remove it");
+        assert!(refused.to_string().contains("found mode 0777"), "{refused}");
+        assert_eq!(mark.read().expect("none"), None);
+        for mode_of_one in [0o1777, 0o775, 0o755] {
+            mode(mode_of_one);
+            mark.raise(term(1)).expect("its own");
+        }
+        mode(0o757);
+        let refused = mark.raise(term(2)).expect_err("anybody may remove it");
+        assert!(matches!(refused, MarkError::Damaged(_)), "{refused:?}");
+        assert_eq!(mark.read().expect("a mark"), Some(term(1)));
     }
 
     #[test]

@@ -123,6 +123,32 @@ pub fn cut(text: &str) -> &str {
     end.map_or(text, |(at, _)| &text[..at])
 }
 
+/// The longest text of others in an error, in characters.
+pub const QUOTED_MAX: usize = 1_000;
+
+/// What others say, as an error quotes it: in the form of [`plain`], and cut with ` …` behind
+/// [`QUOTED_MAX`] characters. An error is logged as often as the call is repeated, and a server
+/// may say megabytes.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    let mut quoted = String::new();
+    let mut room = QUOTED_MAX;
+    for character in text.chars() {
+        let escaped = moves(character).then(|| character.escape_default());
+        let length = escaped.as_ref().map_or(1, ExactSizeIterator::len);
+        let Some(left) = room.checked_sub(length) else {
+            quoted.push_str(" …");
+            break;
+        };
+        room = left;
+        match escaped {
+            Some(escaped) => quoted.extend(escaped),
+            None => quoted.push(character),
+        }
+    }
+    quoted
+}
+
 /// A duration as people say it, to two digits: what is left of a limit differs
 /// from call to call, and the same trouble is to be told in the same words.
 pub fn about(duration: std::time::Duration) -> String {
@@ -150,6 +176,20 @@ mod tests {
     fn what_is_quoted_is_cut() {
         assert_eq!(cut("short"), "short");
         assert_eq!(cut(&"ä".repeat(3_000_000)), "ä".repeat(200));
+    }
+
+    #[test]
+    fn what_others_say_is_plain_and_has_an_end() {
+        assert_eq!(quoted("short\n"), plain("short\n"));
+        assert_eq!(quoted(&"ä".repeat(QUOTED_MAX)), "ä".repeat(QUOTED_MAX));
+        let long = quoted(&"ä".repeat(3_000_000));
+        assert_eq!(long, "ä".repeat(QUOTED_MAX) + " …");
+        // An escape is not cut in two, and what was cut is not cut again.
+        let escapes = quoted(&"\u{1b}".repeat(QUOTED_MAX));
+        assert_eq!(escapes, r"\u{1b}".repeat(QUOTED_MAX / 6) + " …");
+        for cut in [long, escapes] {
+            assert_eq!(quoted(&cut), cut);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use crate::error::{cut, plain};
+use crate::error::quoted;
 
 /// The causes behind an error, outermost first.
 pub(super) fn causes<'a>(
@@ -22,5 +22,5 @@ pub(super) fn text(error: &(dyn Error + 'static)) -> String {
             said.push(line);
         }
     }
-    plain(cut(&said.join(": ")))
+    quoted(&said.join(": "))
 }

@@ -84,6 +84,7 @@ mod open;
 #[cfg(any(
     feature = "consul",
     feature = "etcd",
+    feature = "kubernetes",
     feature = "mysql",
     feature = "nats",
     feature = "postgres",

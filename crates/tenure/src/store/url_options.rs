@@ -103,6 +103,39 @@ pub(super) fn on(option: &str, value: &str) -> Result<bool, StoreError> {
     }
 }
 
+/// Whether TLS is spoken, by `tls=` and by the options that name files for it: naming
+/// one asks for TLS.
+///
+/// # Errors
+/// If `tls=off` stands beside such a file.
+#[cfg(any(feature = "consul", feature = "etcd", feature = "nats"))]
+pub(super) fn tls(on: Option<bool>, files: &[(&str, bool)]) -> Result<bool, StoreError> {
+    refuse_files_without_tls(on, files)?;
+    Ok(on == Some(true) || files.iter().any(|(_, is_named)| *is_named))
+}
+
+/// Refuses `tls=off` beside a file for TLS: without TLS a secret would be sent in the
+/// clear to a server that was to prove who it is.
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "kubernetes",
+    feature = "nats"
+))]
+pub(super) fn refuse_files_without_tls(
+    on: Option<bool>,
+    files: &[(&str, bool)],
+) -> Result<(), StoreError> {
+    let named = files.iter().find(|(_, is_named)| *is_named);
+    match (on, named) {
+        (Some(false), Some((option, _))) => Err(StoreError::broken(format!(
+            "expected TLS where {option}= names a file for it, found tls=off; leave one of the two \
+             out of the store's URL"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Whether grants are judged by the store's clock although it may step.
 #[cfg(any(
     feature = "mysql",

@@ -237,7 +237,10 @@ fn read(
     name: &str,
 ) -> Response {
     if !state.may(&request.token, name, false) {
-        let words = format!("Permission denied: token lacks permission 'key:read' on {name:?}");
+        // As a proxy that helps to find mistakes does.
+        let token = &request.token;
+        let words =
+            format!("Permission denied: token {token} lacks permission 'key:read' on {name:?}");
         return Some((403, 0, words.into_bytes()));
     }
     let number = |option: &str| request.options.get(option)?.parse::<u64>().ok();

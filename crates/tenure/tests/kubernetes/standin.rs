@@ -80,6 +80,8 @@ pub(crate) struct ApiServer {
     refuses: Option<(u16, u64)>,
     /// How long a watch lasts at most.
     watch_max: Option<Duration>,
+    /// Each watch is told this code at once, and ends.
+    fails_watches: Option<u16>,
     /// How many objects a page has at most.
     page_max: Option<usize>,
     counts: Counts,
@@ -139,6 +141,11 @@ impl Kubernetes {
 
     pub(crate) fn watch_at_most(&self, longest: Duration) {
         self.change(|state| state.watch_max = Some(longest));
+    }
+
+    /// Ends each watch at once, with an event that has this code.
+    pub(crate) fn fail_watches(&self, code: u16) {
+        self.change(|state| state.fails_watches = Some(code));
     }
 
     pub(crate) fn cut_pages_at(&self, most: usize) {
@@ -248,6 +255,7 @@ impl Default for ApiServer {
             tokens: None,
             refuses: None,
             watch_max: None,
+            fails_watches: None,
             page_max: None,
             counts: Counts::default(),
         }
@@ -347,6 +355,11 @@ fn body_wait(state: &ApiServer) -> String {
 impl ApiServer {
     /// The lines of what has happened; whether the watch is over.
     fn news(&self, watch: &Watch, after: &mut u64, lines: &mut String) -> bool {
+        if let Some(code) = self.fails_watches {
+            let (_, failed) = status(code, "Failed", "", "the test says so");
+            *lines += &format!("{}\n", json!({"type": "ERROR", "object": failed}));
+            return true;
+        }
         if *after < self.store.forgotten {
             let (_, gone) = status(410, "Expired", "", "too old resource version");
             *lines += &format!("{}\n", json!({"type": "ERROR", "object": gone}));
@@ -441,11 +454,14 @@ impl ApiServer {
     fn unauthorized(&self, request: &Request, plural: &str) -> Option<Answer> {
         let tokens = self.tokens.as_ref()?;
         let Some(may) = tokens.get(&request.token) else {
-            return Some(status(401, "Unauthorized", "", "Unauthorized"));
+            // As a proxy that helps to find mistakes does.
+            let words = format!("Unauthorized: Bearer {}", request.token);
+            return Some(status(401, "Unauthorized", "", &words));
         };
         let is_read = request.method == "GET";
         let is_allowed = *may == May::Write || *may == May::Read && is_read;
-        let words = format!("{plural} is forbidden: User \"u\" cannot do that");
+        let token = &request.token;
+        let words = format!("{plural} is forbidden: User \"u\" cannot do that, with {token}");
         (!is_allowed).then(|| status(403, "Forbidden", plural, &words))
     }
 

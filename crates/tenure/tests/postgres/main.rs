@@ -22,12 +22,14 @@ mod shadows;
 mod tables;
 mod versions;
 
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use calls::{WITHIN, key, opened, put, until, value, write};
 use postgres::Postgres;
+use tenure::error::QUOTED_MAX;
 use tenure::store::{Expect, Key, Selector, Sighting, Stamp, Store, Version, Watch, Write};
 use tenure::{StoreError, clock};
 
@@ -48,6 +50,26 @@ fn mute() -> TcpListener {
         let mut held = Vec::new();
         while let Ok(taken) = accepts.accept() {
             held.push(taken);
+        }
+    });
+    listener
+}
+
+/// A listener that answers each connection with an error of a mebibyte: it shuts down.
+fn wordy() -> TcpListener {
+    let listener = ports::listener();
+    let accepts = listener.try_clone().expect("a handle");
+    std::thread::spawn(move || {
+        let mut said = b"SFATAL\0VFATAL\0C57P03\0M".to_vec();
+        said.extend(vec![b'x'; 1 << 20]);
+        said.extend(b"\0Hwait\0\0");
+        let length = u32::try_from(said.len() + 4).expect("it fits");
+        while let Ok((mut taken, _)) = accepts.accept() {
+            // The client is heard out, or the connection would be reset under the answer.
+            let answer = [&b"E"[..], &length.to_be_bytes(), &said].concat();
+            let _ = taken.read(&mut [0; 1_024]);
+            let _ = taken.write_all(&answer);
+            let _ = std::io::copy(&mut taken, &mut std::io::sink());
         }
     });
     listener
@@ -103,6 +125,18 @@ async fn when_no_host_can_be_used_each_is_named_with_its_reason() {
     ] {
         assert!(why.contains(words), "{words}: {why}");
     }
+}
+
+#[tokio::test]
+async fn a_long_error_of_a_server_is_told_by_its_beginning() {
+    let server = wordy();
+    let port = server.local_addr().expect("bound").port();
+    let url = format!("postgres://tenure@127.0.0.1:{port}/db?sslmode=disable");
+    let short = Duration::from_secs(2);
+    let refused = opened(&url).await.read(&key("key"), short).await;
+    let why = refused.expect_err("it says no").to_string();
+    assert!(why.contains("xxx … (SQLSTATE 57P03); wait"), "{why}");
+    assert!(why.len() < 2 * QUOTED_MAX, "{} bytes", why.len());
 }
 
 #[tokio::test]

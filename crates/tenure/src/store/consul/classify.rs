@@ -7,7 +7,7 @@
 use reqwest::StatusCode;
 
 use super::kv;
-use crate::error::{StoreError, cut, plain};
+use crate::error::{StoreError, quoted};
 use crate::store::causes::text;
 
 /// What a call was to do.
@@ -56,13 +56,13 @@ pub(super) fn refused(call: Call, status: StatusCode, body: &[u8]) -> StoreError
         return match kv::rolled_back(&answer) {
             Ok(()) => StoreError::Conflict,
             Err(why) if why.contains("ermission denied") || why.contains("ACL") => {
-                StoreError::broken(denied(&plain(cut(&why))))
+                StoreError::broken(denied(&quoted(&why)))
             }
-            Err(why) => StoreError::unavailable(plain(cut(&why))),
+            Err(why) => StoreError::unavailable(quoted(&why)),
         };
     }
     let said = String::from_utf8_lossy(body);
-    let text = format!("{}: {}", status.as_u16(), plain(cut(said.trim())));
+    let text = format!("{}: {}", status.as_u16(), quoted(said.trim()));
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => StoreError::broken(denied(&text)),
         StatusCode::PAYLOAD_TOO_LARGE => StoreError::broken(format!(

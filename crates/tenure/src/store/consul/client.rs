@@ -20,7 +20,7 @@ use super::settings::Settings;
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::dial::{ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN};
-use crate::store::{Key, MAX_VALUE_BYTES, PAGE_MAX};
+use crate::store::{Key, MAX_VALUE_BYTES, PAGE_MAX, password};
 
 /// The largest answer that is taken: a full page of the largest registers, and as
 /// much again for the form that Consul gives them.
@@ -252,6 +252,9 @@ async fn ask(
             )));
         }
         body.extend_from_slice(&part);
+    }
+    if let Some(token) = settings.token.as_ref().filter(|_| !status.is_success()) {
+        body = password::hidden(&body, token.as_bytes());
     }
     Ok(Raw {
         status,

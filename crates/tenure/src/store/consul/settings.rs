@@ -55,7 +55,7 @@ struct Tls {
 /// The options of a URL.
 #[derive(Default)]
 struct Options {
-    tls: bool,
+    tls: Option<bool>,
     authorities: Option<PathBuf>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -174,7 +174,7 @@ impl Options {
             match name {
                 "prefix" => options.prefix = Some(value),
                 "dc" => options.datacenter = Some(value),
-                "tls" => options.tls = url_options::on(name, &value)?,
+                "tls" => options.tls = Some(url_options::on(name, &value)?),
                 "ca" => options.authorities = Some(value.into()),
                 "cert" => options.certificate = Some(value.into()),
                 "key" => options.key = Some(value.into()),
@@ -187,8 +187,12 @@ impl Options {
 
     /// How to speak TLS, if it is asked for; naming a file asks for it.
     fn tls(&self) -> Result<Option<Tls>, StoreError> {
-        let files = [&self.authorities, &self.certificate, &self.key];
-        if !self.tls && files.iter().all(|file| file.is_none()) {
+        let files = [
+            ("ca", self.authorities.is_some()),
+            ("cert", self.certificate.is_some()),
+            ("key", self.key.is_some()),
+        ];
+        if !url_options::tls(self.tls, &files)? {
             return Ok(None);
         }
         let authorities = match &self.authorities {
@@ -370,6 +374,8 @@ mod tests {
             "consul://h?dc=",
             "consul://h?dc=a/b",
             "consul://h?tls=maybe",
+            "consul://h?tls=off&ca=/x",
+            "consul://h?cert=/x&key=/y&tls=off",
             "consul://h?ca=/does/not/exist",
             "consul://h?ca=/dev/null",
             "consul://h?cert=/none",
@@ -384,6 +390,11 @@ mod tests {
             let why = why.to_string();
             assert!(why.contains("expected"), "{url}: {why}");
             assert!(!why.contains("hunter2"), "{why}");
+            assert_eq!(
+                url.contains("tls=off"),
+                why.contains("found tls=off"),
+                "{why}"
+            );
         }
     }
 }

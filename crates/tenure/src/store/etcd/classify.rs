@@ -8,7 +8,7 @@ use std::error::Error;
 
 use tonic::{Code, ConnectError, Status};
 
-use crate::error::{StoreError, plain};
+use crate::error::{StoreError, quoted};
 
 /// The causes behind an error, outermost first.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
@@ -26,16 +26,18 @@ pub(super) fn text(error: &(dyn Error + 'static)) -> String {
             said.push(line);
         }
     }
-    said.join(": ")
+    quoted(&said.join(": "))
 }
 
 /// What a status says, in one line.
 fn status_text(server: &str, status: &Status) -> String {
-    let words = match status.source() {
+    match status.source() {
         Some(cause) => format!("{server}: {}", text(cause)),
-        None => format!("{server}: {} ({})", status.message(), status.code()),
-    };
-    plain(&words)
+        None => {
+            let said = quoted(status.message());
+            format!("{server}: {said} ({})", status.code())
+        }
+    }
 }
 
 /// Whether our token is no longer good; the next connection gets another.
@@ -104,9 +106,22 @@ pub(super) fn writing(server: &str, status: &Status) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::QUOTED_MAX;
 
     fn transport(cause: impl Error + Send + Sync + 'static) -> Status {
         Status::from_error(Box::new(cause))
+    }
+
+    #[test]
+    fn a_server_that_says_much_is_quoted_by_its_beginning() {
+        let status = Status::unavailable("ä".repeat(3_000_000));
+        let told = reading("etcd", &status).to_string();
+        assert!(
+            told.contains(&("ä".repeat(QUOTED_MAX) + " …")),
+            "{}",
+            told.len()
+        );
+        assert!(told.chars().count() < QUOTED_MAX + 200, "{}", told.len());
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(super) struct Settings {
 /// What the options say about TLS.
 #[derive(Default)]
 struct Tls {
-    on: bool,
+    on: Option<bool>,
     authorities: Option<PathBuf>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -70,7 +70,7 @@ impl Settings {
             let value = unescape(value)?;
             match name {
                 "prefix" => prefix = url_options::prefix(value)?,
-                "tls" => tls.on = url_options::on(name, &value)?,
+                "tls" => tls.on = Some(url_options::on(name, &value)?),
                 "ca" => tls.authorities = Some(value.into()),
                 "cert" => tls.certificate = Some(value.into()),
                 "key" => tls.key = Some(value.into()),
@@ -150,8 +150,12 @@ fn endpoint(host: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, Store
 impl Tls {
     /// The configuration, if TLS is asked for; naming a file asks for it.
     fn config(&self) -> Result<Option<ClientTlsConfig>, StoreError> {
-        let files = [&self.authorities, &self.certificate, &self.key];
-        if !self.on && files.iter().all(|file| file.is_none()) {
+        let files = [
+            ("ca", self.authorities.is_some()),
+            ("cert", self.certificate.is_some()),
+            ("key", self.key.is_some()),
+        ];
+        if !url_options::tls(self.on, &files)? {
             return Ok(None);
         }
         let mut config = ClientTlsConfig::new();
@@ -253,6 +257,8 @@ mod tests {
             "etcd://h?prefix=%g0",
             "etcd://h?prefix=%ff",
             "etcd://h?tls=maybe",
+            "etcd://h?tls=off&ca=/x",
+            "etcd://h?cert=/x&key=/y&tls=off",
             "etcd://h?cert=/none",
             "etcd://h?ca=/does/not/exist",
             &long,
@@ -262,7 +268,13 @@ mod tests {
             let Err(StoreError::Broken(why)) = refused else {
                 panic!("{url} was taken: {refused:?}");
             };
-            assert!(why.to_string().contains("expected"), "{url}: {why}");
+            let why = why.to_string();
+            assert!(why.contains("expected"), "{url}: {why}");
+            assert_eq!(
+                url.contains("tls=off"),
+                why.contains("found tls=off"),
+                "{why}"
+            );
         }
     }
 }

@@ -24,7 +24,7 @@ use super::wire::{
     WatchResponse,
 };
 use crate::clock;
-use crate::error::StoreError;
+use crate::error::{StoreError, quoted};
 use crate::store::hub::{Hub, Interest};
 use crate::store::watcher::{StoreSignals, Watcher};
 use crate::store::{Key, Selector};
@@ -226,7 +226,9 @@ impl EtcdWatchTask {
             // All is read again, so a forgotten revision does no harm.
             return Err(StoreError::unavailable(format!(
                 "{}: the server ended a watch: {} (its first revision is {})",
-                self.settings, answer.cancel_reason, answer.compact_revision
+                self.settings,
+                quoted(&answer.cancel_reason),
+                answer.compact_revision
             )));
         }
         for event in &answer.events {

@@ -20,7 +20,7 @@
 use sha2::{Digest as _, Sha256};
 use tenure_core::time::{ClockId, StoreTime};
 
-use crate::error::{StoreError, cut, plain};
+use crate::error::{StoreError, cut, quoted};
 use crate::store::{Bytes, Key, MAX_VALUE_BYTES, Register, Version};
 
 /// The version of the formats.
@@ -179,7 +179,7 @@ fn unseal<'a>(kind: &str, bytes: &'a [u8]) -> Result<(String, &'a [u8]), String>
     match first.strip_prefix(&format!("tenure {kind} ")) {
         Some(FORMAT) => {}
         Some(other) => {
-            let other = plain(cut(other));
+            let other = quoted(other);
             return Err(format!("format {other}, which this release does not know"));
         }
         None => return Err(format!("a file that begins with {:?}", cut(&first))),

@@ -15,7 +15,7 @@ use reqwest::StatusCode;
 use serde_json::Value;
 
 use super::names::Kind;
-use crate::error::{StoreError, cut, plain};
+use crate::error::{StoreError, quoted};
 use crate::store::causes::text;
 
 /// What a call was to do.
@@ -68,7 +68,7 @@ impl Status {
         let mut status = status.unwrap_or_default();
         if status.message.is_empty() {
             let said = String::from_utf8_lossy(body);
-            status.message = cut(said.trim()).to_owned();
+            status.message = quoted(said.trim());
         }
         status
     }
@@ -106,8 +106,8 @@ pub(super) fn unanswered(call: Call, error: reqwest::Error) -> StoreError {
 /// The server has answered a call for an object of this kind with this status, which
 /// is no success.
 pub(super) fn refused(call: Call, kind: Kind, status: StatusCode, said: &Status) -> StoreError {
-    let message = plain(cut(&said.message));
-    let text = format!("{} {}: {message}", status.as_u16(), plain(&said.reason));
+    let message = quoted(&said.message);
+    let text = format!("{} {}: {message}", status.as_u16(), quoted(&said.reason));
     match status {
         // Another version, an object that is there already, or none any more.
         StatusCode::CONFLICT if call == Call::Write => StoreError::Conflict,

@@ -303,7 +303,7 @@ impl Link {
             let object = serde_json::from_slice(&body).map_err(not_kubernetes)?;
             return Ok(Some(object));
         }
-        let said = Status::parse(&body);
+        let said = Status::parse(&self.settings.token.hidden(&body));
         if status == StatusCode::NOT_FOUND && said.is_absent(kind) {
             return Ok(None);
         }
@@ -378,7 +378,8 @@ impl Link {
             return Ok(answer);
         }
         let body = read_body(request.call, answer).await?;
-        Err(refusal(request, status, &Status::parse(&body), retry_after))
+        let said = Status::parse(&self.settings.token.hidden(&body));
+        Err(refusal(request, status, &said, retry_after))
     }
 
     /// An answer, of any status.

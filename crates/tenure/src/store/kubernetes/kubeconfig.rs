@@ -58,20 +58,41 @@ pub(super) fn access(path: &Path, context: Option<&str>) -> Result<Access, Store
     let user = part("users", "user", context.needed("user")?)?;
     cluster.refuse(&["insecure-skip-tls-verify", "tls-server-name", "proxy-url"])?;
     user.refuse(&["exec", "auth-provider", "username", "password", "as"])?;
-    let server = cluster.needed("server")?.trim_end_matches('/');
-    // A query would swallow the path that is appended.
-    if !server.starts_with("https://") && !server.starts_with("http://")
-        || server.contains(['?', '#', '@', ' '])
-    {
-        return Err(wrong(format_args!("the server {server:?}")));
+    let server = server(cluster.needed("server")?)?;
+    let (authorities, own) = (cluster.data("certificate-authority")?, user.own()?);
+    // The token would be sent in the clear to a server that was to prove who it is.
+    if server.starts_with("http://") && (authorities.is_some() || own.is_some()) {
+        return Err(wrong(
+            "a server of http:// beside a certificate, which is of use with https:// alone",
+        ));
     }
     Ok(Access {
         servers: vec![server.to_owned()],
         namespace: context.text("namespace").map(str::to_owned),
         token: user.token()?,
-        authorities: cluster.data("certificate-authority")?,
-        own: user.own()?,
+        authorities,
+        own,
     })
+}
+
+/// The address of a server, to which paths are appended.
+fn server(address: &str) -> Result<&str, StoreError> {
+    let address = address.trim_end_matches('/');
+    // Not repeated: what stands before the @ may be a password.
+    if address.contains('@') {
+        return Err(wrong(
+            "a server with an @ in its address; a token is given by token or tokenFile of the user",
+        ));
+    }
+    let is_http = address.starts_with("https://") || address.starts_with("http://");
+    // A query would swallow the path that is appended.
+    if !is_http || address.contains(['?', '#', ' ']) {
+        let shown = address.split(['?', '#']).next().unwrap_or_default();
+        return Err(wrong(format_args!(
+            "the server {shown:?}, or more behind it"
+        )));
+    }
+    Ok(address)
 }
 
 impl Part<'_> {
@@ -208,6 +229,13 @@ users:
             ),
             (changed("user\": \"u", "user\": \"v"), None, "no user \"v\""),
             (changed("server: https", "server: ftp"), None, "the server"),
+            (
+                changed("https://h", "https://u:hunter2@h"),
+                None,
+                "a server with an @",
+            ),
+            (changed("h:6443/", "h/?token=hunter2"), None, "the server"),
+            (changed("https://h", "http://h"), None, "a server of http"),
             (changed("UEVN", "UEV"), None, "in no base64"),
             (
                 changed("server:", "insecure-skip-tls-verify: true\n    server:"),

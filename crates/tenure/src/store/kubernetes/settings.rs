@@ -235,6 +235,12 @@ impl Options {
             ("service_account", self.service_account.is_some()),
         ];
         self.only(&named, "a host")?;
+        let files = [
+            ("ca_file", self.authorities.is_some()),
+            ("cert_file", self.certificate.is_some()),
+            ("key_file", self.key.is_some()),
+        ];
+        url_options::refuse_files_without_tls(self.tls, &files)?;
         let (hosts, path) = address.split_once('/').unwrap_or((address, ""));
         let namespace = path.strip_suffix('/').unwrap_or(path);
         let scheme = match self.tls {
@@ -347,6 +353,8 @@ mod tests {
             "kubernetes://h/n?token=hunter2",
             "kubernetes://h/n?tls=maybe",
             "kubernetes://h/n?ca_file=/does/not/exist",
+            "kubernetes://h/n?tls=off&ca_file=/dev/null",
+            "kubernetes://h/n?cert_file=/x&key_file=/y&tls=off",
             "kubernetes://h/n?ca_file=/dev/null",
             "kubernetes://h/n?cert_file=/none",
             "kubernetes://h/n?token_file=/does/not/exist",
@@ -365,6 +373,11 @@ mod tests {
             let why = why.to_string();
             assert!(why.contains("expected"), "{url}: {why}");
             assert!(!why.contains("hunter2"), "{why}");
+            assert_eq!(
+                url.contains("tls=off"),
+                why.contains("found tls=off"),
+                "{why}"
+            );
         }
     }
 }

@@ -16,10 +16,13 @@ use reqwest::header::HeaderValue;
 use tenure_core::time::Instant;
 
 use crate::error::StoreError;
+use crate::store::password;
 use crate::{clock, drive};
 
 /// How long a token is used before its file is read again, as client-go does.
 const READ_AGAIN: Duration = Duration::from_secs(60);
+/// What stands before the token in its header.
+const BEARER: &str = "Bearer ";
 /// The longest token, in bytes.
 const BYTES_MAX: usize = 64 * 1024;
 
@@ -73,6 +76,16 @@ impl Token {
         let header = source.read_again().await?;
         (Some(&header) != refused).then_some(header)
     }
+
+    /// What a server says, without the token.
+    pub(super) fn hidden(&self, said: &[u8]) -> Vec<u8> {
+        let Some(source) = &self.0 else {
+            return said.to_vec();
+        };
+        let header = source.lock().header.clone();
+        let token = header.as_bytes().strip_prefix(BEARER.as_bytes());
+        password::hidden(said, token.unwrap_or(header.as_bytes()))
+    }
 }
 
 impl Source {
@@ -113,7 +126,7 @@ fn header(source: &str, token: &str) -> Result<HeaderValue, StoreError> {
     if token.is_empty() || token.len() > BYTES_MAX {
         return Err(wrong());
     }
-    let mut header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| wrong())?;
+    let mut header = HeaderValue::from_str(&format!("{BEARER}{token}")).map_err(|_| wrong())?;
     header.set_sensitive(true);
     Ok(header)
 }

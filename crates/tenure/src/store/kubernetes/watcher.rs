@@ -21,10 +21,10 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::classify::Status;
-use super::client::{KubernetesClient, Refused, Selected};
+use super::client::{Events, KubernetesClient, Refused, Selected};
 use super::names::{self, Kind};
 use super::{object, registers};
-use crate::error::StoreError;
+use crate::error::{StoreError, quoted};
 use crate::store::hub::Hub;
 use crate::store::watcher::{StoreSignals, Watcher};
 use crate::store::{Key, Selector};
@@ -36,9 +36,11 @@ const WATCHES_MAX: usize = 32;
 const LIST_WITHIN: Duration = Duration::from_secs(20);
 /// How often to look whether watches were dropped.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// A watch that ends sooner than this is not begun again at once.
-const SHORT: Duration = Duration::from_secs(1);
-/// The pauses between attempts after a failure.
+/// A watch that ends sooner than this has failed, also where it ends in order: a server,
+/// or a proxy before it, that ends each at once is asked less and less often.
+const SHORT: Duration = Duration::from_millis(500);
+/// The pauses between attempts after a failure. They begin anew behind a watch that has
+/// lasted.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The longest pause that a server may ask for.
@@ -175,6 +177,12 @@ impl KubernetesWatchTask {
     }
 }
 
+/// Waits, for as long as a server has asked at least; the next time for longer.
+async fn rest(pause: &mut Duration, asked: Duration) {
+    sleep(asked.max(*pause)).await;
+    *pause = (*pause * 2).min(PAUSE_MAX);
+}
+
 /// Of which kinds what is selected may be.
 fn kinds(selector: &Selector) -> Vec<Kind> {
     match selector {
@@ -203,15 +211,13 @@ impl OneWatch {
         let mut pause = PAUSE_MIN;
         loop {
             let Err(refused) = self.list_and_watch(&mut pause).await;
-            if refused.is_forgotten {
-                // Not without a pause: a server may forget quicker than it lists.
-                sleep(PAUSE_MIN).await;
-                continue;
+            let asked = refused.retry_after.unwrap_or_default().min(ASKED_MAX);
+            // That a version is forgotten once is no trouble. But a server may forget
+            // quicker than it lists.
+            if !refused.is_forgotten || pause > PAUSE_MIN {
+                self.report(Err(refused.error.to_string())).await;
             }
-            self.report(Err(refused.error.to_string())).await;
-            let asked = refused.retry_after.map_or(pause, |it| it.min(ASKED_MAX));
-            sleep(asked.max(pause)).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            rest(&mut pause, asked).await;
         }
     }
 
@@ -224,18 +230,32 @@ impl OneWatch {
     /// Lists, and watches from there, until all is to be listed again; why.
     async fn list_and_watch(&self, pause: &mut Duration) -> Result<Infallible, Refused> {
         let mut at = self.list().await?;
-        self.report(Ok(())).await;
         loop {
-            let began = clock::boot();
+            self.report(Ok(())).await;
             let mut events = self.client.watch(self.kind, &self.selected, at).await?;
-            *pause = PAUSE_MIN;
-            while let Some(event) = events.next().await? {
-                at = self.publish(&event)?;
+            let began = clock::boot();
+            let ended = self.publish_all(&mut events, &mut at).await;
+            let is_short = clock::boot().since(began) < SHORT;
+            if !is_short {
+                *pause = PAUSE_MIN;
             }
-            if clock::boot().since(began) < SHORT {
-                sleep(PAUSE_MIN).await;
+            ended?;
+            if is_short {
+                if *pause > PAUSE_MIN {
+                    let why = "the server ends each watch at once";
+                    self.report(Err(why.to_owned())).await;
+                }
+                rest(pause, Duration::ZERO).await;
             }
         }
+    }
+
+    /// Publishes what a watch tells, until it ends in order; the version to go on from.
+    async fn publish_all(&self, events: &mut Events, at: &mut u64) -> Result<(), Refused> {
+        while let Some(event) = events.next().await? {
+            *at = self.publish(&event)?;
+        }
+        Ok(())
     }
 
     /// Publishes all that is selected; the version at which it was so.
@@ -281,9 +301,11 @@ impl OneWatch {
         let kind = event.get("type").and_then(Value::as_str);
         let kind = kind.unwrap_or_default();
         if kind == "ERROR" {
-            let why = format!("the server ended a watch: {item}");
+            let token = &self.client.settings().token;
+            let said = token.hidden(item.to_string().as_bytes());
+            let said = quoted(&String::from_utf8_lossy(&said));
             return Err(Refused {
-                error: StoreError::unavailable(crate::error::cut(&why)),
+                error: StoreError::unavailable(format!("the server ended a watch: {said}")),
                 retry_after: Status::of(item).retry_after,
                 is_forgotten: item.get("code").and_then(Value::as_u64) == Some(GONE),
             });

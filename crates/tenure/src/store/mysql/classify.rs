@@ -7,7 +7,7 @@
 
 use mysql_async::{DriverError, Error};
 
-use crate::error::{StoreError, plain};
+use crate::error::{StoreError, quoted};
 use crate::store::REPAIR;
 
 /// There is such a row already.
@@ -50,9 +50,9 @@ fn is_for_a_person(code: u16) -> bool {
 /// What went wrong, in the words of the server.
 pub(super) fn text(server: &str, error: &Error) -> String {
     match error {
-        Error::Server(said) => format!("{server}: {} ({})", plain(&said.message), said.code),
-        Error::Io(why) => format!("{server}: {}", plain(&why.to_string())),
-        other => format!("{server}: {}", plain(&other.to_string())),
+        Error::Server(said) => format!("{server}: {} ({})", quoted(&said.message), said.code),
+        Error::Io(why) => format!("{server}: {}", quoted(&why.to_string())),
+        other => format!("{server}: {}", quoted(&other.to_string())),
     }
 }
 

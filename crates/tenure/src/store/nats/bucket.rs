@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::error::{StoreError, plain};
+use crate::error::{StoreError, quoted};
 use crate::store::{Key, Register, Version, paths};
 
 /// The header by which a message says that it deletes, and what it says then: `DEL`,
@@ -84,7 +84,7 @@ impl Bucket<'_> {
         Err(StoreError::broken(format!(
             "expected a stream {stream} that keeps the last message of each subject on disk, \
              found {}; name another bucket, or change the stream (`nats stream edit {stream}`)",
-            plain(&found)
+            quoted(&found)
         )))
     }
 

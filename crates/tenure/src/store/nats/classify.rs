@@ -11,7 +11,7 @@ use async_nats::{ConnectError, ConnectErrorKind, RequestError, RequestErrorKind}
 use serde_json::Value;
 
 use super::bucket::Bucket;
-use crate::error::{StoreError, plain};
+use crate::error::{StoreError, quoted};
 use crate::store::REPAIR;
 use crate::store::causes::{causes, text};
 
@@ -53,7 +53,7 @@ impl Refusal {
         Some(Self {
             status: number("code"),
             code: number("err_code"),
-            text: plain(text.unwrap_or("an error without a description")),
+            text: quoted(text.unwrap_or("an error without a description")),
         })
     }
 
@@ -180,7 +180,7 @@ impl Unanswered {
 
 /// The server does not let us send or hear something.
 pub(super) fn forbidden(words: &str) -> StoreError {
-    let words = plain(words);
+    let words = quoted(words);
     StoreError::broken(format!(
         "{words}; give the user the rights that docs/reference/stores.md names (NATS)"
     ))
@@ -214,11 +214,11 @@ pub(super) fn connecting(error: &ConnectError) -> StoreError {
             Some(refused @ rustls::Error::InvalidCertificate(_)) => StoreError::broken(format!(
                 "{}; expected a certificate of an authority that is named by ca= (or of the \
                  system's), for the host of the store's URL",
-                plain(&refused.to_string())
+                quoted(&refused.to_string())
             )),
             Some(refused @ rustls::Error::AlertReceived(_)) => StoreError::broken(format!(
                 "{}; does the server want a certificate of ours (cert=, key=)?",
-                plain(&refused.to_string())
+                quoted(&refused.to_string())
             )),
             _ => StoreError::unavailable(text),
         },

@@ -59,7 +59,7 @@ pub(super) struct Tls {
 
 /// The options of a URL.
 struct Options {
-    tls: bool,
+    tls: Option<bool>,
     authorities: Option<PathBuf>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -136,7 +136,7 @@ fn checked_bucket(bucket: &str) -> Result<String, StoreError> {
 impl Options {
     fn parse(query: &str) -> Result<Self, StoreError> {
         let mut options = Self {
-            tls: false,
+            tls: None,
             authorities: None,
             certificate: None,
             key: None,
@@ -150,7 +150,7 @@ impl Options {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = unescape(value)?;
             match name {
-                "tls" => options.tls = url_options::on(name, &value)?,
+                "tls" => options.tls = Some(url_options::on(name, &value)?),
                 "ca" => options.authorities = Some(value.into()),
                 "cert" => options.certificate = Some(value.into()),
                 "key" => options.key = Some(value.into()),
@@ -215,6 +215,8 @@ impl Options {
             ("cert", &self.certificate),
             ("key", &self.key),
         ];
+        let named = files.map(|(option, file)| (option, file.is_some()));
+        let is_on = url_options::tls(self.tls, &named)?;
         for (option, file) in &files {
             if let Some(file) = file {
                 check_pem(option, file)?;
@@ -225,8 +227,7 @@ impl Options {
             (None, None) => None,
             _ => return Err(wrong("one of cert= and key= without the other")),
         };
-        let is_named = files.iter().any(|(_, file)| file.is_some());
-        Ok((self.tls || is_named).then(|| Tls {
+        Ok(is_on.then(|| Tls {
             authorities: self.authorities.clone(),
             own,
         }))
@@ -345,6 +346,8 @@ mod tests {
             "nats://h?bucket=x",
             "nats://h?token=x",
             "nats://h?tls=maybe",
+            "nats://h?tls=off&ca=/x",
+            "nats://h?cert=/x&key=/y&tls=off",
             "nats://h?replicas=2",
             "nats://h?replicas=many",
             "nats://h?poll=1ms",
@@ -358,7 +361,13 @@ mod tests {
             let Err(StoreError::Broken(why)) = refused else {
                 panic!("{url} was taken: {refused:?}");
             };
-            assert!(why.to_string().contains("expected"), "{url}: {why}");
+            let why = why.to_string();
+            assert!(why.contains("expected"), "{url}: {why}");
+            assert_eq!(
+                url.contains("tls=off"),
+                why.contains("found tls=off"),
+                "{why}"
+            );
         }
     }
 }

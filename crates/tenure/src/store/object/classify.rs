@@ -9,7 +9,7 @@ use std::fmt;
 use object_store::Error as ClientError;
 use object_store::client::{HttpError, HttpErrorKind};
 
-use crate::error::{StoreError, cut, plain};
+use crate::error::{StoreError, quoted};
 
 /// What a call was to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,7 +90,7 @@ fn text(error: &(dyn Error + 'static), refusal: Option<&Refusal>) -> String {
             }
         }
     };
-    plain(cut(&said))
+    quoted(&said)
 }
 
 /// What an error says, where it is not of a call.

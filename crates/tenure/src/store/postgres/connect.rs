@@ -23,7 +23,7 @@ use super::hints::NotificationInbox;
 use super::settings::{Server, Settings};
 use super::{classify, error_text, tls};
 use crate::drive;
-use crate::error::{StoreError, plain};
+use crate::error::{StoreError, quoted};
 use crate::store::dial::{self, Connection};
 
 /// How many addresses of one host are tried.
@@ -100,7 +100,7 @@ impl ReceivedCounts {
                 .last_warning
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            *last = plain(warning.message());
+            *last = quoted(warning.message());
             drop(last);
             self.warnings.fetch_add(1, Ordering::AcqRel);
         }
@@ -216,7 +216,7 @@ async fn connect(
                     // Counted before the messages after it are handed out: a
                     // caller that gets the answer of a write finds its warning.
                     counts.count_warning(&notice);
-                    tracing::warn!("the database says: {}", plain(notice.message()));
+                    tracing::warn!("the database says: {}", quoted(notice.message()));
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => {

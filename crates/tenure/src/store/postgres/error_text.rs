@@ -5,7 +5,7 @@ use std::error::Error as _;
 use tokio_postgres::Error;
 use tokio_postgres::error::DbError;
 
-use crate::error::plain;
+use crate::error::quoted;
 
 /// The error with its causes, in one line.
 pub(super) fn text(error: &Error) -> String {
@@ -18,13 +18,15 @@ pub(super) fn text(error: &Error) -> String {
         text = format!("{text}: {error}");
         cause = error.source();
     }
-    text
+    quoted(&text)
 }
 
 fn describe(error: &DbError) -> String {
-    let mut text = format!("{} (SQLSTATE {})", error.message(), error.code().code());
+    // Each by itself, so that a long message leaves the code to be seen.
+    let (message, code) = (quoted(error.message()), quoted(error.code().code()));
+    let mut text = format!("{message} (SQLSTATE {code})");
     for more in [error.detail(), error.hint()].into_iter().flatten() {
-        text = format!("{text}; {more}");
+        text = format!("{text}; {}", quoted(more));
     }
-    plain(&text)
+    text
 }

@@ -185,7 +185,7 @@ impl Settings {
             }
             settings.config.password(password::in_file(&file)?);
         }
-        settings.complete();
+        settings.complete()?;
         settings.servers = servers(&settings)?;
         Ok(settings)
     }
@@ -216,7 +216,7 @@ impl Settings {
     }
 
     /// Fills in from the usual environment, and insists on what is safe.
-    fn complete(&mut self) {
+    fn complete(&mut self) -> Result<(), StoreError> {
         let named = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         if self.config.get_user().is_none()
             && let Some(user) = named("PGUSER")
@@ -231,14 +231,31 @@ impl Settings {
         if self.config.get_application_name().is_none() {
             self.config.application_name("tenure");
         }
-        if self.trust != Trust::Anybody && self.config.get_ssl_mode() == SslMode::Prefer {
-            self.config.ssl_mode(SslMode::Require);
+        if self.trust != Trust::Anybody {
+            self.require_tls()?;
         }
         // A standby may lag: what it says is not what was acknowledged.
         self.config
             .target_session_attrs(TargetSessionAttrs::ReadWrite);
         self.config.keepalives_idle(Duration::from_secs(5));
         self.config.tcp_user_timeout(Duration::from_secs(10));
+        Ok(())
+    }
+
+    /// A certificate is to be checked, so there has to be one. Without TLS a password
+    /// would be sent in the clear to any server.
+    fn require_tls(&mut self) -> Result<(), StoreError> {
+        match self.config.get_ssl_mode() {
+            SslMode::Disable => Err(StoreError::broken(
+                "expected TLS where sslrootcert= or sslmode=verify-full asks for a certificate, \
+                 found sslmode=disable; leave one of the two out of the store's URL",
+            )),
+            SslMode::Prefer => {
+                self.config.ssl_mode(SslMode::Require);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -415,6 +432,46 @@ mod tests {
         let mut again = second.common.clone();
         again.host("h1").host("h2").port(1).port(2);
         assert_eq!(again, *whole);
+    }
+
+    #[test]
+    fn what_checks_a_certificate_asks_for_tls() {
+        let mode = |options: &str| {
+            let parsed = Settings::parse(&format!("postgres://u:p@h/db?{options}"))?;
+            assert_ne!(parsed.trust, Trust::Anybody, "{options}");
+            let servers = &parsed.servers;
+            assert!(
+                servers
+                    .iter()
+                    .all(|it| it.common.get_ssl_mode() == parsed.config.get_ssl_mode())
+            );
+            Ok::<_, StoreError>(parsed.config.get_ssl_mode())
+        };
+        for options in [
+            "sslrootcert=ca.pem",
+            "sslmode=prefer&sslrootcert=ca.pem",
+            "sslrootcert=ca.pem&sslmode=prefer",
+            "sslrootcert=ca.pem&sslmode=require",
+            "sslmode=verify-full",
+            "sslmode=verify-full&sslmode=prefer",
+        ] {
+            assert_eq!(mode(options).expect("a URL"), SslMode::Require, "{options}");
+        }
+        for options in [
+            "sslmode=disable&sslrootcert=ca.pem",
+            "sslrootcert=ca.pem&sslmode=disable",
+            "sslrootcert=ca.pem&%73slmode=disable",
+            "sslmode=verify-full&sslmode=disable",
+        ] {
+            let Err(StoreError::Broken(why)) = mode(options) else {
+                panic!("{options} was taken");
+            };
+            let why = why.to_string();
+            assert!(why.contains("found sslmode=disable"), "{options}: {why}");
+        }
+        // PostgreSQL's own clients have it; this one speaks plain text for no mode but
+        // `disable` and `prefer`.
+        assert!(mode("sslmode=allow&sslrootcert=ca.pem").is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use ::redis::{RedisError, ServerError};
 
-use crate::error::{StoreError, plain};
+use crate::error::{StoreError, quoted};
 
 /// What came of a call that was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +19,7 @@ pub(super) enum Call {
 
 /// The connection failed while an answer was due.
 pub(super) fn broken_line(server: &str, call: Call, error: &RedisError) -> StoreError {
-    let text = format!("{server}: {}", plain(&error.to_string()));
+    let text = format!("{server}: {}", quoted(&error.to_string()));
     match call {
         Call::Read => StoreError::unavailable(text),
         Call::Write => StoreError::unknown(text),
@@ -35,7 +35,7 @@ pub(super) fn is_suspect(error: &ServerError) -> bool {
 /// What the server has answered: nothing was done.
 pub(super) fn refused(server: &str, error: &ServerError) -> StoreError {
     let (code, details) = (error.code(), error.details().unwrap_or_default());
-    let text = format!("{server}: {}", plain(&format!("{code} {details}")));
+    let text = format!("{server}: {}", quoted(&format!("{code} {details}")));
     // Before version 7 an error within a script is told behind other words.
     let is = |wanted: &str| code == wanted || (code == "ERR" && details.contains(wanted));
     let advice = if ["NOAUTH", "WRONGPASS", "NOPERM"].iter().any(|it| is(it)) {
@@ -64,7 +64,7 @@ pub(super) fn refused(server: &str, error: &ServerError) -> StoreError {
 
 /// An error while connecting: nothing was asked yet.
 pub(super) fn connecting(error: &RedisError) -> StoreError {
-    let text = plain(&error.to_string());
+    let text = quoted(&error.to_string());
     let code = error.code().unwrap_or_default();
     let of_credentials = error.kind() == ::redis::ErrorKind::AuthenticationFailed
         || ["NOAUTH", "WRONGPASS", "NOPERM"].contains(&code);

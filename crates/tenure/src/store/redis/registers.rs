@@ -24,7 +24,7 @@ use ::redis::{Script, ServerError, Value};
 use tenure_core::time::{ClockId, StoreTime};
 
 use super::classify;
-use crate::error::{StoreError, cut, plain};
+use crate::error::{StoreError, quoted};
 use crate::store::{Key, PAGE_MAX, Reading, Register, Version};
 
 /// The name of the server's clock. It may step, which is why it is not trusted by
@@ -128,7 +128,7 @@ fn not_a_register(found: &str) -> Register {
 
 /// An answer that the server cannot have given to what was asked.
 pub(super) fn unexpected(what: &str, found: &Value) -> StoreError {
-    let found = plain(cut(&format!("{found:?}")));
+    let found = quoted(&format!("{found:?}"));
     StoreError::broken(format!(
         "expected {what} from a server of Redis or Valkey, found {found}"
     ))
