@@ -33,19 +33,19 @@ use tenure::{Election, StoreError, election};
 
 use crate::args::{self, LogFormat, Restart};
 use crate::failure::{Failure, store_failure, usage};
-use crate::filed::{self, DRIFT, DURATION};
 use crate::guard;
+use crate::settings_values::{self, DRIFT, DURATION};
 
 /// A settings file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
-    #[serde(default, deserialize_with = "filed::store")]
+    #[serde(default, deserialize_with = "settings_values::store")]
     store: Option<String>,
     #[serde(rename = "token-file")]
     token_file: Option<PathBuf>,
     pub(crate) log: Option<LogFormat>,
-    #[serde(default, deserialize_with = "filed::duration")]
+    #[serde(default, deserialize_with = "settings_values::duration")]
     timeout: Option<Duration>,
     /// What `tenure serve` takes, by the names of its flags.
     #[cfg(feature = "tenure")]
@@ -60,22 +60,22 @@ pub(crate) struct File {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RunFile {
-    #[serde(default, deserialize_with = "filed::duration")]
+    #[serde(default, deserialize_with = "settings_values::duration")]
     lease: Option<Duration>,
-    #[serde(default, deserialize_with = "filed::duration")]
+    #[serde(default, deserialize_with = "settings_values::duration")]
     interval: Option<Duration>,
-    #[serde(default, deserialize_with = "filed::duration")]
+    #[serde(default, deserialize_with = "settings_values::duration")]
     grace: Option<Duration>,
-    #[serde(default, deserialize_with = "filed::duration")]
+    #[serde(default, deserialize_with = "settings_values::duration")]
     kill_margin: Option<Duration>,
-    #[serde(default, deserialize_with = "filed::duration")]
+    #[serde(default, deserialize_with = "settings_values::duration")]
     max_clock_skew: Option<Duration>,
-    #[serde(default, deserialize_with = "filed::drift")]
+    #[serde(default, deserialize_with = "settings_values::drift")]
     drift: Option<Drift>,
     name: Option<String>,
     #[serde(default)]
     advertise: Vec<String>,
-    #[serde(default, deserialize_with = "filed::priority")]
+    #[serde(default, deserialize_with = "settings_values::priority")]
     priority: Option<Priority>,
     #[serde(default)]
     with: With,
@@ -362,7 +362,7 @@ fn check_margin(builder: &election::Builder) -> Result<(), Failure> {
 /// One time of a file's table.
 type Field = fn(&RunFile) -> Option<Duration>;
 
-/// The times that were typed or filed; of the tables of the file the first beats the
+/// The times that were typed or are in the file; of the tables of the file the first beats the
 /// second.
 fn times(
     run: &args::Run,
@@ -403,13 +403,13 @@ fn priority(text: &str) -> Result<Priority, Failure> {
 
 /// A rate as people write it, in percent or parts per million.
 pub(crate) fn drift(text: &str) -> Result<Drift, Failure> {
-    filed::parsed_drift(text)
+    settings_values::parsed_drift(text)
         .ok_or_else(|| usage(format!("--drift: expected {DRIFT}, found {text:?}")))
 }
 
 /// A duration as people write it.
 pub(crate) fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
-    filed::parsed_duration(text)
+    settings_values::parsed_duration(text)
         .map_err(|why| usage(format!("{flag}: expected {DURATION}, found {text:?}{why}")))
 }
 

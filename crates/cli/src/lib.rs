@@ -10,13 +10,13 @@ mod args;
 mod commands;
 mod config;
 mod context;
-mod filed;
 #[cfg(all(feature = "tenure", any(test, fuzzing)))]
 pub mod fuzzed;
 mod log;
 mod output;
 mod program;
 mod secrets;
+mod settings_values;
 mod stderr;
 
 use std::process::ExitCode;

@@ -18,7 +18,7 @@ pub(crate) struct Serve {
         value_name = "ID=HOST:PORT",
         value_delimiter = ','
     )]
-    #[serde(deserialize_with = "crate::filed::peers")]
+    #[serde(deserialize_with = "crate::settings_values::peers")]
     pub(crate) peers: Vec<String>,
     /// Where to listen for other servers, if that is not this server's address in --peers.
     #[arg(long, env = "TENURE_LISTEN_PEERS", value_name = "HOST:PORT")]
@@ -39,11 +39,11 @@ pub(crate) struct Serve {
     pub(crate) host: Vec<String>,
     /// The least time without a word from the leader before another stands.
     #[arg(long, env = "TENURE_ELECTION_TIMEOUT", value_name = "DURATION")]
-    #[serde(deserialize_with = "crate::filed::duration_text")]
+    #[serde(deserialize_with = "crate::settings_values::duration_text")]
     pub(crate) election_timeout: Option<String>,
     /// How often an idle leader is heard of [default: a fifth of the election timeout].
     #[arg(long, env = "TENURE_HEARTBEAT", value_name = "DURATION")]
-    #[serde(deserialize_with = "crate::filed::duration_text")]
+    #[serde(deserialize_with = "crate::settings_values::duration_text")]
     pub(crate) heartbeat: Option<String>,
     /// Answer reads by the leader's lease; excludes the fast detection of crashes.
     #[arg(long, env = "TENURE_LEASE_READS")]
