@@ -31,6 +31,7 @@ mod classify;
 mod client;
 mod connect;
 mod durability;
+mod frames;
 mod listener;
 mod registers;
 mod settings;
