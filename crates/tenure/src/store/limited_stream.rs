@@ -24,6 +24,11 @@ pub(super) trait Framing: Unpin {
     /// # Errors
     /// Which bound was broken, and by what.
     fn follow(&mut self, bytes: &[u8]) -> Result<(), String>;
+
+    /// Waits until more may come.
+    fn poll_room(&self, _: &Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
 }
 
 /// A stream whose messages are followed. It gives nothing more once a bound was
@@ -54,6 +59,12 @@ impl<F> LimitedStream<F> {
         }
     }
 
+    /// The same stream, of which nothing has come yet.
+    #[cfg(feature = "redis")]
+    pub(super) fn with_framing(self, framing: F) -> Self {
+        Self { framing, ..self }
+    }
+
     /// Tells of it when the stream is with the library.
     #[cfg(feature = "redis")]
     pub(super) fn broken(&self) -> BrokenBound {
@@ -75,6 +86,7 @@ impl<F: Framing> AsyncRead for LimitedStream<F> {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.broken.get().is_none() {
+            ready!(this.framing.poll_room(context));
             let before = buffer.filled().len();
             ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
             let come = buffer.filled().get(before..).unwrap_or_default();

@@ -12,6 +12,7 @@ use ::redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisEr
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
+use super::backlog::Backlog;
 use super::classify;
 use super::durability::{ASKED, Facts};
 use super::frames::AnswerFrames;
@@ -216,8 +217,18 @@ async fn log_in(
     })
 }
 
+/// A connection that listens.
+pub(super) struct Subscription {
+    pub(super) messages: PubSub,
+    /// To be told of each message that is taken.
+    pub(super) backlog: Arc<Backlog>,
+}
+
 /// Connects to listen to a channel, by the first host that leads to the server.
-pub(super) async fn subscribe(settings: &Settings, channel: String) -> Result<PubSub, StoreError> {
+pub(super) async fn subscribe(
+    settings: &Settings,
+    channel: String,
+) -> Result<Subscription, StoreError> {
     let mut last = StoreError::unavailable("expected a host");
     for host in settings.route.hosts() {
         let place = match &settings.route {
@@ -246,12 +257,15 @@ async fn listen(
     stream: RedisStream,
     login: RedisConnectionInfo,
     channel: String,
-) -> Result<PubSub, StoreError> {
-    let made = PubSub::new(&login, stream).await;
-    let mut listening = made.map_err(|error| classify::connecting(&error))?;
-    let subscribed = listening.subscribe(channel).await;
-    subscribed.map_err(|error| classify::connecting(&error))?;
-    Ok(listening)
+) -> Result<Subscription, StoreError> {
+    let backlog = Arc::<Backlog>::default();
+    let stream = stream.with_framing(AnswerFrames::listening(Arc::clone(&backlog)));
+    let broken = stream.broken();
+    let failed = |error| classify::connecting(&explained(&broken, error));
+    let mut messages = PubSub::new(&login, stream).await.map_err(failed)?;
+    messages.subscribe(channel).await.map_err(failed)?;
+    backlog.clear();
+    Ok(Subscription { messages, backlog })
 }
 
 /// Looks at the server: whether it takes writes, and how it keeps them.

@@ -4,6 +4,10 @@
 //! line tells, or a list of answers. The library holds an answer until all of it has
 //! come. What is bounded is one answer; a call has as many as it asked for.
 
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::backlog::Backlog;
 use crate::store::limited_stream::Framing;
 use crate::store::{MAX_VALUE_BYTES, PAGE_MAX};
 
@@ -30,11 +34,15 @@ pub(super) struct AnswerFrames {
     lists: Vec<usize>,
     /// The length of the answer so far.
     bytes: usize,
+    /// Counts answers, where each is a message that a listener takes.
+    backlog: Option<Arc<Backlog>>,
 }
 
 /// What comes next.
+#[derive(Default)]
 enum Part {
     /// The byte that tells the kind of an answer.
+    #[default]
     Kind,
     Line {
         kind: u8,
@@ -48,18 +56,20 @@ enum Part {
     Bytes(usize),
 }
 
-impl Default for Part {
-    fn default() -> Self {
-        Self::Kind
-    }
-}
-
 /// Whether a line of this kind tells a length.
 fn has_length(kind: u8) -> bool {
     b"$!=*~>%|".contains(&kind)
 }
 
 impl AnswerFrames {
+    /// Of a connection that listens: it is read as its messages are taken.
+    pub(super) fn listening(backlog: Arc<Backlog>) -> Self {
+        Self {
+            backlog: Some(backlog),
+            ..Self::default()
+        }
+    }
+
     /// Takes a part from `bytes`, or some of one; the rest of them.
     fn part<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], String> {
         match std::mem::take(&mut self.part) {
@@ -209,10 +219,20 @@ impl Framing for AnswerFrames {
             }
             if self.lists.is_empty() && matches!(self.part, Part::Kind) {
                 self.bytes = 0;
+                if let Some(backlog) = &self.backlog {
+                    backlog.come();
+                }
             }
             bytes = rest;
         }
         Ok(())
+    }
+
+    fn poll_room(&self, context: &Context<'_>) -> Poll<()> {
+        match &self.backlog {
+            Some(backlog) => backlog.poll_room(context),
+            None => Poll::Ready(()),
+        }
     }
 }
 

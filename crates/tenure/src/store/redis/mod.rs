@@ -27,6 +27,7 @@
 //! Redis, where the keys of a store would be on several servers; reads from
 //! replicas.
 
+mod backlog;
 mod classify;
 mod client;
 mod connect;
