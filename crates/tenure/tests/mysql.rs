@@ -1,6 +1,6 @@
 //! The MySQL store against private servers of MariaDB: the conformance suite, races,
 //! servers that are away, mute or read-only, rights, TLS, what others do to the table,
-//! and an election from end to end.
+//! answers on which the library panics, and an election from end to end.
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
@@ -10,6 +10,8 @@ mod calls;
 mod certificates;
 #[path = "common/mariadb.rs"]
 mod mariadb;
+#[path = "common/misanswered.rs"]
+mod misanswered;
 #[path = "common/ports.rs"]
 mod ports;
 #[path = "common/stopped.rs"]
@@ -19,6 +21,8 @@ mod takeovers;
 #[path = "common/versions.rs"]
 mod versions;
 
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -579,4 +583,94 @@ async fn a_leader_is_elected_and_another_takes_over_when_it_resigns() {
     let polls = Notices::ByPolls(Duration::from_millis(200));
     let store = format!("MariaDB {version}");
     takeovers::measure(&store, polls, || opened(&url)).await;
+}
+
+/// Sends a packet with this number.
+fn send(stream: &mut TcpStream, number: u8, body: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(body.len()).expect("short").to_le_bytes();
+    let [low, middle, high, _] = length;
+    stream.write_all(&[&[low, middle, high, number], body].concat())
+}
+
+/// Takes a packet.
+fn take(stream: &mut TcpStream) -> io::Result<()> {
+    let mut head = [0; 4];
+    stream.read_exact(&mut head)?;
+    let [low, middle, high, _] = head;
+    let length = u32::from_le_bytes([low, middle, high, 0]);
+    stream.read_exact(&mut vec![0; usize::try_from(length).expect("short")])
+}
+
+/// Says who it is, as MySQL 8.0 without TLS and `DEPRECATE_EOF`, and takes who we are.
+fn greet(stream: &mut TcpStream) -> io::Result<()> {
+    let greeting = [
+        &b"\x0a8.0.1\0\x01\0\0\0saltsalt\0\xff\xf7\x21\x02\0\xff\xc0\x15"[..],
+        &[0; 10],
+        b"saltsaltsalt\0mysql_native_password\0",
+    ];
+    send(stream, 0, &greeting.concat())?;
+    take(stream)
+}
+
+/// Why a read fails with such a server.
+async fn refusal(answer: fn(&mut TcpStream) -> io::Result<()>) -> String {
+    let port = misanswered::start(move |stream| greet(stream).and_then(|()| answer(stream)));
+    let store = opened(&format!("mysql://u:p@127.0.0.1:{port}/db")).await;
+    match store.read(&key("key"), WITHIN).await {
+        Err(StoreError::Unavailable(why)) => why.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_answer_on_which_the_library_panics_is_an_error() {
+    // A key that is none, for the password to be encrypted by.
+    let why = refusal(|stream| {
+        send(
+            stream,
+            2,
+            b"\xfecaching_sha2_password\0saltsaltsaltsaltsalt\0",
+        )?;
+        take(stream)?;
+        send(stream, 4, b"\x01\x04")?;
+        take(stream)?;
+        send(stream, 6, b"\x01no key")
+    });
+    let why = why.await;
+    assert!(why.contains("panics: valid PEM is mandatory here"), "{why}");
+    // An answer of 2^63 columns.
+    let why = refusal(|stream| {
+        send(stream, 2, b"\0\0\0\x02\0\0\0")?;
+        take(stream)?;
+        send(
+            stream,
+            1,
+            &[&[0xfe][..], &(1_u64 << 63).to_le_bytes()].concat(),
+        )
+    });
+    let why = why.await;
+    assert!(why.contains("panics: capacity overflow"), "{why}");
+}
+
+#[tokio::test]
+async fn an_answer_of_too_many_rows_is_an_error() {
+    let why = refusal(|stream| {
+        send(stream, 2, b"\0\0\0\x02\0\0\0")?;
+        // What is set in the session, twice, and then what is asked of the server.
+        for _ in 0..2 {
+            take(stream)?;
+            send(stream, 1, b"\0\0\0\x02\0\0\0")?;
+        }
+        take(stream)?;
+        send(stream, 1, b"\x01")?;
+        let column = b"\x03def\0\0\0\x01a\0\x0c\x21\0\xff\xff\0\0\xfd\0\0\0\0\0";
+        send(stream, 2, column)?;
+        // The end of the columns; that of the rows is the same.
+        send(stream, 3, b"\xfe\0\0\x02\0")?;
+        let row = |number: u32| number.to_le_bytes()[0];
+        (4..1_006).try_for_each(|number| send(stream, row(number), b"\x01x"))?;
+        send(stream, row(1_006), b"\xfe\0\0\x02\0")
+    });
+    let why = why.await;
+    assert!(why.contains("at most 1000 rows"), "{why}");
 }

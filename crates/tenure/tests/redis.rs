@@ -1,6 +1,7 @@
 //! The Redis store against private servers: the conformance suite, races between
 //! processes, servers that go away, are emptied or become replicas, users, TLS,
-//! sentinels, and what is said of servers that can lose writes.
+//! sentinels, what is said of servers that can lose writes, and servers that send more
+//! than they may.
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
@@ -8,6 +9,8 @@
 mod calls;
 #[path = "common/certificates.rs"]
 mod certificates;
+#[path = "common/misanswered.rs"]
+mod misanswered;
 #[path = "common/ports.rs"]
 mod ports;
 #[path = "common/redis.rs"]
@@ -20,6 +23,7 @@ mod takeovers;
 mod versions;
 
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
 use std::sync::{Mutex, Once};
 use std::time::Duration;
 
@@ -637,4 +641,46 @@ async fn a_leader_is_elected_and_another_takes_over_when_it_resigns() {
     let (url, version) = (server.url(), version("redis-server", &["--version"]));
     let store = format!("Redis {version}, in memory");
     takeovers::measure(&store, Notices::ByWatch, || opened(&url)).await;
+}
+
+/// Why a read fails with a server that answers like that.
+async fn refusal(answer: Vec<u8>) -> String {
+    let port = misanswered::start(move |stream| {
+        stream.read_exact(&mut [0; 4])?;
+        stream.write_all(&answer)
+    });
+    let store = opened(&format!("redis://127.0.0.1:{port}")).await;
+    let read = store.read(&key("key"), WITHIN).await;
+    let Err(StoreError::Unavailable(why)) = read else {
+        panic!("{read:?}");
+    };
+    why.to_string()
+}
+
+#[tokio::test]
+async fn an_answer_beyond_its_bounds_ends_a_call() {
+    // Each begins like that, and does not go on.
+    for (line, why) in [
+        (
+            "$2147483647",
+            "strings of at most 524288 bytes, found one of 2147483647",
+        ),
+        ("$9223372036854775807", "strings of at most 524288 bytes"),
+        ("*2147483647", "lists of at most 1002 answers"),
+        ("%9223372036854775807", "lists of at most 501 pairs"),
+        ("$-5", "found one of -5"),
+    ] {
+        let found = refusal(format!("{line}\r\n").into_bytes()).await;
+        assert!(found.contains(why), "{found}");
+    }
+    let found = refusal(b"*1\r\n".repeat(9)).await;
+    assert!(found.contains("at most 8 levels"), "{found}");
+    let found = refusal([&b"-ERR "[..], &[b'a'; 70_000]].concat()).await;
+    assert!(found.contains("lines of at most 65536 bytes"), "{found}");
+    let part = [&b"$500000\r\n"[..], &vec![b'x'; 500_000], b"\r\n"].concat();
+    let found = refusal([&b"*4\r\n"[..], &part.repeat(3)].concat()).await;
+    assert!(
+        found.contains("answers of at most 1048576 bytes"),
+        "{found}"
+    );
 }

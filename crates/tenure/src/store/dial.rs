@@ -25,9 +25,14 @@
 //! with the one after it if it was left because it kept silent or refuses
 //! writes.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tenure_core::time::Instant;
@@ -36,7 +41,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::BoxFuture;
-use crate::error::{StoreError, about};
+use crate::error::{StoreError, about, cut, plain};
 use crate::{clock, drive};
 
 /// How long one host may take for its whole handshake. A distant server with
@@ -401,6 +406,7 @@ where
     let mut handshakes = JoinSet::new();
     let begin = |it: Handshake<K>, handshakes: &mut JoinSet<_>| {
         let handshake = connect_to(it.host);
+        let handshake = caught(handshake);
         handshakes.spawn(async move { (timeout(HANDSHAKE_WITHIN, handshake).await, it) });
     };
     let (mut next, mut next_at) = (order.next(), clock::boot());
@@ -434,7 +440,7 @@ where
                     let within = about(HANDSHAKE_WITHIN);
                     (it.host, StoreError::unavailable(format!("no answer within {within}")))
                 }
-                // It panicked, and is told as one that has not answered.
+                // The runtime ends.
                 Some(Err(_)) => {
                     next_at = clock::boot();
                     continue;
@@ -448,6 +454,30 @@ where
         tell(host, Some(&error));
         next_at = clock::boot();
     }
+}
+
+/// Does a handshake. A panic on the way is an error of it: libraries of databases panic
+/// on some answers that no server should give.
+pub(super) async fn caught<T>(
+    handshake: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let mut handshake = pin!(handshake);
+    // After a panic it is not polled again.
+    let polled = poll_fn(|context| {
+        let handshake = handshake.as_mut();
+        let polled = catch_unwind(AssertUnwindSafe(|| handshake.poll(context)));
+        polled.unwrap_or_else(|panic| Poll::Ready(Err(panicked(&*panic))))
+    });
+    polled.await
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> StoreError {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = plain(cut(text.unwrap_or("no text")));
+    StoreError::unavailable(format!(
+        "expected an answer that the library understands, found one on which it panics: {text}"
+    ))
 }
 
 #[cfg(test)]
@@ -547,6 +577,21 @@ mod tests {
         assert!(matches!(refused, Err(StoreError::Unavailable(_))));
         let said = refused.unwrap_err().to_string();
         assert!(said.contains("h1: broken: no such user"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn a_handshake_that_panics_has_failed_and_says_by_what() {
+        let connect_to: ConnectFn<Fake> = Arc::new(|_| Box::pin(async { panic!("valid PEM") }));
+        let dialer = Dialer::new("all".into(), vec!["h0".into()], 0, connect_to);
+        let refused = dialer.connected(soon(20_000)).await;
+        let Err(StoreError::Unavailable(why)) = refused else {
+            panic!("{refused:?}");
+        };
+        let why = why.to_string();
+        assert!(
+            why.starts_with("h0: ") && why.ends_with("panics: valid PEM"),
+            "{why}"
+        );
     }
 
     #[tokio::test]

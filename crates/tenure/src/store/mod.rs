@@ -71,6 +71,8 @@ mod heartbeats;
 mod hub;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod limited_stream;
 mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;

@@ -3,10 +3,13 @@
 //! calls, forged notifications (`hints.rs`), how the table is made
 //! (`making.rs`) and which are taken (`tables.rs`), tables whose versions do
 //! not rise (`versions.rs`), what others put on the search path
-//! (`shadows.rs`), and who holds up notifications (`notified.rs`).
+//! (`shadows.rs`), who holds up notifications (`notified.rs`), and servers that
+//! send more than they may (`bounds.rs`).
 
 #[path = "../common/calls.rs"]
 mod calls;
+#[path = "../common/misanswered.rs"]
+mod misanswered;
 #[path = "../common/ports.rs"]
 mod ports;
 #[path = "../common/postgres.rs"]
@@ -15,6 +18,7 @@ mod postgres;
 mod stopped;
 
 mod batches;
+mod bounds;
 mod hints;
 mod making;
 mod notified;

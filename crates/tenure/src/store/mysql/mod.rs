@@ -24,6 +24,7 @@ mod heartbeat_tables;
 mod heartbeats;
 pub(super) mod opener;
 mod pool;
+mod rows;
 mod session;
 mod settings;
 mod sql;
@@ -33,7 +34,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mysql_async::prelude::Queryable as _;
 use mysql_async::{Error, Row};
 
 use self::pool::{Kind, Lease, Pool};
@@ -106,7 +106,7 @@ impl Statement {
     async fn run(self, mut lease: Lease) -> Result<Outcome, StoreError> {
         let text = self.text.as_str();
         let answer = lease.ask(async |connection| {
-            let rows = connection.query::<Row, _>(text).await;
+            let rows = rows::rows(connection, text).await;
             rows.map(|rows| Outcome {
                 rows,
                 changed: connection.affected_rows(),

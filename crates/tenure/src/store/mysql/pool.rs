@@ -204,7 +204,7 @@ impl Pool {
         let Shared {
             settings, server, ..
         } = &*self.shared;
-        let handshake = session::open(settings, server, false);
+        let handshake = dial::caught(session::open(settings, server, false));
         let opened = timeout(dial::HANDSHAKE_WITHIN, handshake).await;
         let opened = opened.unwrap_or_else(|_| Err(StoreError::unavailable("no answer in time")));
         {

@@ -15,8 +15,8 @@ use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Error, OptsBuilder};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
-use super::classify;
 use super::settings::{Server, Settings};
+use super::{classify, rows};
 use crate::error::StoreError;
 use crate::store::dial;
 
@@ -128,8 +128,8 @@ async fn set_up(connection: &mut Conn, server: &str, warns: bool) -> Result<(), 
     let settings = format!("{SETTINGS}{IDLE_SECONDS}");
     connection.query_drop(settings).await.map_err(failed)?;
     connection.query_drop(TRANSACTIONS).await.map_err(failed)?;
-    let rows: Vec<(String, String)> = connection.query(VARIABLES).await.map_err(failed)?;
-    let variables = Variables(rows.into_iter().collect());
+    let rows = rows::rows(connection, VARIABLES).await.map_err(failed)?;
+    let variables = Variables(rows.into_iter().map(mysql_async::from_row).collect());
     if variables.is_on("read_only") || variables.is_on("innodb_read_only") {
         return Err(StoreError::unavailable(format!(
             "expected {server} to take writes, found it read-only"

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio_postgres::SimpleQueryRow;
 
 use super::connect::PgConnection;
+use super::error_text::PgError;
 
 /// How many answers may be due; a call beyond that is refused unsent.
 pub(super) const IN_FLIGHT_MAX: usize = 4096;
 
 /// What came of a call.
 pub(super) struct Answer {
-    pub(super) rows: Result<Vec<Vec<SimpleQueryRow>>, tokio_postgres::Error>,
+    pub(super) rows: Result<Vec<Vec<SimpleQueryRow>>, PgError>,
     /// A warning came before it.
     pub(super) warned: bool,
     pub(super) connected: PgConnection,

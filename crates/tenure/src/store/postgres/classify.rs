@@ -3,14 +3,14 @@
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, SqlState};
 
-use super::error_text::text;
+use super::error_text::{PgError, causes, text};
 use super::sql;
 use crate::error::StoreError;
 use crate::store::REPAIR;
 
 /// An error while connecting: nothing was asked yet.
 pub(super) fn connecting(server: &str, error: &Error) -> StoreError {
-    let text = format!("{server}: {}", text(error));
+    let text = format!("{server}: {}", causes(error));
     match error.as_db_error().map(DbError::code) {
         // 28: wrong credentials. 3D: no such database. 42: not permitted.
         Some(code) if is_broken(code) => StoreError::broken(format!(
@@ -21,7 +21,7 @@ pub(super) fn connecting(server: &str, error: &Error) -> StoreError {
 }
 
 /// An error in answer to a read: nothing is changed by a read.
-pub(super) fn reading(server: &str, error: &Error) -> StoreError {
+pub(super) fn reading(server: &str, error: &PgError) -> StoreError {
     let text = answer(server, error);
     match error.as_db_error().map(DbError::code) {
         Some(code) if is_broken(code) => StoreError::broken(text),
@@ -30,7 +30,7 @@ pub(super) fn reading(server: &str, error: &Error) -> StoreError {
 }
 
 /// An error in answer to a write.
-pub(super) fn writing(server: &str, error: &Error) -> StoreError {
+pub(super) fn writing(server: &str, error: &PgError) -> StoreError {
     let text = answer(server, error);
     match error.as_db_error().map(DbError::code) {
         // The connection broke: the commit may have gone through.
@@ -49,7 +49,7 @@ pub(super) fn writing(server: &str, error: &Error) -> StoreError {
 /// What the server has answered. Statements name the table that this process
 /// has found. If it is not there any more it is not made again: this process
 /// does not know which terms were used by others, so that takes a person.
-fn answer(server: &str, error: &Error) -> String {
+fn answer(server: &str, error: &PgError) -> String {
     let text = format!("{server}: {}", text(error));
     let code = error.as_db_error().map(DbError::code);
     if code == Some(&SqlState::INVALID_TEXT_REPRESENTATION) && text.contains(sql::NOT_ABOVE) {

@@ -34,7 +34,9 @@ use tokio_postgres::error::SqlState;
 
 use super::answers::{Answer, IN_FLIGHT_MAX, InFlightGuard};
 use super::batches::{QueuedWrite, WriteQueue};
+use super::classify;
 use super::connect::{self, PgConnection, ReceivedCounts};
+use super::error_text::{self, PgError};
 use super::heartbeat_sql::Tables;
 use super::heartbeat_tables::{self, ResolvedTables};
 use super::resolved_table::Table;
@@ -42,7 +44,6 @@ use super::settings::Settings;
 use super::sql::{self, Change};
 use super::table::{self, ResolvedTable};
 use super::unsent_notifications::{self, UnsentNotifications};
-use super::{classify, error_text};
 use crate::error::StoreError;
 use crate::round_trip::RoundTripTimes;
 use crate::store::Key;
@@ -556,7 +557,7 @@ impl PgClient {
     }
 
     /// Leaves a server that does not take writes any more.
-    fn leave_if_read_only(&self, connected: &PgConnection, error: &tokio_postgres::Error) {
+    fn leave_if_read_only(&self, connected: &PgConnection, error: &PgError) {
         if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
             self.dialer.abandon(connected);
         }

@@ -11,17 +11,20 @@ use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::task::JoinHandle;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::{DbError, Severity};
-use tokio_postgres::{AsyncMessage, Client, Config, SimpleQueryMessage, SimpleQueryRow};
+use tokio_postgres::tls::TlsStream;
+use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, SimpleQueryRow};
 use tokio_stream::StreamExt as _;
 
+use super::error_text::{self, PgError};
 use super::hints::NotificationInbox;
 use super::settings::{Server, Settings};
-use super::{classify, error_text, tls};
+use super::socket::{self, PgStream};
+use super::{classify, tls};
 use crate::drive;
 use crate::error::{StoreError, quoted};
 use crate::store::dial::{self, Connection};
@@ -65,6 +68,8 @@ pub(super) struct ReceivedCounts {
     messages: AtomicU64,
     warnings: AtomicU64,
     last_warning: Mutex<String>,
+    /// How the connection broke, once it has.
+    end: OnceLock<String>,
 }
 
 impl ReceivedCounts {
@@ -128,12 +133,14 @@ impl PgConnection {
     pub(super) async fn query(
         &self,
         statements: &str,
-    ) -> Result<Vec<Vec<SimpleQueryRow>>, tokio_postgres::Error> {
-        let mut answer = pin!(self.client.simple_query_raw(statements).await?);
+    ) -> Result<Vec<Vec<SimpleQueryRow>>, PgError> {
+        let failed = |error| PgError::new(error, self.received.end.get().cloned());
+        let answer = self.client.simple_query_raw(statements).await;
+        let mut answer = pin!(answer.map_err(failed)?);
         let (mut all, mut rows) = (Vec::new(), Vec::new());
         while let Some(message) = answer.next().await {
             self.received.count_message();
-            match message? {
+            match message.map_err(failed)? {
                 SimpleQueryMessage::Row(row) => rows.push(row),
                 SimpleQueryMessage::CommandComplete(_) => all.push(std::mem::take(&mut rows)),
                 _ => {}
@@ -150,9 +157,8 @@ pub(super) async fn open(settings: &Settings, server: &Server) -> Result<PgConne
     let addresses = addresses(server).await?;
     let (mut is_broken, mut reasons) = (false, Vec::new());
     let only = |address: Option<IpAddr>| {
-        let (config, trust) = (server.config_at(address), settings.trust.clone());
-        let label = server.label.clone();
-        async move { connect(&config, &label, tls::connector(&trust)?).await }
+        let (server, trust) = (server.clone(), settings.trust.clone());
+        async move { connect(&server, address, tls::connector(&trust)?).await }
     };
     let opened = dial::race(addresses.into_iter(), only, |_, error| {
         if let Some(error) = error {
@@ -189,48 +195,81 @@ async fn addresses(server: &Server) -> Result<Vec<Option<IpAddr>>, StoreError> {
 }
 
 async fn connect(
-    config: &Config,
-    server: &str,
+    server: &Server,
+    address: Option<IpAddr>,
     tls: tls::Connector,
 ) -> Result<PgConnection, StoreError> {
-    let connected = config.connect(tls).await;
-    let (client, mut connection) =
-        connected.map_err(|error| classify::connecting(server, &error))?;
+    let (label, config) = (server.label.as_str(), server.config_at(address));
+    let failed =
+        |error| StoreError::unavailable(format!("{label}: error connecting to server: {error}"));
+    let name = match &server.host {
+        Host::Tcp(name) => Some(name.as_str()),
+        Host::Unix(_) => None,
+    };
+    let handshake = tls.handshake(name.unwrap_or_default()).map_err(failed)?;
+    let stream = socket::open(server, address, &config)
+        .await
+        .map_err(failed)?;
+    let connected = config.connect_raw(stream, handshake).await;
+    let (client, connection) = connected.map_err(|error| classify::connecting(label, &error))?;
     let (received, inbox) = (
         Arc::<ReceivedCounts>::default(),
         Arc::<NotificationInbox>::default(),
     );
-    let (counts, ends) = (Arc::clone(&received), EndNotice(Arc::clone(&inbox)));
-    let serve = async move {
-        let EndNotice(inbox) = &ends;
-        loop {
-            let message = poll_fn(|context| connection.poll_message(context)).await;
-            counts.count_message();
-            match message {
-                Some(Ok(AsyncMessage::Notification(notice))) => {
-                    inbox.put(notice.payload());
-                    // A flood of them leaves the thread to others in between.
-                    tokio::task::consume_budget().await;
-                }
-                Some(Ok(AsyncMessage::Notice(notice))) => {
-                    // Counted before the messages after it are handed out: a
-                    // caller that gets the answer of a write finds its warning.
-                    counts.count_warning(&notice);
-                    tracing::warn!("the database says: {}", quoted(notice.message()));
-                }
-                Some(Ok(_)) => {}
-                Some(Err(error)) => {
-                    return tracing::debug!("the connection broke: {}", error_text::text(&error));
-                }
-                None => return,
-            }
-        }
-    };
-    let task = Arc::new(ConnectionTask(drive::background().spawn(serve)));
-    Ok(PgConnection {
+    let serving = serve(connection, Arc::clone(&received), Arc::clone(&inbox));
+    let connected = PgConnection {
         client: Arc::new(client),
-        task,
+        task: Arc::new(ConnectionTask(drive::background().spawn(serving))),
         received,
         inbox,
-    })
+    };
+    expect_writes(label, &connected).await?;
+    Ok(connected)
+}
+
+/// Refuses a server that takes no writes: what a standby says may be old.
+async fn expect_writes(label: &str, connected: &PgConnection) -> Result<(), StoreError> {
+    let answer = connected.query("SHOW transaction_read_only").await;
+    let statements = answer.map_err(|error| classify::reading(label, &error))?;
+    let row = statements.first().and_then(|rows| rows.first());
+    match row.and_then(|row| row.get(0)) {
+        Some("off") => Ok(()),
+        found => Err(StoreError::unavailable(format!(
+            "{label}: expected a server that takes writes, found transaction_read_only: {}",
+            quoted(found.unwrap_or("none"))
+        ))),
+    }
+}
+
+/// Takes what comes over a connection for as long as it lives.
+async fn serve(
+    mut connection: tokio_postgres::Connection<PgStream, impl TlsStream + Unpin>,
+    counts: Arc<ReceivedCounts>,
+    inbox: Arc<NotificationInbox>,
+) {
+    let EndNotice(inbox) = &EndNotice(inbox);
+    loop {
+        let message = poll_fn(|context| connection.poll_message(context)).await;
+        counts.count_message();
+        match message {
+            Some(Ok(AsyncMessage::Notification(notice))) => {
+                inbox.put(notice.payload());
+                // A flood of them leaves the thread to others in between.
+                tokio::task::consume_budget().await;
+            }
+            Some(Ok(AsyncMessage::Notice(notice))) => {
+                // Counted before the messages after it are handed out: a
+                // caller that gets the answer of a write finds its warning.
+                counts.count_warning(&notice);
+                tracing::warn!("the database says: {}", quoted(notice.message()));
+            }
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                // Before the connection goes, and with it what calls wait for.
+                let why = counts.end.get_or_init(|| error_text::causes(&error));
+                return tracing::debug!("the connection broke: {why}");
+            }
+            None => return,
+        }
+    }
 }

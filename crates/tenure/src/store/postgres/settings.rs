@@ -174,7 +174,7 @@ impl Settings {
                 "expected postgres://user:password@host:port/database, with options of \
                  PostgreSQL or of tenure (table, expiry, watch, poll, sslrootcert, \
                  password_file): {}",
-                super::error_text::text(&error)
+                super::error_text::causes(&error)
             ))
         })?;
         if let Some(file) = file {

@@ -13,15 +13,16 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
 
+use super::frames::BackendFrames;
 use super::settings::Trust;
+use super::socket::PgStream;
 use crate::error::StoreError;
 use crate::small;
 
 /// Makes TLS connections to a server.
-#[derive(Clone)]
 pub(super) struct Connector {
     config: Arc<ClientConfig>,
 }
@@ -118,21 +119,11 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-impl<S> MakeTlsConnect<S> for Connector
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Stream = Stream<S>;
-    type TlsConnect = Handshake;
-    type Error = io::Error;
-
-    fn make_tls_connect(&mut self, domain: &str) -> io::Result<Handshake> {
+impl Connector {
+    /// Of one connection to the server of this name.
+    pub(super) fn handshake(&self, name: &str) -> io::Result<Handshake> {
         // A socket file has no name; PostgreSQL never asks for TLS there.
-        let name = if domain.is_empty() {
-            "localhost"
-        } else {
-            domain
-        };
+        let name = if name.is_empty() { "localhost" } else { name };
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         Ok(Handshake {
             config: Arc::clone(&self.config),
@@ -147,30 +138,31 @@ pub(super) struct Handshake {
     name: ServerName<'static>,
 }
 
-impl<S> TlsConnect<S> for Handshake
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Stream = Stream<S>;
+impl TlsConnect<PgStream> for Handshake {
+    type Stream = Stream;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Stream<S>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
 
-    fn connect(self, stream: S) -> Self::Future {
+    fn connect(self, stream: PgStream) -> Self::Future {
         let connector = TlsConnector::from(self.config);
-        Box::pin(async move { Ok(Stream(connector.connect(self.name, stream).await?)) })
+        Box::pin(async move {
+            // The messages are within: they are followed there.
+            let encrypted = connector.connect(self.name, stream.into_inner()).await?;
+            Ok(Stream(PgStream::new(encrypted, BackendFrames::new(false))))
+        })
     }
 }
 
 /// An encrypted stream.
-pub(super) struct Stream<S>(tokio_rustls::client::TlsStream<S>);
+pub(super) struct Stream(PgStream);
 
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
+impl TlsStream for Stream {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
+impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -180,7 +172,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+impl AsyncWrite for Stream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::error::SqlState;
 
 use super::connect::PgConnection;
-use super::error_text;
+use super::error_text::{self, PgError};
 use crate::clock;
 use crate::store::dial::Dialer;
 
@@ -39,7 +39,7 @@ struct Queue {
 }
 
 /// Whether this says that the lock was held for too long.
-pub(super) fn is_lock_timeout(error: &tokio_postgres::Error) -> bool {
+pub(super) fn is_lock_timeout(error: &PgError) -> bool {
     error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE)
 }
 

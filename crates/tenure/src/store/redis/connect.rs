@@ -3,23 +3,26 @@
 //! The handshake is done when the server has said that it takes writes and is no
 //! part of a cluster of Redis, and how it keeps what it acknowledges.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ::redis::aio::{MultiplexedConnection, PubSub};
 use ::redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, Value};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
+use super::backlog::Backlog;
 use super::classify;
 use super::durability::{ASKED, Facts};
+use super::frames::AnswerFrames;
 use super::registers::{list, text, unexpected};
 use super::settings::{Route, Settings};
 use super::tls::Tls;
 use crate::drive;
 use crate::error::StoreError;
 use crate::store::dial::{self, Connection};
+use crate::store::limited_stream::{BrokenBound, LimitedStream};
 
 /// How many addresses of one host are tried.
 const ADDRESSES_MAX: usize = 16;
@@ -30,6 +33,7 @@ const ANSWERS_MAX: usize = 1_024;
 #[derive(Clone)]
 pub(super) struct RedisConnection {
     calls: MultiplexedConnection,
+    broken: BrokenBound,
     /// Ends the connection with its last clone.
     task: Arc<ConnectionTask>,
 }
@@ -57,15 +61,26 @@ impl Connection for RedisConnection {
 impl RedisConnection {
     /// Sends a command; its answer, which may be an error of the server.
     pub(super) async fn call(&self, command: &Cmd) -> Result<Value, RedisError> {
-        self.calls.clone().send_packed_command(command).await
+        let answer = self.calls.clone().send_packed_command(command).await;
+        answer.map_err(|error| explained(&self.broken, error))
     }
 
     /// Sends some commands; the answer of each, which may be an error of the server.
     pub(super) async fn calls(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         let mut calls = self.calls.clone();
-        calls
-            .send_packed_commands(commands, 0, commands.len())
+        let answers = calls.send_packed_commands(commands, 0, commands.len());
+        answers
             .await
+            .map_err(|error| explained(&self.broken, error))
+    }
+}
+
+/// The error itself, or what has brought it about: the library may tell of the end of
+/// the connection alone.
+fn explained(broken: &BrokenBound, error: RedisError) -> RedisError {
+    match broken.get() {
+        Some(why) => io::Error::new(io::ErrorKind::InvalidData, why).into(),
+        None => error,
     }
 }
 
@@ -131,16 +146,14 @@ async fn primary(settings: &Settings, host: &str, name: &str) -> Result<String, 
     }
 }
 
-/// A connection before the login, with TLS or without.
-pub(super) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
+/// A connection before the login, with TLS or without, whose answers have bounds.
+type RedisStream = LimitedStream<AnswerFrames>;
 
 /// Connects to a server, over the first of its addresses with which `begin` succeeds.
 async fn connect<T, F>(
     settings: &Settings,
     place: &str,
-    begin: impl Fn(Box<dyn ByteStream>) -> F + Clone + Send + Sync + 'static,
+    begin: impl Fn(RedisStream) -> F + Clone + Send + Sync + 'static,
 ) -> Result<T, StoreError>
 where
     T: Send + 'static,
@@ -173,19 +186,20 @@ async fn byte_stream(
     tls: Option<Tls>,
     place: &str,
     address: SocketAddr,
-) -> Result<Box<dyn ByteStream>, StoreError> {
+) -> Result<RedisStream, StoreError> {
     let stream = TcpStream::connect(address).await;
     let stream = stream.map_err(StoreError::unavailable)?;
     stream.set_nodelay(true).map_err(StoreError::unavailable)?;
+    let frames = AnswerFrames::default();
     match tls {
-        None => Ok(Box::new(stream)),
-        Some(tls) => Ok(Box::new(tls.connect(stream, place).await?)),
+        None => Ok(RedisStream::new(stream, frames)),
+        Some(tls) => Ok(RedisStream::new(tls.connect(stream, place).await?, frames)),
     }
 }
 
 /// Says who we are, and which database is meant.
 async fn log_in(
-    stream: Box<dyn ByteStream>,
+    stream: RedisStream,
     login: RedisConnectionInfo,
 ) -> Result<RedisConnection, StoreError> {
     // Each call ends when its caller says so.
@@ -193,16 +207,28 @@ async fn log_in(
         .set_response_timeout(None)
         .set_connection_timeout(None)
         .set_concurrency_limit(ANSWERS_MAX);
+    let broken = stream.broken();
     let made = MultiplexedConnection::new_with_config(&login, stream, config).await;
-    let (calls, serve) = made.map_err(|error| classify::connecting(&error))?;
+    let (calls, serve) = made.map_err(|error| classify::connecting(&explained(&broken, error)))?;
     Ok(RedisConnection {
         calls,
+        broken,
         task: Arc::new(ConnectionTask(drive::background().spawn(serve))),
     })
 }
 
+/// A connection that listens.
+pub(super) struct Subscription {
+    pub(super) messages: PubSub,
+    /// To be told of each message that is taken.
+    pub(super) backlog: Arc<Backlog>,
+}
+
 /// Connects to listen to a channel, by the first host that leads to the server.
-pub(super) async fn subscribe(settings: &Settings, channel: String) -> Result<PubSub, StoreError> {
+pub(super) async fn subscribe(
+    settings: &Settings,
+    channel: String,
+) -> Result<Subscription, StoreError> {
     let mut last = StoreError::unavailable("expected a host");
     for host in settings.route.hosts() {
         let place = match &settings.route {
@@ -228,15 +254,18 @@ pub(super) async fn subscribe(settings: &Settings, channel: String) -> Result<Pu
 }
 
 async fn listen(
-    stream: Box<dyn ByteStream>,
+    stream: RedisStream,
     login: RedisConnectionInfo,
     channel: String,
-) -> Result<PubSub, StoreError> {
-    let made = PubSub::new(&login, stream).await;
-    let mut listening = made.map_err(|error| classify::connecting(&error))?;
-    let subscribed = listening.subscribe(channel).await;
-    subscribed.map_err(|error| classify::connecting(&error))?;
-    Ok(listening)
+) -> Result<Subscription, StoreError> {
+    let backlog = Arc::<Backlog>::default();
+    let stream = stream.with_framing(AnswerFrames::listening(Arc::clone(&backlog)));
+    let broken = stream.broken();
+    let failed = |error| classify::connecting(&explained(&broken, error));
+    let mut messages = PubSub::new(&login, stream).await.map_err(failed)?;
+    messages.subscribe(channel).await.map_err(failed)?;
+    backlog.clear();
+    Ok(Subscription { messages, backlog })
 }
 
 /// Looks at the server: whether it takes writes, and how it keeps them.

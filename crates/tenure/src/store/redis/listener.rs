@@ -6,19 +6,19 @@
 //! is away) nothing is lost but time: changes are looked for all the same.
 //!
 //! Limits: [`HINTS_MAX`] keys wait to be looked at; those beyond are found by looking.
+//! The connection is read no faster than its messages are taken (`backlog.rs`).
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use ::redis::aio::PubSub;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
 
-use super::connect;
+use super::connect::{self, Subscription};
 use super::registers::{KeySpace, hint};
 use super::settings::Settings;
 use crate::drive;
@@ -117,11 +117,13 @@ async fn serve(settings: &Settings, inbox: &Inbox) {
 }
 
 /// Listens for as long as the connection lives.
-async fn listen(listening: PubSub, inbox: &Inbox) {
-    let (mut sink, mut messages) = listening.split();
+async fn listen(listening: Subscription, inbox: &Inbox) {
+    let backlog = listening.backlog;
+    let (mut sink, mut messages) = listening.messages.split();
     loop {
         match timeout(SILENCE_MAX, messages.next()).await {
             Ok(Some(message)) => {
+                backlog.taken();
                 if let Some((key, version)) = hint(message.get_payload_bytes()) {
                     inbox.put(key, version);
                 }
@@ -134,6 +136,8 @@ async fn listen(listening: PubSub, inbox: &Inbox) {
                 if !matches!(ping, Ok(Ok(_))) {
                     return;
                 }
+                // The answer is no message.
+                backlog.clear();
             }
         }
     }

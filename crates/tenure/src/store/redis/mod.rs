@@ -27,10 +27,12 @@
 //! Redis, where the keys of a store would be on several servers; reads from
 //! replicas.
 
+mod backlog;
 mod classify;
 mod client;
 mod connect;
 mod durability;
+mod frames;
 mod listener;
 mod registers;
 mod settings;
