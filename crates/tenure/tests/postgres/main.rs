@@ -65,7 +65,7 @@ fn wordy() -> TcpListener {
     let accepts = listener.try_clone().expect("a handle");
     std::thread::spawn(move || {
         let mut said = b"SFATAL\0VFATAL\0C57P03\0M".to_vec();
-        said.extend(vec![b'x'; 1 << 20]);
+        said.extend(vec![b'x'; 1 << 19]);
         said.extend(b"\0Hwait\0\0");
         let length = u32::try_from(said.len() + 4).expect("it fits");
         while let Ok((mut taken, _)) = accepts.accept() {
