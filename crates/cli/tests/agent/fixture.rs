@@ -252,7 +252,15 @@ impl Fixture {
 
     pub(crate) fn deploy_as(&self, name: &str, flags: &[&str], command: &[String]) {
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
-        self.done(&[&["deploy", name], flags, &["--"], &command].concat());
+        let output = self.run(&[&["deploy", name], flags, &["--"], &command].concat());
+        if output.status.success() {
+            return;
+        }
+        // Where the machine stood still for seconds: "It stays deployed and is tried again".
+        let said = String::from_utf8_lossy(&output.stderr);
+        let is_late = said.contains("was about to end before it started");
+        assert!(is_late, "deploy {name} {flags:?}: {said}");
+        self.shows(name, |it| it["state"] == "running");
     }
 
     /// What `ps` shows, an object each.

@@ -14,7 +14,7 @@
 //! a call goes on without its caller, for at most [`ANSWER_WITHIN`].
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -127,11 +127,7 @@ impl HttpService for BoundedClient {
         Box::pin(async move {
             let (client, place) = (self.client.clone(), Arc::<Place>::default());
             let held = Arc::clone(&place);
-            let answer = tokio::spawn(async move {
-                let answer = whole_answer(&client, request).await;
-                drop(held);
-                answer
-            });
+            let answer = tokio::spawn(async move { whole_answer(&client, request, &held).await });
             let _caller = Caller {
                 call: answer.abort_handle(),
                 place,
@@ -143,18 +139,37 @@ impl HttpService for BoundedClient {
     }
 }
 
+/// The answer with all of its body. Of a call that was given up the body is read to its
+/// end and not kept.
 async fn whole_answer(
     client: &reqwest::Client,
     request: HttpRequest,
+    place: &Place,
 ) -> std::result::Result<HttpResponse, HttpError> {
     let (head, body) = client.call(request).await?.into_parts();
-    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-    let body = body.map_err(error_of_body)?.to_bytes();
-    Ok(HttpResponse::from_parts(head, HttpResponseBody::from(body)))
+    let (mut body, mut found) = (Limited::new(body, ANSWER_BYTES_MAX), Vec::new());
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(error_of_body)?.into_data() else {
+            continue;
+        };
+        if lock(place).is_some() {
+            found = Vec::new();
+        } else {
+            found.extend_from_slice(&data);
+        }
+    }
+    Ok(HttpResponse::from_parts(
+        head,
+        HttpResponseBody::from(found),
+    ))
 }
 
 /// Where a call has its permit to go on, until it ends.
 type Place = Mutex<Option<OwnedSemaphorePermit>>;
+
+fn lock(place: &Place) -> MutexGuard<'_, Option<OwnedSemaphorePermit>> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Dropped when the caller has the answer, or waits for it no longer.
 struct Caller {
@@ -169,9 +184,7 @@ impl Drop for Caller {
             return;
         }
         match Arc::clone(&self.given_up).try_acquire_owned() {
-            Ok(permit) => {
-                *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(permit);
-            }
+            Ok(permit) => *lock(&self.place) = Some(permit),
             Err(_) => self.call.abort(),
         }
     }
