@@ -169,6 +169,45 @@ fn files_that_will_not_do() {
     read_only(directory.path());
 }
 
+/// A pipe never opens, and a device never ends.
+#[test]
+fn files_that_are_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pipe = directory.path().join("pipe");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0)
+        .expect("a pipe");
+    for file in [&*pipe.to_string_lossy(), "/dev/zero"] {
+        let mut tried: Vec<(&str, Vec<&str>)> = vec![
+            ("", vec!["deploy", "--file", file]),
+            ("", vec!["deploy", "x", "--config", file, "--", "true"]),
+            ("", vec!["wal", "inspect", file]),
+        ];
+        if cfg!(feature = "s3") {
+            let leader = |store| vec!["leader", "x", "--store", store];
+            tried.extend([
+                ("AWS_WEB_IDENTITY_TOKEN_FILE", leader("s3://b")),
+                ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", leader("s3://b")),
+                ("AZURE_FEDERATED_TOKEN_FILE", leader("az://c?account=a")),
+                ("GOOGLE_APPLICATION_CREDENTIALS", leader("gs://b")),
+                ("GOOGLE_SERVICE_ACCOUNT", leader("gs://b")),
+            ]);
+        }
+        for (variable, args) in tried {
+            let mut command = Command::new("timeout");
+            command.args(["--kill-after=1", "20", TENURE]).args(&args);
+            if !variable.is_empty() {
+                command.env(variable, file);
+            }
+            let output = command.output().expect("timeout runs");
+            let said = String::from_utf8_lossy(&output.stderr);
+            let what = format!("{variable} {args:?}: {said}");
+            assert!(matches!(output.status.code(), Some(1 | 2)), "{what}");
+            assert!(said.contains(file), "{what}");
+        }
+    }
+}
+
 /// A read-only file; as root by a mount, since root may write anything else.
 fn read_only(directory: &Path) {
     let place = directory.join("sealed");

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
+use tenure::small;
 use tokio::task::JoinSet;
 
 use crate::agent::spec::{Workload, WorkloadFile};
@@ -220,8 +221,7 @@ async fn send(
 
 fn from_file(path: &Path) -> Result<Vec<Workload>, Failure> {
     let shown = path.display();
-    let text =
-        std::fs::read_to_string(path).map_err(|error| usage(format!("--file {shown}: {error}")))?;
+    let text = small::read_text(path).map_err(|error| usage(format!("--file {shown}: {error}")))?;
     let file: WorkloadFile =
         WorkloadFile::parse(&text).map_err(|error| usage(format!("--file {shown}: {error}")))?;
     if file.workload.is_empty() {
@@ -258,8 +258,8 @@ fn from_args(args: &args::Deploy) -> Result<Workload, Failure> {
 
 fn json(path: &Path) -> Result<Value, Failure> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| usage(format!("--config {shown}: {error}")))?;
+    let text =
+        small::read_text(path).map_err(|error| usage(format!("--config {shown}: {error}")))?;
     serde_json::from_str(&text).map_err(|error| {
         usage(format!(
             "--config {shown}: expected JSON, found what is none: {error}"

@@ -265,7 +265,12 @@ impl Directory {
     fn at(path: &Path, lock: Option<File>) -> Result<Self, WalError> {
         let not_opened =
             |error| WalError::disk(path.to_owned(), None, "open the data directory", error);
-        let handle = File::open(path).map_err(not_opened)?;
+        // Without `NONBLOCK` the opening of a pipe waits for a writer.
+        let handle = File::options()
+            .read(true)
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(path)
+            .map_err(not_opened)?;
         if !handle.metadata().map_err(not_opened)?.is_dir() {
             return Err(not_opened(io::ErrorKind::NotADirectory.into()));
         }

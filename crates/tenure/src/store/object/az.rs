@@ -25,6 +25,7 @@ const FORM: Form = Form {
     credentials: "set AZURE_STORAGE_ACCOUNT_KEY, or AZURE_CLIENT_ID, AZURE_TENANT_ID and \
                   AZURE_CLIENT_SECRET, name a file by credentials_file=, or run where the machine \
                   has an identity",
+    files: &["AZURE_FEDERATED_TOKEN_FILE"],
 };
 
 /// The store of an `az://` URL. Nothing is sent before the first call.

@@ -26,6 +26,10 @@ const FORM: Form = Form {
     credentials: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), name a \
                   file by credentials_file=, or run where a role is given by the instance, the \
                   container or a web identity",
+    files: &[
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    ],
 };
 
 /// The store of an `s3://` URL. Nothing is sent before the first call.

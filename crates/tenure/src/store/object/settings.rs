@@ -3,9 +3,9 @@
 //! or from the machine, so all of it may be shown.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
+use std::{fmt, io};
 
 use object_store::ClientOptions;
 use object_store::path::Path;
@@ -15,6 +15,7 @@ use reqwest::Certificate;
 use super::classify;
 use super::http::Connector;
 use crate::error::StoreError;
+use crate::small;
 use crate::store::PollTimes;
 
 /// The longest prefix, in bytes.
@@ -40,6 +41,24 @@ pub(super) struct Form {
     pub(super) options: &'static [&'static str],
     /// Where credentials are found.
     pub(super) credentials: &'static str,
+    /// The variables by which the library is told files of credentials.
+    pub(super) files: &'static [&'static str],
+}
+
+/// Refuses a device, a pipe and what is too long in place of the file that a variable
+/// names: the library would read it without an end, on the thread that keeps leaderships
+/// alive. A file that is not there yet may come.
+fn check_file(variable: &str) -> Result<(), StoreError> {
+    let Some(path) = std::env::var_os(variable).map(PathBuf::from) else {
+        return Ok(());
+    };
+    match small::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            let path = path.display();
+            Err(StoreError::broken(format!("{variable}={path}: {error}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What a URL says.
@@ -125,6 +144,9 @@ impl Settings {
         settings.times.ceiling = ceiling.unwrap_or_else(|| TIMES.ceiling.max(floor));
         if settings.times.ceiling < floor {
             return Err(wrong(&"a poll_max= below poll="));
+        }
+        if settings.credentials_file.is_none() {
+            form.files.iter().try_for_each(|name| check_file(name))?;
         }
         settings.show(form);
         Ok(settings)
@@ -236,7 +258,7 @@ fn endpoint(value: &str) -> Result<String, StoreError> {
 fn authorities(path: &FilePath) -> Result<Vec<Certificate>, StoreError> {
     let shown = path.display();
     let expected = format!("ca={shown}: expected a file of certificates in PEM");
-    let pem = crate::small::read(path);
+    let pem = small::read(path);
     let pem = pem.map_err(|error| StoreError::broken(format!("{expected}: {error}")))?;
     let found = Certificate::from_pem_bundle(&pem)
         .map_err(|error| StoreError::broken(format!("{expected}: {error}")))?;
@@ -261,6 +283,7 @@ mod tests {
         bucket: "bucket",
         options: &["region", "path_style"],
         credentials: "use the environment",
+        files: &[],
     };
 
     #[test]
