@@ -9,7 +9,8 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tenure::store::conformance;
 use tenure::store::{
-    Expect, Key, REPAIR, Selector, Sighting, Sqlite, Stamp, Store, Version, Watch, Write,
+    Expect, Key, MAX_VALUE_BYTES, REPAIR, Selector, Sighting, Sqlite, Stamp, Store, Version, Watch,
+    Write,
 };
 use tenure::{Election, Name, StoreError, clock, election};
 
@@ -115,6 +116,65 @@ async fn a_row_edited_by_hand_troubles_only_itself() {
     let name = Name::new("b").expect("a name");
     let looked = election::leader(Arc::new(store), &name, WITHIN).await;
     assert!(matches!(looked, Err(StoreError::Broken(_))), "{looked:?}");
+}
+
+/// Memory is not the price of a row that somebody made by hand.
+#[tokio::test]
+async fn a_value_that_is_too_long_is_not_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Sqlite::open(file(&directory)).expect("a store");
+    let long = vec![b'x'; MAX_VALUE_BYTES];
+    put(&store, &key("a"), Expect::Absent, &long).await;
+    by_hand(
+        &file(&directory),
+        "INSERT INTO tenure_register (key, value) SELECT 'b', value || x'78' FROM tenure_register;
+         INSERT INTO tenure_register (key, value) VALUES ('c', zeroblob(300000000));",
+    );
+    let page = store.list("", None, WITHIN).await.expect("a list");
+    let lengths = page.registers.iter().map(|(_, held)| held.value.len());
+    assert_eq!(lengths.collect::<Vec<_>>(), [MAX_VALUE_BYTES, 24, 24]);
+    assert_eq!(value(&store, &key("c")).await.expect("one").len(), 24);
+}
+
+const TABLE: &str = "CREATE TABLE tenure_register (version INTEGER PRIMARY KEY AUTOINCREMENT, \
+                     key TEXT NOT NULL UNIQUE, value BLOB NOT NULL, stamp_boot INTEGER, \
+                     stamp_namespace INTEGER, stamp_ns INTEGER)";
+
+/// In such a table a version may come again, and each candidate finds the one that it
+/// expects; or a write is dropped.
+#[test]
+fn only_the_table_as_it_is_made_is_used() {
+    let instead = |from: &str, to: &str| TABLE.replace(from, to);
+    let view = TABLE.replace("tenure_register", "other");
+    let refused = [
+        instead(" AUTOINCREMENT", ""),
+        instead("INTEGER PRIMARY KEY AUTOINCREMENT", "INT PRIMARY KEY"),
+        instead(" UNIQUE", ""),
+        instead("UNIQUE", "UNIQUE ON CONFLICT IGNORE"),
+        instead("NOT NULL UNIQUE", "NOT NULL COLLATE NOCASE UNIQUE"),
+        instead(" BLOB NOT NULL", " BLOB NOT NULL CHECK (length(value) < 9)"),
+        // A comment hides nothing.
+        instead(" AUTOINCREMENT", " /* AUTOINCREMENT */"),
+        format!("{view}; CREATE VIEW tenure_register AS SELECT * FROM other"),
+        format!(
+            "{TABLE}; CREATE TRIGGER counts AFTER INSERT ON tenure_register BEGIN UPDATE \
+             tenure_register SET version = 1; END"
+        ),
+    ];
+    for made in refused {
+        let directory = tempfile::tempdir().expect("a directory");
+        by_hand(&file(&directory), &made);
+        let found = Sqlite::open(file(&directory)).expect_err(&made);
+        assert!(matches!(found, StoreError::Broken(_)), "{made}: {found:?}");
+        assert!(found.to_string().contains("found"), "{found}");
+    }
+    let by_another_hand = instead(" AUTOINCREMENT,", "\n autoincrement, -- never reused\n");
+    let renamed = "ALTER TABLE other RENAME TO tenure_register";
+    for made in [by_another_hand, format!("{view}; {renamed}")] {
+        let directory = tempfile::tempdir().expect("a directory");
+        by_hand(&file(&directory), &made);
+        Sqlite::open(file(&directory)).expect(&made);
+    }
 }
 
 #[tokio::test]

@@ -375,7 +375,8 @@ impl FileConnection {
                 .map(drop)
                 .map_err(broken);
         }
-        table::check(&self.file.path, &found)
+        table::check(&self.file.path, &found)?;
+        table::check_shape(&self.file.path, connection)
     }
 
     fn connect(&self, create: OpenFlags) -> Result<Connection, StoreError> {

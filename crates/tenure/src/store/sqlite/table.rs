@@ -8,13 +8,13 @@ use std::path::Path;
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
-use tenure_core::cas::{Conflict, Expect, Stamp, Write};
+use tenure_core::cas::{Conflict, Expect, MAX_VALUE_BYTES, Stamp, Write};
 use tenure_core::time::{ClockId, StoreTime};
 
-use crate::error::StoreError;
+use crate::error::{StoreError, quoted};
 use crate::store::{Key, PAGE_MAX, Page, Register, Version};
 
-/// Makes the table.
+/// Makes the table. Only a table that this statement made is used ([`check_shape`]).
 pub(super) const SCHEMA: &str = "\
 CREATE TABLE IF NOT EXISTS tenure_register (
   version INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -34,8 +34,13 @@ const COLUMNS: [&str; 6] = [
     "stamp_ns",
 ];
 
-const SELECT: &str =
-    "SELECT version, value, stamp_boot, stamp_namespace, stamp_ns, key FROM tenure_register";
+/// A value that is longer than any that is written is not read: it takes the memory of
+/// each process that lists, whatever its election is. What is read of it is no record.
+const SELECT: &str = "SELECT version, CASE WHEN octet_length(value) <= 262144 THEN value ELSE \
+                      'a value that is too long' END, stamp_boot, stamp_namespace, stamp_ns, key \
+                      FROM tenure_register";
+
+const _: () = assert!(MAX_VALUE_BYTES == 262_144, "as `SELECT` has it");
 
 /// Refuses a table with other columns than those that [`SCHEMA`] makes.
 pub(super) fn check(path: &Path, found: &[String]) -> Result<(), StoreError> {
@@ -49,6 +54,69 @@ pub(super) fn check(path: &Path, found: &[String]) -> Result<(), StoreError> {
         found.join(", "),
         path.display()
     )))
+}
+
+/// Refuses what is called so and is not the table that [`SCHEMA`] makes, and a table with
+/// triggers. Without `AUTOINCREMENT` a version comes again: a write deletes the row and
+/// inserts it, so the only row always has the version 1, each compare-and-swap passes, and
+/// several lead in one term. A trigger can set a version as well. A constraint with
+/// `ON CONFLICT` or another collation drops what was acknowledged.
+pub(super) fn check_shape(path: &Path, connection: &Connection) -> Result<(), StoreError> {
+    let asked = "SELECT coalesce(sql, ''), (SELECT group_concat(name, ', ') FROM sqlite_master \
+                 WHERE type = 'trigger' AND lower(tbl_name) = 'tenure_register') \
+                 FROM sqlite_master WHERE type IN ('table', 'view') AND \
+                 lower(name) = 'tenure_register'";
+    let found = connection.query_row(asked, [], |row| Ok((row.get(0)?, row.get(1)?)));
+    let (sql, triggers): (String, Option<String>) =
+        found.map_err(|error| StoreError::unavailable(format!("{}: {error}", path.display())))?;
+    if essence(&sql) != essence(SCHEMA) {
+        return Err(StoreError::broken(format!(
+            "expected the table that this makes in {}: {SCHEMA}; found: {}; with another one \
+             versions may come again, so that several would lead in one term: end all \
+             candidates and put that table in its place, with the same rows",
+            path.display(),
+            quoted(&sql)
+        )));
+    }
+    match triggers {
+        None => Ok(()),
+        Some(triggers) => Err(StoreError::broken(format!(
+            "expected table tenure_register without triggers, which may change what is written, \
+             found {} in {}; end all candidates and drop them",
+            quoted(&triggers),
+            path.display()
+        ))),
+    }
+}
+
+/// What a statement says: without comments, quotes of names, the space between words, and
+/// the difference between capitals and small letters.
+fn essence(sql: &str) -> String {
+    let mut rest = sql;
+    let mut text = String::new();
+    while let Some(first) = rest.chars().next() {
+        let mut comments = [("--", "\n"), ("/*", "*/")].into_iter();
+        let comment = comments.find(|(begin, _)| rest.starts_with(begin));
+        if let Some((_, end)) = comment {
+            rest = rest.split_once(end).map_or("", |(_, rest)| rest);
+            text.push(' ');
+            continue;
+        }
+        match first {
+            '"' | '`' | '[' | ']' => {}
+            '(' | ')' | ',' => {
+                text.push(' ');
+                text.push(first);
+                text.push(' ');
+            }
+            other => text.push(other.to_ascii_lowercase()),
+        }
+        rest = &rest[first.len_utf8()..];
+    }
+    let words: Vec<_> = text.split_whitespace().collect();
+    words
+        .join(" ")
+        .replacen("create table if not exists", "create table", 1)
 }
 
 /// The columns of the table; none if there is no table.
