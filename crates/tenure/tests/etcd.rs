@@ -280,6 +280,87 @@ async fn the_server_after_a_mute_one_is_reached_by_impatient_calls() {
     }
 }
 
+/// The URL of all servers of these clusters.
+fn url_of(clusters: &[&Etcd]) -> String {
+    let hosts = clusters.iter().map(|cluster| cluster.url());
+    let hosts: Vec<_> = hosts.map(|url| url.replacen("etcd://", "", 1)).collect();
+    format!("etcd://{}", hosts.join(","))
+}
+
+#[tokio::test]
+async fn servers_of_two_clusters_are_no_store() {
+    let (one, other) = (Etcd::start(1), Etcd::start(1));
+    let key = key("key");
+    // Each is first in one of them.
+    for clusters in [[&one, &other], [&other, &one]] {
+        let store = opened(&url_of(&clusters)).await;
+        let written = store
+            .compare_and_swap(write(&key, Expect::Absent, b"x"), WITHIN)
+            .await;
+        let Err(StoreError::Broken(why)) = &written else {
+            panic!("{written:?}");
+        };
+        let why = why.to_string();
+        assert!(why.contains("expected servers of one cluster"), "{why}");
+    }
+    for cluster in [&one, &other] {
+        assert_eq!(cluster.ctl(&["get", "", "--prefix", "--keys-only"]), "");
+    }
+}
+
+/// One server that was emptied and begun by itself keeps no candidate from the others.
+#[tokio::test]
+async fn a_server_of_another_cluster_than_most_is_not_used() {
+    let (emptied, cluster) = (Etcd::start(1), Etcd::start(2));
+    let store = opened(&url_of(&[&emptied, &cluster])).await;
+    put(&store, &key("key"), Expect::Absent, b"x").await;
+    assert_eq!(emptied.ctl(&["get", "", "--prefix", "--keys-only"]), "");
+    let found = opened(&cluster.url()).await.read(&key("key"), WITHIN).await;
+    assert!(found.expect("a read").register.is_some());
+}
+
+/// The cluster that a process has used is cut off from it, and the other server is not
+/// taken for what the cluster has become.
+#[tokio::test]
+async fn a_server_of_another_cluster_does_not_succeed_one_that_is_away() {
+    let (mut one, mut other) = (Etcd::start(1), Etcd::start(1));
+    let key = key("key");
+    other.kill(0);
+    let store = opened(&url_of(&[&one, &other])).await;
+    put(&store, &key, Expect::Absent, b"x").await;
+    other.restart(0);
+    one.kill(0);
+    let give_up = clock::boot().after(WITHIN);
+    let why = loop {
+        let change = write(&key, Expect::Absent, b"y");
+        match store.compare_and_swap(change, WITHIN).await {
+            Err(StoreError::Broken(why)) => break why.to_string(),
+            // The connection broke, or the call waits for the first one.
+            Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => {}
+            done => panic!("{done:?}"),
+        }
+        assert!(clock::boot() < give_up, "it is never refused");
+    };
+    assert!(why.contains("expected servers of one cluster"), "{why}");
+    assert_eq!(other.ctl(&["get", "", "--prefix", "--keys-only"]), "");
+}
+
+/// Servers that were restored elsewhere, or begun anew, are another cluster to etcd.
+#[tokio::test]
+async fn a_cluster_that_was_begun_anew_is_taken_by_a_process_that_runs() {
+    for servers in [1, 3] {
+        let mut cluster = Etcd::start(servers);
+        let store = opened(&cluster.url()).await;
+        let key = key("key");
+        let version = put(&store, &key, Expect::Absent, b"x").await;
+        let mut watch = store.watch(Selector::Key(key.clone()));
+        until(&mut watch, shows(&version)).await;
+        cluster.begin_anew();
+        until(&mut watch, |seen| matches!(seen, Sighting::State(_, None))).await;
+        put(&store, &key, Expect::Absent, b"y").await;
+    }
+}
+
 #[tokio::test]
 async fn a_leader_is_elected_and_another_takes_over_when_it_resigns() {
     let cluster = Etcd::start(1);

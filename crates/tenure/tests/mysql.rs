@@ -297,6 +297,22 @@ async fn a_cluster_of_galera_conforms_on_all_of_its_servers() {
     let found = first.read(&counter, WITHIN).await.expect("a read").register;
     assert_eq!(found.as_ref().map(count_of), Some(100));
     assert_no_version_comes_again(&[Arc::clone(&first), second]).await;
+    // One whose writes stay its own is left for the other.
+    servers[0].sql("SET GLOBAL wsrep_on = OFF");
+    let alone = opened(&servers[0].url()).await;
+    let refused = alone.read(&counter, WITHIN).await;
+    let Err(StoreError::Unavailable(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.to_string().contains("wsrep_on = ON"), "{why}");
+    let both = opened(&with_hosts(
+        &servers[1],
+        &[&servers[0].host(), &servers[1].host()],
+    ))
+    .await;
+    assert!(value(&both, &counter).await.is_some());
+    servers[0].sql("SET GLOBAL wsrep_on = ON");
+    assert!(value(&alone, &counter).await.is_some());
     // The one that is left goes on alone.
     let url = with_hosts(&servers[0], &[&servers[0].host(), &servers[1].host()]);
     let both = opened(&url).await;
@@ -457,6 +473,13 @@ async fn credentials_rights_and_a_missing_database_are_told() {
     let store = opened(&server.url()).await;
     put(&store, &key("key"), Expect::Absent, b"x").await;
     assert_eq!(value(&looks, &key("key")).await.as_deref(), Some(&b"x"[..]));
+    // The server shows the columns that a user has rights on.
+    server.sql(
+        "CREATE USER part@'%' IDENTIFIED BY 'p'; \
+         GRANT SELECT (`key`, version) ON elections.tenure_register TO part@'%'",
+    );
+    let why = broken(&opened(&server.url_of("part", "p")).await).await;
+    assert!(why.contains("GRANT SELECT, INSERT"), "{why}");
     // Who may only read is told so by a write.
     assert_eq!(
         value(&reader, &key("key")).await.as_deref(),

@@ -4,54 +4,59 @@
 //! connection, TLS, authentication and a first question. A host that accepts
 //! connections and then says nothing is as dead as one that drops them, and
 //! only an answer to a question tells. While a host keeps silent the next one
-//! is tried beside it, [`NEXT_HOST_AFTER`] later, and at once if it fails; the
+//! is tried beside it, `NEXT_HOST_AFTER` later, and at once if it fails; the
 //! first to finish is used. So a mute host costs two seconds, and a distant
 //! one is not given up for being distant.
 //!
 //! A host that refuses is asked again while another keeps silent, after
-//! [`AGAIN_AFTER`] and twice as long each time, up to [`AGAIN_AFTER_MAX`]. It may
+//! `AGAIN_AFTER` and twice as long each time, up to `AGAIN_AFTER_MAX`. It may
 //! be a server that restarts, or a standby that is about to take over, and
 //! the silence of a dead one lasts for as long as a handshake may. One that a
 //! person must mend first (a wrong password) is not asked again.
+//!
+//! A host that keeps silent is asked again, too, beside the handshake that waits: its
+//! packets may be lost for a moment, a middlebox may have forgotten the connection, and
+//! its name may mean another address by now. So an outage costs `NEXT_HOST_AFTER` after
+//! its end, and not the rest of a handshake that began in it ([`race`]).
 //!
 //! The handshakes run in a task of the background thread. A caller waits for
 //! it as long as it has time, and the task goes on when the caller leaves:
 //! callers who can wait for less than a handshake takes would otherwise begin
 //! it again and again and never get beyond the first host. All callers wait
-//! for the same task, so a server that accepts and says nothing holds one
-//! connection of each process and not one for each call.
+//! for the same task, so a server that accepts and says nothing holds two
+//! connections of each process and not one for each call.
 //!
 //! Which host was used is remembered: the next connection begins with it, or
 //! with the one after it if it was left because it kept silent or refuses
 //! writes.
 
-use std::any::Any;
+mod caught;
+mod race;
+
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
-use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
-use std::time::Duration;
 
 use tenure_core::time::Instant;
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::BoxFuture;
-use crate::error::{StoreError, about, cut, plain};
+use crate::error::{StoreError, about};
 use crate::{clock, drive};
 
-/// How long one host may take for its whole handshake. A distant server with
-/// TLS and a password takes ten round trips.
-pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(20);
-/// How long a host may keep silent before the next one is tried beside it.
-const NEXT_HOST_AFTER: Duration = Duration::from_secs(2);
-/// How soon a host that has refused is asked again, and how late at most.
-const AGAIN_AFTER: Duration = Duration::from_millis(250);
-const AGAIN_AFTER_MAX: Duration = Duration::from_secs(1);
+#[cfg(feature = "mysql")]
+pub(super) use caught::caught;
+#[cfg(any(
+    feature = "consul",
+    feature = "kubernetes",
+    feature = "mysql",
+    feature = "nats",
+    feature = "redis"
+))]
+pub(super) use race::HANDSHAKE_WITHIN;
+pub(super) use race::{Repeats, race};
 
 /// An open connection. Clones are the same one.
 pub(super) trait Connection: Clone + Send + Sync + 'static {
@@ -343,6 +348,7 @@ impl<T: Connection> Shared<T> {
         let mut is_broken = false;
         let won = race(
             order,
+            Repeats::OfSilentOnes,
             |host| (self.connect_to)(host),
             |host, error| match error {
                 None => outcomes.record(host, "no answer yet"),
@@ -383,105 +389,11 @@ pub(super) fn reason(error: &StoreError) -> String {
     }
 }
 
-/// A handshake with a host.
-struct Handshake<K> {
-    host: K,
-    /// How long after a refusal the host is asked again.
-    again_after: Duration,
-}
-
-/// Tries what `order` names, each beside the one before it if that keeps
-/// silent, and again what refuses meanwhile; the first that succeeds. `tell` hears
-/// what is begun, and how it failed. To be called on the background thread.
-pub(super) async fn race<K, T, F>(
-    mut order: impl Iterator<Item = K>,
-    connect_to: impl Fn(K) -> F,
-    mut tell: impl FnMut(K, Option<&StoreError>),
-) -> Option<(K, T)>
-where
-    K: Copy + Send + 'static,
-    T: Send + 'static,
-    F: Future<Output = Result<T, StoreError>> + Send + 'static,
-{
-    let mut handshakes = JoinSet::new();
-    let begin = |it: Handshake<K>, handshakes: &mut JoinSet<_>| {
-        let handshake = connect_to(it.host);
-        let handshake = caught(handshake);
-        handshakes.spawn(async move { (timeout(HANDSHAKE_WITHIN, handshake).await, it) });
-    };
-    let (mut next, mut next_at) = (order.next(), clock::boot());
-    let mut refused: Vec<(Instant, Handshake<K>)> = Vec::new();
-    loop {
-        let now = clock::boot();
-        if let Some(host) = next.take_if(|_| next_at <= now) {
-            tell(host, None);
-            let again_after = AGAIN_AFTER;
-            begin(Handshake { host, again_after }, &mut handshakes);
-            (next, next_at) = (order.next(), now.after(NEXT_HOST_AFTER));
-        }
-        for (_, again) in refused.extract_if(.., |(at, _)| *at <= now) {
-            begin(again, &mut handshakes);
-        }
-        let due = refused.iter().map(|(at, _)| *at);
-        let due = due.chain(next.map(|_| next_at)).min();
-        let (host, error) = tokio::select! {
-            ended = handshakes.join_next() => match ended {
-                Some(Ok((Ok(Ok(connected)), it))) => return Some((it.host, connected)),
-                Some(Ok((Ok(Err(error)), it))) => {
-                    let host = it.host;
-                    if matches!(error, StoreError::Unavailable(_)) {
-                        let again_after = (it.again_after * 2).min(AGAIN_AFTER_MAX);
-                        let again = Handshake { host, again_after };
-                        refused.push((clock::boot().after(it.again_after), again));
-                    }
-                    (host, error)
-                }
-                Some(Ok((Err(_), it))) => {
-                    let within = about(HANDSHAKE_WITHIN);
-                    (it.host, StoreError::unavailable(format!("no answer within {within}")))
-                }
-                // The runtime ends.
-                Some(Err(_)) => {
-                    next_at = clock::boot();
-                    continue;
-                }
-                // None keeps silent. No other is left: one would have been begun
-                // when the last of these failed.
-                None => return None,
-            },
-            () = sleep(due.map_or(HANDSHAKE_WITHIN, |due| due.since(now))) => continue,
-        };
-        tell(host, Some(&error));
-        next_at = clock::boot();
-    }
-}
-
-/// Does a handshake. A panic on the way is an error of it: libraries of databases panic
-/// on some answers that no server should give.
-pub(super) async fn caught<T>(
-    handshake: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let mut handshake = pin!(handshake);
-    // After a panic it is not polled again.
-    let polled = poll_fn(|context| {
-        let handshake = handshake.as_mut();
-        let polled = catch_unwind(AssertUnwindSafe(|| handshake.poll(context)));
-        polled.unwrap_or_else(|panic| Poll::Ready(Err(panicked(&*panic))))
-    });
-    polled.await
-}
-
-fn panicked(panic: &(dyn Any + Send)) -> StoreError {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = plain(cut(text.unwrap_or("no text")));
-    StoreError::unavailable(format!(
-        "expected an answer that the library understands, found one on which it panics: {text}"
-    ))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::race::NEXT_HOST_AFTER;
     use super::*;
 
     #[derive(Clone, Debug)]
@@ -566,6 +478,60 @@ mod tests {
             let connected = dialer.connected(until).await.expect("a connection");
             assert_eq!((*connected.0, *lock(&asked)), (1 - mute, 4));
         }
+    }
+
+    /// Its packets were lost for a moment: the handshake that began then never ends.
+    #[tokio::test]
+    async fn a_host_that_was_mute_for_a_moment_is_reached_soon() {
+        for hosts in [1, 2] {
+            let asked = Arc::new(Mutex::new(0));
+            let counted = Arc::clone(&asked);
+            let connect_to: ConnectFn<Fake> = Arc::new(move |host| {
+                let counted = Arc::clone(&counted);
+                Box::pin(async move {
+                    *lock(&counted) += 1;
+                    if *lock(&counted) <= hosts {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok(Fake(Arc::new(host)))
+                })
+            });
+            let names = (0..hosts).map(|host| format!("h{host}")).collect();
+            let dialer = Dialer::new("all".into(), names, 0, connect_to);
+            let until = clock::boot().after(HANDSHAKE_WITHIN / 2);
+            let connected = dialer.connected(until).await.expect("a connection");
+            assert_eq!((*connected.0, *lock(&asked)), (0, hosts + 1));
+        }
+    }
+
+    /// A distant host is not given up for being distant, and one that says nothing holds
+    /// no third connection.
+    #[tokio::test]
+    async fn beside_a_handshake_that_takes_long_there_is_one_other() {
+        let alive = Arc::new(());
+        let (counted, most) = (Arc::clone(&alive), Arc::new(Mutex::new(0)));
+        let (seen, asked) = (Arc::clone(&most), Mutex::new(0));
+        let connect_to: ConnectFn<Fake> = Arc::new(move |_| {
+            *lock(&asked) += 1;
+            let (is_first, running) = (*lock(&asked) == 1, Arc::clone(&counted));
+            let mut most = lock(&seen);
+            // But for the closure's own, and the test's.
+            *most = (*most).max(Arc::strong_count(&running) - 2);
+            Box::pin(async move {
+                let _running = running;
+                if !is_first {
+                    std::future::pending::<()>().await;
+                }
+                tokio::time::sleep(NEXT_HOST_AFTER * 7 / 2).await;
+                Ok(Fake(Arc::new(0)))
+            })
+        });
+        let dialer = Dialer::new("all".into(), vec!["h0".into()], 0, connect_to);
+        let connected = dialer.connected(soon(20_000)).await.expect("a connection");
+        assert_eq!(*connected.0, 0);
+        // One that is given up has not ended yet when the next begins.
+        assert!((2..=3).contains(&*lock(&most)), "{most:?}");
+        drop(alive);
     }
 
     /// A wrong password is not tried until the account is locked.

@@ -39,6 +39,8 @@ pub use tenure_election::Bind;
 use crate::error::StoreError;
 
 mod backend;
+#[cfg(any(feature = "consul", feature = "kubernetes"))]
+mod bounded_json;
 pub(crate) mod caller;
 #[cfg(any(feature = "consul", feature = "kubernetes", feature = "nats"))]
 mod causes;

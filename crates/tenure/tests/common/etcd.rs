@@ -153,6 +153,16 @@ impl Etcd {
         self.launch_all();
     }
 
+    /// The same, and the servers begin another cluster, to etcd as well.
+    pub(crate) fn begin_anew(&mut self) {
+        self.end_all();
+        for server in &mut self.servers {
+            fs::remove_dir_all(server.data()).expect("its data");
+            server.flags.push("--initial-cluster-token=anew".to_owned());
+        }
+        self.launch_all();
+    }
+
     /// Kills the only server, and starts it with what `etcdctl snapshot save`
     /// has written to `file`.
     pub(crate) fn restore(&mut self, file: &Path) {

@@ -6,10 +6,13 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+mod bounds;
 #[path = "../common/calls.rs"]
 mod calls;
 #[path = "../common/certificates.rs"]
 mod certificates;
+#[path = "../common/misanswered.rs"]
+mod misanswered;
 #[path = "../common/ports.rs"]
 mod ports;
 #[path = "../common/stand_in.rs"]

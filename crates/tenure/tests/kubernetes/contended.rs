@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tenure::core::time::Instant;
-use tenure::{Election, clock};
+use tenure::{Election, StoreError, clock};
 
 use crate::client_go::{ClientGo, LEASE_SECONDS};
 use crate::standin::Kubernetes;
-use crate::{CHILD, WITHIN, millis_since, opened};
+use crate::{CHILD, WITHIN, key, millis_since, opened};
 
 /// The lease of ours: as long as client-go's.
 const LEASE: Duration = Duration::from_secs(LEASE_SECONDS.unsigned_abs());
@@ -87,6 +87,34 @@ async fn term_of(child: &mut Child) -> u64 {
     });
     let term = term.await.expect("no panic").expect("a term");
     term.parse().expect("a number")
+}
+
+/// A person hands the Lease to somebody else, and does not count that.
+#[tokio::test]
+async fn a_lease_whose_transitions_were_not_counted_says_what_to_do() {
+    let server = Kubernetes::start();
+    let mut ours = candidate(&server, "ours").await;
+    let leadership = tokio::time::timeout(WITHIN, ours.elected()).await;
+    let leadership = leadership.expect("in time").expect("a leadership");
+    let mut lease = server.object("leases", "payroll").expect("a Lease");
+    lease["spec"]["holderIdentity"] = "somebody".into();
+    server.set("leases", "payroll", lease);
+    let reader = opened(&server.url()).await;
+    let key = key("elections/payroll");
+    let read = reader.read(&key, WITHIN).await;
+    let Err(StoreError::Broken(why)) = &read else {
+        panic!("{read:?}");
+    };
+    let why = why.to_string();
+    for words in ["\"somebody\"", "set leaseTransitions to 1"] {
+        assert!(why.contains(words), "{why}");
+    }
+    // It hides no other election.
+    let page = reader.list("elections/", None, WITHIN).await;
+    assert_eq!(page.expect("a page").registers.len(), 1);
+    tokio::time::timeout(WITHIN, leadership.cancelled())
+        .await
+        .expect("it ends");
 }
 
 #[tokio::test]

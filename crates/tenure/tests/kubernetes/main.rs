@@ -5,12 +5,15 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+mod bounds;
 #[path = "../common/calls.rs"]
 mod calls;
 #[path = "../common/certificates.rs"]
 mod certificates;
 mod client_go;
 mod contended;
+#[path = "../common/misanswered.rs"]
+mod misanswered;
 #[path = "../common/ports.rs"]
 mod ports;
 #[path = "../common/stand_in.rs"]
@@ -458,9 +461,16 @@ async fn what_others_write_is_read_as_it_is_and_troubles_no_other() {
     assert_eq!(names("").await.len(), 5);
     let bare = held(&store, &key("elections/bare")).await.expect("it");
     assert!(bare.value.starts_with(b"tenure-election"), "{bare:?}");
-    let hand = held(&store, &key("elections/hand")).await.expect("it");
-    let said = String::from_utf8_lossy(&hand.value).into_owned();
+    // Who reads it is told what is wrong, and a list shows what there is.
+    let read = store.read(&key("elections/hand"), WITHIN).await;
+    let Err(StoreError::Broken(why)) = &read else {
+        panic!("{read:?}");
+    };
+    let said = why.to_string();
     assert!(said.contains("another leaseTransitions"), "{said}");
+    let page = store.list("elections/hand", None, WITHIN).await;
+    let (_, hand) = page.expect("a page").registers.remove(0);
+    assert_eq!(String::from_utf8_lossy(&hand.value), said);
     put(
         &store,
         &key("elections/hand"),

@@ -1,6 +1,7 @@
-//! The line between a candidate and its server: a proxy, which delays, holds back or
-//! cuts what it carries.
+//! The line between a candidate and its server: a proxy, which delays, holds back, cuts
+//! or loses what it carries.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,6 +26,10 @@ struct Rule {
     delay: Duration,
     /// Nothing is carried until this is over; then all that was sent is.
     is_held: bool,
+    /// Connections that there are, and those that are made until it is over, are lost.
+    is_lossy: bool,
+    /// How often it was so.
+    losses: u32,
 }
 
 struct State {
@@ -84,6 +89,15 @@ impl Line {
         self.state.rule.send_modify(|rule| rule.is_held = is_held);
     }
 
+    /// Whether connections are lost as by a middlebox that forgets them: nothing is carried
+    /// over those that there are, nor over those that are made meanwhile, ever again.
+    pub(crate) fn lose(&self, is_lossy: bool) {
+        self.state.rule.send_modify(|rule| {
+            rule.is_lossy = is_lossy;
+            rule.losses += u32::from(is_lossy);
+        });
+    }
+
     /// Of the next answers only the first half arrives. Each second one ends its
     /// connection; after the others the connection is silent.
     pub(crate) fn cut(&self, answers: u32) {
@@ -127,6 +141,7 @@ async fn one_way(
     let (send, mut queue) = mpsc::unbounded_channel();
     let read = async move {
         let mut rules = state.rule.subscribe();
+        let made_under = *rules.borrow_and_update();
         let mut buffer = vec![0; CHUNK];
         loop {
             let count = from.read(&mut buffer).await?;
@@ -134,6 +149,10 @@ async fn one_way(
                 .wait_for(|rule| !rule.is_held)
                 .await
                 .map_err(io::Error::other)?;
+            if made_under.is_lossy || rule.losses != made_under.losses {
+                // Neither side is told.
+                return pending().await;
+            }
             let cut = are_answers.then(|| next_cut(state)).flatten();
             let kept = if cut.is_some() { count / 2 } else { count };
             let chunk = buffer.get(..kept).unwrap_or_default().to_vec();

@@ -94,6 +94,30 @@ async fn is_far_away_for_a_while(store: &'static str, make: Make) {
     println!("{store}, far away: led in term {next} {took:.1} s after it was near again");
 }
 
+/// Connections of before and of that time stay mute; those of later work.
+async fn is_reached_over_new_connections(store: &'static str, make: Make) {
+    let subject = blocking(make);
+    let (url, address) = (subject.url(), subject.address());
+    let line = Line::before(address.clone()).await;
+    let url = line.url(&url, &address);
+    let scene = Scene::begin(format!("{store}, forgotten"), [&url, &url]).await;
+    scene.leads_above(0).await;
+    line.lose(true);
+    scene.is_vacant().await;
+    let term = scene.ledger.past().term();
+    scene.stays_vacant(2 * LEASE).await;
+    line.lose(false);
+    let good = clock::boot();
+    let next = scene.leads_above(term).await;
+    let took = clock::boot().since(good);
+    println!(
+        "{store}, forgotten: led in term {next} {:.1} s after the line was good",
+        took.as_secs_f64()
+    );
+    // Two seconds until it is asked again, and a lease: its watch was mute as well.
+    assert!(took < Duration::from_secs(8), "{store}: {took:?}");
+}
+
 async fn loses_the_other_half_of_answers(store: &'static str, make: Make) {
     let subject = blocking(make);
     let (url, address) = (subject.url(), subject.address());
@@ -128,6 +152,13 @@ async fn eight_round_trips_are_a_lease() {
 async fn round_trips_that_are_longer_than_the_lease() {
     let scenes = STORES.into_iter();
     side_by_side(scenes.map(|(name, make)| (name, is_far_away_for_a_while(name, make)))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn connections_that_a_middlebox_forgets_are_made_anew() {
+    let scenes = STORES.into_iter();
+    let scenes = scenes.map(|(name, make)| (name, is_reached_over_new_connections(name, make)));
+    side_by_side(scenes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

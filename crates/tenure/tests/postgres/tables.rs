@@ -178,3 +178,32 @@ async fn a_table_is_recognised_by_whoever_may_read_it() {
         assert!(clock::boot() < give_up, "it did not come back");
     }
 }
+
+/// A user from whom policies hide the rows would say that nobody leads.
+#[tokio::test]
+async fn a_table_that_hides_rows_from_its_user_is_refused() {
+    let server = Postgres::start();
+    let owner = opened(&server.url()).await;
+    put(&owner, &key("key"), Expect::Absent, b"x").await;
+    server.sql("CREATE ROLE reader LOGIN PASSWORD 'open sesame'");
+    server.sql("GRANT SELECT ON tenure_register TO reader");
+    let reader = opened(&server.url().replace("//tenure:", "//reader:")).await;
+    assert!(value(&reader, &key("key")).await.is_some());
+    server.sql("ALTER TABLE tenure_register ENABLE ROW LEVEL SECURITY");
+    cut(&server);
+    for user in [
+        &reader,
+        &opened(&server.url().replace("//tenure:", "//reader:")).await,
+    ] {
+        let why = refusal(user).await;
+        assert!(why.contains("DISABLE ROW LEVEL SECURITY"), "{why}");
+    }
+    // Its owner is shown all.
+    assert!(
+        value(&opened(&server.url()).await, &key("key"))
+            .await
+            .is_some()
+    );
+    server.sql("ALTER TABLE tenure_register DISABLE ROW LEVEL SECURITY");
+    assert!(value(&reader, &key("key")).await.is_some());
+}

@@ -52,7 +52,7 @@ pub(super) fn unanswered(call: Call, error: reqwest::Error) -> StoreError {
 /// The server has answered with this status, which is no success.
 pub(super) fn refused(call: Call, status: StatusCode, body: &[u8]) -> StoreError {
     if status == StatusCode::CONFLICT && call == Call::Write {
-        let answer = serde_json::from_slice(body).unwrap_or_default();
+        let answer = kv::parse(body).unwrap_or_default();
         return match kv::rolled_back(&answer) {
             Ok(()) => StoreError::Conflict,
             Err(why) if why.contains("ermission denied") || why.contains("ACL") => {

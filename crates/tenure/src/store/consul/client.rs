@@ -15,16 +15,19 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::classify::{self, Call};
-use super::kv::Entry;
+use super::kv::{self, ENTRIES_MAX, Entry};
 use super::settings::Settings;
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::dial::{ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN};
 use crate::store::{Key, MAX_VALUE_BYTES, PAGE_MAX, password};
 
-/// The largest answer that is taken: a full page of the largest registers, and as
-/// much again for the form that Consul gives them.
-const ANSWER_MAX: usize = 2 * PAGE_MAX * (MAX_VALUE_BYTES + Key::MAX_BYTES);
+/// The largest answer about one key: the largest value that Consul takes (512 KiB unless
+/// it is configured otherwise), in Base64.
+const ONE_MAX: usize = 1024 * 1024;
+/// The largest answer about all keys behind a prefix: a full page of the largest registers,
+/// and as much again for the form that Consul gives them.
+const ALL_MAX: usize = 2 * PAGE_MAX * (MAX_VALUE_BYTES + Key::MAX_BYTES);
 /// How long a server may wait for a change.
 const WAIT: Duration = Duration::from_secs(30);
 /// How much longer its answer may take. A server waits up to a sixteenth longer, so
@@ -175,13 +178,13 @@ impl ConsulClient {
         let pending = self.dialer.pending(&host);
         let url = self.settings.url(host.at, "/v1/txn", "");
         let request = self.http.request(Method::PUT, url).body(steps.to_string());
-        let answered = ask(&self.settings, request, Call::Write).await;
+        let answered = ask(&self.settings, request, Call::Write, ONE_MAX).await;
         let answer = answered.and_then(|answer| {
             if !answer.status.is_success() {
                 let (status, body) = (answer.status, &answer.body);
                 return Err(classify::refused(Call::Write, status, body));
             }
-            serde_json::from_slice(&answer.body).map_err(StoreError::unknown)
+            kv::parse(&answer.body).map_err(StoreError::unknown)
         });
         pending.ended(is_well(&answer));
         answer
@@ -217,9 +220,14 @@ async fn read(
         options += &format!("&index={after}&wait={}s", WAIT.as_secs());
     }
     let url = settings.url(at, &format!("/v1/kv/{}", query.name), &options);
-    let answer = ask(settings, http.request(Method::GET, url), Call::Read).await?;
+    let (bytes_max, entries_max) = match query.is_prefix {
+        true => (ALL_MAX, ENTRIES_MAX),
+        false => (ONE_MAX, 1),
+    };
+    let request = http.request(Method::GET, url);
+    let answer = ask(settings, request, Call::Read, bytes_max).await?;
     let entries = match answer.status {
-        StatusCode::OK => Entry::parse_all(&answer.body)?,
+        StatusCode::OK => Entry::parse_all(&answer.body, entries_max)?,
         // Consul says nothing more of a key that is not there, and says its index.
         StatusCode::NOT_FOUND if answer.index > 0 => Vec::new(),
         status => return Err(classify::refused(Call::Read, status, &answer.body)),
@@ -234,6 +242,7 @@ async fn ask(
     settings: &Settings,
     mut request: reqwest::RequestBuilder,
     call: Call,
+    bytes_max: usize,
 ) -> Result<Raw, StoreError> {
     if let Some(token) = &settings.token {
         request = request.header(TOKEN, token.clone());
@@ -243,13 +252,23 @@ async fn ask(
     let index = answer.headers().get(INDEX);
     let index = index.and_then(|index| index.to_str().ok()?.parse().ok());
     let (status, index) = (answer.status(), index.unwrap_or(0));
+    let bytes_max = if status.is_success() {
+        bytes_max
+    } else {
+        ONE_MAX
+    };
     let mut body = Vec::new();
     while let Some(part) = answer.chunk().await.map_err(lost)? {
-        if body.len() + part.len() > ANSWER_MAX {
-            return Err(StoreError::broken(format!(
-                "{settings}: expected an answer of at most {ANSWER_MAX} bytes, found a longer \
-                 one; keep fewer registers behind one prefix"
-            )));
+        if body.len() + part.len() > bytes_max {
+            let why = format!(
+                "{settings}: expected an answer of at most {bytes_max} bytes, found a longer one; \
+                 keep fewer and smaller values behind one prefix"
+            );
+            return Err(match call {
+                Call::Read => StoreError::broken(why),
+                // It may have been carried out.
+                Call::Write => call.lost(why),
+            });
         }
         body.extend_from_slice(&part);
     }

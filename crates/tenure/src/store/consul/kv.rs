@@ -5,10 +5,21 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::error::StoreError;
+use crate::store::bounded_json::{self, Elements};
 use crate::store::{Key, Register, Version, paths};
 
 /// What is said of an answer without the index of a write.
 pub(super) const NO_INDEX: &str = "expected the index of the write from Consul";
+
+/// The most keys in an answer: Consul has no pages.
+pub(super) const ENTRIES_MAX: usize = 250_000;
+/// The most that an entry, or an answer about one, costs to decode; one has seven fields.
+const ENTRY_COST: usize = 128;
+
+/// Decodes an answer to a transaction.
+pub(super) fn parse(body: &[u8]) -> Result<Value, String> {
+    bounded_json::parse(body, ENTRY_COST)
+}
 
 /// Where keys stand.
 #[derive(Clone, Copy, Debug)]
@@ -105,20 +116,26 @@ impl Entry {
         })
     }
 
-    /// What an answer to a read holds.
-    pub(super) fn parse_all(body: &[u8]) -> Result<Vec<Self>, StoreError> {
+    /// What an answer to a read holds, which are at most so many. One is decoded at a time.
+    pub(super) fn parse_all(body: &[u8], most: usize) -> Result<Vec<Self>, StoreError> {
         let wrong = |found: &str| {
             StoreError::broken(format!(
                 "expected keys with an index from Consul, found {found}: is this a server of \
                  Consul?"
             ))
         };
-        let answer: Value =
-            serde_json::from_slice(body).map_err(|error| wrong(&error.to_string()))?;
-        let entries = answer.as_array().map(|all| all.iter().map(Self::parse));
-        let entries = entries.ok_or_else(|| wrong("another answer"))?;
-        let entries: Option<Vec<Self>> = entries.collect();
-        entries.ok_or_else(|| wrong("another answer"))
+        let mut entries = Vec::new();
+        for element in Elements::of(body).ok_or_else(|| wrong("another answer"))? {
+            if entries.len() == most {
+                return Err(StoreError::broken(format!(
+                    "expected an answer of Consul with at most {most} keys, found more; keep \
+                     fewer keys behind one prefix"
+                )));
+            }
+            let entry = parse(element).map_err(|error| wrong(&error))?;
+            entries.push(Self::parse(&entry).ok_or_else(|| wrong("another answer"))?);
+        }
+        Ok(entries)
     }
 
     /// The register that it holds.
@@ -152,7 +169,7 @@ mod tests {
     fn an_answer_holds_keys_with_an_index() {
         let body = br#"[{"LockIndex":0,"Key":"t/a","Flags":7,"Value":"dmFsdWU=","CreateIndex":3,
             "ModifyIndex":9},{"Key":"t/b","Value":null,"ModifyIndex":4}]"#;
-        let entries = Entry::parse_all(body).expect("entries");
+        let entries = Entry::parse_all(body, 2).expect("entries");
         let registers = KeySpace { prefix: "t/" }.registers(entries);
         let shown: Vec<_> = registers
             .iter()
@@ -168,9 +185,27 @@ mod tests {
             "[1]",
             r#"[{"Key":"a","Value":"!","ModifyIndex":1}]"#,
         ] {
-            let refused = Entry::parse_all(wrong.as_bytes());
+            let refused = Entry::parse_all(wrong.as_bytes(), 9);
             assert!(matches!(refused, Err(StoreError::Broken(_))), "{wrong}");
         }
+    }
+
+    /// 61 MB of the least that an entry can be took gigabytes.
+    #[test]
+    fn an_answer_holds_no_more_keys_than_were_asked_for() {
+        let entry = r#"{"Key":"a","ModifyIndex":1}"#;
+        let body = |count| format!("[{}]", vec![entry; count].join(","));
+        for (count, most) in [(1, 1), (ENTRIES_MAX, ENTRIES_MAX)] {
+            let entries = Entry::parse_all(body(count).as_bytes(), most);
+            assert_eq!(entries.expect("as many as may be").len(), count);
+            let refused = Entry::parse_all(body(count + 1).as_bytes(), most);
+            let Err(StoreError::Broken(why)) = refused else {
+                panic!("{refused:?}");
+            };
+            assert!(why.to_string().contains(&format!("at most {most} keys")));
+        }
+        let deep = r#"[{"Key":"a","ModifyIndex":1,"Other":["#.to_owned() + &"[],".repeat(200);
+        assert!(Entry::parse_all((deep + "0]}]").as_bytes(), 1).is_err());
     }
 
     #[test]

@@ -19,8 +19,12 @@
 //! and registers are all that an election needs), and reads from one server's
 //! memory (they may be old).
 
+mod bounded;
 mod classify;
 mod client;
+mod clusters;
+mod connection;
+mod handshake;
 mod kv;
 mod settings;
 mod watcher;

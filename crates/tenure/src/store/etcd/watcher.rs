@@ -16,7 +16,9 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::client::{EtcdClient, EtcdConnection};
+use super::bounded::Answer as _;
+use super::client::EtcdClient;
+use super::connection::EtcdConnection;
 use super::kv::{self, KeySpace};
 use super::settings::Settings;
 use super::wire::{
@@ -152,7 +154,11 @@ impl EtcdWatchTask {
         loop {
             tokio::select! {
                 answer = stream.answers.message() => match answer {
-                    Ok(Some(answer)) => self.publish_events(&stream.watches, &answer)?,
+                    Ok(Some(answer)) => {
+                        let checked = stream.connection.check_cluster(answer.header());
+                        checked.map_err(|it| self.client.stream_broke(&stream.connection, &it))?;
+                        self.publish_events(&stream.watches, &answer)?;
+                    }
                     Ok(None) => return Err(StoreError::unavailable("the stream has ended")),
                     Err(status) => {
                         return Err(self.client.stream_broke(&stream.connection, &status));

@@ -16,10 +16,15 @@ pub(super) const TXN: &str = "/etcdserverpb.KV/Txn";
 pub(super) const WATCH: &str = "/etcdserverpb.Watch/Watch";
 /// Where a password is exchanged for a token.
 pub(super) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
+/// Where a server is asked how it is.
+pub(super) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 /// What every answer begins with.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct Header {
+    /// Of which cluster the server is; 0 if it does not say.
+    #[prost(uint64, tag = "1")]
+    pub(super) cluster_id: u64,
     /// The store's revision when the request was carried out.
     #[prost(int64, tag = "3")]
     pub(super) revision: i64,
@@ -182,6 +187,8 @@ pub(super) struct WatchCancel {
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct WatchResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
     #[prost(int64, tag = "2")]
     pub(super) watch_id: i64,
     /// The answer to a request for a watch. One that is cancelled as well was
@@ -224,6 +231,17 @@ pub(super) struct AuthenticateRequest {
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct AuthenticateResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
     #[prost(string, tag = "2")]
     pub(super) token: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct StatusRequest {}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
 }

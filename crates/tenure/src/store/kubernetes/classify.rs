@@ -16,7 +16,11 @@ use serde_json::Value;
 
 use super::names::Kind;
 use crate::error::{StoreError, quoted};
+use crate::store::bounded_json;
 use crate::store::causes::text;
+
+/// The most that a `Status` costs to decode: each wrong field has a cause of its own.
+const STATUS_COST: usize = 4_096;
 
 /// What a call was to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +68,7 @@ impl Status {
 
     /// What a body says that may be anything.
     pub(super) fn parse(body: &[u8]) -> Self {
-        let status = serde_json::from_slice(body).map(|status| Self::of(&status));
+        let status = bounded_json::parse(body, STATUS_COST).map(|status| Self::of(&status));
         let mut status = status.unwrap_or_default();
         if status.message.is_empty() {
             let said = String::from_utf8_lossy(body);

@@ -22,10 +22,17 @@ use super::object;
 use super::settings::Settings;
 use crate::clock;
 use crate::error::StoreError;
+use crate::store::bounded_json;
 use crate::store::dial::{ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN};
 
-/// The largest answer that is taken: a page of the largest registers.
-const ANSWER_MAX: usize = 64 * 1024 * 1024;
+/// The largest answer about one object: etcd behind a server takes 1.5 MiB.
+const OBJECT_MAX: usize = 2 * 1024 * 1024;
+/// The most that one object costs to decode: with what each who has written it owns of it.
+const OBJECT_COST: usize = 8_192;
+/// The largest listing: a page of the largest registers, and all of its pages together.
+const LISTING_MAX: usize = 64 * 1024 * 1024;
+/// The most objects of all pages together.
+const LISTED_MAX: usize = 250_000;
 /// How many objects a server is asked for at once.
 const LIMIT: usize = 100;
 /// How often a listing begins again whose rest was forgotten.
@@ -201,9 +208,9 @@ impl KubernetesClient {
             body: Some(object.to_string()),
         };
         let written = self.with_host(async |link, at| {
-            let body = link.ask(at, &request).await?;
+            let body = link.ask(at, &request, OBJECT_MAX).await?;
             // An answer that cannot be read says nothing of what was done.
-            Ok(serde_json::from_slice(&body).map_err(StoreError::unknown)?)
+            Ok(bounded_json::parse(&body, OBJECT_COST).map_err(StoreError::unknown)?)
         });
         Ok(written.await?)
     }
@@ -227,19 +234,20 @@ impl KubernetesClient {
             path: format!("{}/{name}", kind.path(&self.link.settings.namespace)),
             body: Some(body.to_string()),
         };
-        let deleted = self.with_host(async |link, at| link.ask(at, &request).await);
+        let deleted = self.with_host(async |link, at| link.ask(at, &request, OBJECT_MAX).await);
         deleted.await?;
         Ok(())
     }
 
-    /// All objects that are selected, and the number of the version at which they were
-    /// so.
-    pub(super) async fn list(
+    /// What is kept of all objects that are selected, and the number of the version at
+    /// which they were so. Of objects as they come no more than a page is held.
+    pub(super) async fn list<T>(
         &self,
         kind: Kind,
         selected: &Selected,
-    ) -> Result<(Vec<Value>, u64), Refused> {
-        self.with_host(async |link, at| link.list(at, kind, selected).await)
+        keep: impl Fn(&Value) -> Result<Option<T>, StoreError>,
+    ) -> Result<(Vec<T>, u64), Refused> {
+        self.with_host(async |link, at| link.list(at, kind, selected, &keep).await)
             .await
     }
 
@@ -298,9 +306,9 @@ impl Link {
         let answer = self.send(at, &request).await?;
         let status = answer.status();
         let retry_after = retry_after(&answer);
-        let body = read_body(Call::Read, answer).await?;
+        let body = read_body(Call::Read, answer, OBJECT_MAX).await?;
         if status.is_success() {
-            let object = serde_json::from_slice(&body).map_err(not_kubernetes)?;
+            let object = bounded_json::parse(&body, OBJECT_COST).map_err(not_kubernetes)?;
             return Ok(Some(object));
         }
         let said = Status::parse(&self.settings.token.hidden(&body));
@@ -310,15 +318,16 @@ impl Link {
         Err(refusal(&request, status, &said, retry_after))
     }
 
-    async fn list(
+    async fn list<T>(
         &self,
         at: usize,
         kind: Kind,
         selected: &Selected,
-    ) -> Result<(Vec<Value>, u64), Refused> {
+        keep: &impl Fn(&Value) -> Result<Option<T>, StoreError>,
+    ) -> Result<(Vec<T>, u64), Refused> {
         let mut forgotten = None;
         for _ in 0..ATTEMPTS {
-            match self.pages(at, kind, selected).await {
+            match self.pages(at, kind, selected, keep).await {
                 Err(refused) if refused.is_forgotten => forgotten = Some(refused),
                 other => return other,
             }
@@ -328,14 +337,15 @@ impl Link {
     }
 
     /// All pages of a listing, which are of one moment.
-    async fn pages(
+    async fn pages<T>(
         &self,
         at: usize,
         kind: Kind,
         selected: &Selected,
-    ) -> Result<(Vec<Value>, u64), Refused> {
+        keep: &impl Fn(&Value) -> Result<Option<T>, StoreError>,
+    ) -> Result<(Vec<T>, u64), Refused> {
         let (path, options) = (kind.path(&self.settings.namespace), selected.options());
-        let (mut items, mut bytes) = (Vec::new(), 0);
+        let (mut kept, mut bytes, mut listed) = (Vec::new(), 0, 0);
         let mut rest = String::new();
         loop {
             let request = Request {
@@ -345,29 +355,34 @@ impl Link {
                 path: format!("{path}?limit={LIMIT}{options}{rest}"),
                 body: None,
             };
-            let body = self.ask(at, &request).await?;
+            let body = self.ask(at, &request, LISTING_MAX - bytes).await?;
             bytes += body.len();
-            if bytes > ANSWER_MAX {
-                return Err(too_long().into());
-            }
-            let mut page: Value = serde_json::from_slice(&body).map_err(not_kubernetes)?;
+            let page = bounded_json::parse(&body, LIMIT * OBJECT_COST).map_err(not_kubernetes)?;
             let number = object::number(&page)?;
-            match page.get_mut("items").map(Value::take) {
-                Some(Value::Array(more)) => items.extend(more),
-                None | Some(Value::Null) => {}
-                Some(_) => return Err(not_kubernetes("another list")),
+            let items = items_of(&page)?;
+            listed += items.len();
+            if listed > LISTED_MAX {
+                return Err(too_many().into());
+            }
+            for item in items {
+                kept.extend(keep(item)?);
             }
             match object::metadata(&page, "continue").filter(|token| !token.is_empty()) {
                 Some(token) => rest = format!("&continue={}", escaped(token)),
-                None => return Ok((items, number)),
+                None => return Ok((kept, number)),
             }
         }
     }
 
     /// The body of an answer that is a success.
-    async fn ask(&self, at: usize, request: &Request) -> Result<Vec<u8>, Refused> {
+    async fn ask(
+        &self,
+        at: usize,
+        request: &Request,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, Refused> {
         let answer = self.answer(at, request).await?;
-        read_body(request.call, answer).await
+        read_body(request.call, answer, bytes_max).await
     }
 
     /// An answer that is a success.
@@ -377,7 +392,7 @@ impl Link {
         if status.is_success() {
             return Ok(answer);
         }
-        let body = read_body(request.call, answer).await?;
+        let body = read_body(request.call, answer, OBJECT_MAX).await?;
         let said = Status::parse(&self.settings.token.hidden(&body));
         Err(refusal(request, status, &said, retry_after))
     }
@@ -437,12 +452,34 @@ fn retry_after(answer: &reqwest::Response) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-async fn read_body(call: Call, mut answer: reqwest::Response) -> Result<Vec<u8>, Refused> {
+/// The objects of a page.
+fn items_of(page: &Value) -> Result<&[Value], Refused> {
+    match page.get("items") {
+        Some(Value::Array(items)) if items.len() <= LIMIT => Ok(items),
+        Some(Value::Array(items)) => Err(not_kubernetes(format!(
+            "a page of {} objects in place of {LIMIT} at most",
+            items.len()
+        ))),
+        None | Some(Value::Null) => Ok(&[]),
+        Some(_) => Err(not_kubernetes("another list")),
+    }
+}
+
+async fn read_body(
+    call: Call,
+    mut answer: reqwest::Response,
+    bytes_max: usize,
+) -> Result<Vec<u8>, Refused> {
     let lost = |error| classify::unanswered(call, error);
     let mut body = Vec::new();
     while let Some(part) = answer.chunk().await.map_err(lost)? {
-        if body.len() + part.len() > ANSWER_MAX {
-            return Err(too_long().into());
+        if body.len() + part.len() > bytes_max {
+            return Err(match call {
+                Call::Read => too_long(),
+                // It may have been carried out.
+                Call::Write => call.lost(too_long()),
+            }
+            .into());
         }
         body.extend_from_slice(&part);
     }
@@ -451,8 +488,15 @@ async fn read_body(call: Call, mut answer: reqwest::Response) -> Result<Vec<u8>,
 
 fn too_long() -> StoreError {
     StoreError::broken(format!(
-        "expected answers of at most {ANSWER_MAX} bytes, found a longer one; keep fewer objects in \
-         the namespace"
+        "expected objects of at most {OBJECT_MAX} bytes and listings of at most {LISTING_MAX}, \
+         found a longer answer; keep fewer objects in the namespace"
+    ))
+}
+
+fn too_many() -> StoreError {
+    StoreError::broken(format!(
+        "expected listings of at most {LISTED_MAX} objects, found a longer one; keep fewer objects \
+         in the namespace"
     ))
 }
 
@@ -502,15 +546,14 @@ impl Events {
                 if line.trim_ascii().is_empty() {
                     continue;
                 }
-                let event = serde_json::from_slice(&line);
+                let event = bounded_json::parse(&line, OBJECT_COST);
                 return event.map(Some).map_err(StoreError::unavailable);
             }
             self.searched = self.pending.len();
             let lost = |error| classify::unanswered(Call::Read, error);
             match self.answer.chunk().await.map_err(lost)? {
-                Some(part) if self.pending.len() + part.len() > ANSWER_MAX => {
-                    return Err(too_long());
-                }
+                // What has come has no end of a line in it.
+                Some(_) if self.pending.len() > OBJECT_MAX => return Err(too_long()),
                 Some(part) => self.pending.extend_from_slice(&part),
                 None => return Ok(None),
             }

@@ -21,8 +21,9 @@
 //! same with each term. So each leader has a higher term than the one before it, of
 //! either kind: between two writes of Tenure by the transitions, and
 //! with a write of Tenure by its own rule. What breaks the rule has no term: fewer
-//! transitions than there were, or another holder with as many. That is shown as a
-//! register that is no record, which no candidate of Tenure writes over.
+//! transitions than there were, or another holder with as many. Who reads it is told
+//! what is wrong; lists and watches show a register that is no record. No candidate of
+//! Tenure writes over it.
 //!
 //! # Silence
 //!
@@ -35,6 +36,13 @@
 //! sees. `leaseDurationSeconds` is the lease and the bound on how far clocks drift,
 //! rounded up. (Client-go before 0.27 waits for its *own* `LeaseDuration`, whatever
 //! the Lease says.)
+//!
+//! **A person who shortens `leaseDurationSeconds` under a leader of Tenure does not
+//! shorten its lease**, of which the leader knows nothing until it next renews. Each of
+//! its renewals writes the annotation, and nobody else writes its identity. So where
+//! the holder is the one in the annotation's record, in the same transitions, that
+//! record is of the holder's last renewal, and the longer of the two leases counts. Of a
+//! holder in Go an annotation says nothing: it renews without one.
 //!
 //! # A release by another
 //!
@@ -253,19 +261,36 @@ struct Shown {
     value: Vec<u8>,
 }
 
-/// The register that a Lease holds.
+/// The register that a Lease holds, for lists and watches: one without a term troubles
+/// its own election alone.
 pub(super) fn decode(key: &Key, lease: &Value) -> Result<Register, StoreError> {
     let version = object::state(lease)?.version();
     let value = match look(key, lease) {
         Ok(shown) => shown.value,
         // No record, and so nobody writes over it.
-        Err(found) => format!("expected the Lease of an election, found {found}").into_bytes(),
+        Err(found) => not_an_election(&found).into_bytes(),
     };
     Ok(Register {
         value: value.into(),
         version,
         stamp: None,
     })
+}
+
+/// The same for who reads this one. The error says what is wrong with a Lease: of a value
+/// that is no record others could only say that it is none.
+pub(super) fn decode_one(key: &Key, lease: &Value) -> Result<Register, StoreError> {
+    let version = object::state(lease)?.version();
+    let shown = look(key, lease).map_err(|found| StoreError::broken(not_an_election(&found)))?;
+    Ok(Register {
+        value: shown.value.into(),
+        version,
+        stamp: None,
+    })
+}
+
+fn not_an_election(found: &str) -> String {
+    format!("expected the Lease of an election, found {found}")
 }
 
 /// What a Lease shows, or what was found that makes it none.
@@ -342,13 +367,19 @@ impl Found<'_> {
                 sequence,
                 ..last.ok_or("no record")?.clone()
             },
-            ("", _) => self.record(&spec, term, sequence, Occupancy::Vacant { successor: None })?,
+            ("", _) => {
+                let vacant = Occupancy::Vacant { successor: None };
+                self.record(&spec, term, sequence, Duration::ZERO, vacant)?
+            }
             (identity, _) => {
                 let id = id_of(self.uid, identity, term);
                 if last.is_some() && held.map(|holder| holder.id) != Some(id) {
                     return Err(format!(
-                        "the holder {identity:?} and leaseTransitions {before} as they were \
-                         before it: who takes a Lease has to count them up, as client-go does"
+                        "the holder {identity:?} in place of another, with leaseTransitions \
+                         {before} as before: who takes a Lease has to count them up, as client-go \
+                         does; once the holder of before has ended, or its lease has passed, set \
+                         leaseTransitions to {} (kubectl edit)",
+                        before.saturating_add(1)
                     ));
                 }
                 let holder = Holder {
@@ -358,7 +389,9 @@ impl Found<'_> {
                     params: [].as_slice().into(),
                     request: None,
                 };
-                self.record(&spec, term, sequence, Occupancy::Held(holder))?
+                let own = last.filter(|_| held.is_some_and(|it| !self.is_foreign(it, term)));
+                let least = own.map_or(Duration::ZERO, |record| record.lease);
+                self.record(&spec, term, sequence, least, Occupancy::Held(holder))?
             }
         };
         Ok(Shown {
@@ -375,18 +408,21 @@ impl Found<'_> {
         holder.id == id_of(self.uid, holder.name.as_str(), term)
     }
 
+    /// The record of a spec, whose lease is `least` at least.
     fn record(
         &self,
         spec: &Spec,
         term: Term,
         sequence: u64,
+        least: Duration,
         occupancy: Occupancy,
     ) -> Result<Record, String> {
-        let lease = match (u64::try_from(spec.seconds), &occupancy) {
+        let said = match (u64::try_from(spec.seconds), &occupancy) {
             (_, Occupancy::Vacant { .. }) => Duration::from_secs(RELEASED_SECONDS),
             (Err(_) | Ok(0), Occupancy::Held(_)) => LEASE_UNSAID,
             (Ok(seconds), Occupancy::Held(_)) => Duration::from_secs(seconds),
         };
+        let lease = said.max(least);
         let most = tenure_election::Config::LEASE_MAX;
         if lease > most {
             return Err(format!(

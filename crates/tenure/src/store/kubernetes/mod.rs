@@ -155,7 +155,9 @@ impl Kubernetes {
 impl Backend for Kubernetes {
     async fn read(&self, key: &Key) -> Result<Reading, StoreError> {
         let object = self.get(key).await?;
-        let register = object.as_ref().map(|object| registers::decode(key, object));
+        let register = object
+            .as_ref()
+            .map(|object| registers::decode_one(key, object));
         let register = register.transpose()?;
         if let (Kind::Lease, Some(lease)) = (Kind::of(key), object) {
             self.keep(key, lease);
@@ -195,17 +197,12 @@ impl Backend for Kubernetes {
                 continue;
             }
             let selected = Selected::Labels(names::selector(kind, prefix));
-            let (items, _) = self.client.list(kind, &selected).await?;
-            for item in &items {
-                let key = object::key(kind, item);
-                let is_meant = |key: &Key| {
-                    key.as_str().starts_with(prefix) && after.is_none_or(|after| key > after)
-                };
-                if let Some(key) = key.filter(is_meant) {
-                    let register = registers::decode(&key, item)?;
-                    found.push((key, register));
-                }
-            }
+            let is_meant = |key: &Key| {
+                key.as_str().starts_with(prefix) && after.is_none_or(|after| key > after)
+            };
+            let keep = |item: &Value| registers::keep(kind, item, is_meant);
+            let (more, _) = self.client.list(kind, &selected, keep).await?;
+            found.extend(more);
         }
         found.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let mut page = Page::default();

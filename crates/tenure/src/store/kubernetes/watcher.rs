@@ -261,26 +261,23 @@ impl OneWatch {
     /// Publishes all that is selected; the version at which it was so.
     async fn list(&self) -> Result<u64, Refused> {
         let interest = self.hub.interest();
-        let listing = timeout(LIST_WITHIN, self.client.list(self.kind, &self.selected));
+        let keep = |item: &Value| registers::keep(self.kind, item, |key| self.is_meant(key));
+        let listing = self.client.list(self.kind, &self.selected, keep);
+        let listing = timeout(LIST_WITHIN, listing);
         let late = |_| {
             let settings = self.client.settings();
             StoreError::unavailable(format!("{settings}: no listing in time"))
         };
-        let (items, number) = listing.await.map_err(late)??;
+        let (found, number) = listing.await.map_err(late)??;
         // A watch that began meanwhile is told of what is not there, too.
         let known = self.hub.interest();
         let mut gone: Vec<_> = known.keys.iter().map(|watched| &watched.key).collect();
         gone.retain(|key| self.is_meant(key));
-        for item in &items {
-            let Some(key) = object::key(self.kind, item).filter(|key| self.is_meant(key)) else {
-                continue;
-            };
+        for (key, register) in found {
             gone.retain(|other| **other != key);
             // What is refused is older than what was published meanwhile: the watch,
             // which begins here, brings the rest.
-            let _ = self
-                .hub
-                .fetched(&interest, &key, Some(registers::decode(&key, item)?));
+            let _ = self.hub.fetched(&interest, &key, Some(register));
         }
         let at = object::version_at(number);
         for key in gone {

@@ -18,7 +18,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use super::settings::{Server, Settings};
 use super::{classify, rows};
 use crate::error::StoreError;
-use crate::store::dial;
+use crate::store::dial::{self, Repeats};
 
 /// How long a server keeps a session that asks nothing.
 pub(super) const IDLE_SECONDS: u64 = 60;
@@ -48,7 +48,7 @@ const READY: &str = "SHOW STATUS LIKE 'wsrep_ready'";
 /// The settings of a server that are looked at.
 const VARIABLES: &str = "SHOW VARIABLES WHERE Variable_name IN ('read_only', \
      'innodb_read_only', 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', \
-     'wsrep_on', 'max_allowed_packet', 'group_replication_single_primary_mode')";
+     'wsrep_on', 'wsrep_provider', 'max_allowed_packet', 'group_replication_single_primary_mode')";
 
 /// Connects to one server, over the first of its addresses that answers, and looks
 /// whether it takes writes; with `warns` says where an acknowledged write can be lost.
@@ -68,12 +68,17 @@ pub(super) async fn open(
             connected.map_err(|error| classify::connecting(&label, &error))
         }
     };
-    let opened = dial::race(addresses.into_iter(), connect, |_, error| {
-        if let Some(error) = error {
-            is_broken |= matches!(error, StoreError::Broken(_));
-            reasons.push(dial::reason(error));
-        }
-    });
+    let opened = dial::race(
+        addresses.into_iter(),
+        Repeats::Never,
+        connect,
+        |_, error| {
+            if let Some(error) = error {
+                is_broken |= matches!(error, StoreError::Broken(_));
+                reasons.push(dial::reason(error));
+            }
+        },
+    );
     let Some((_, mut connection)) = opened.await else {
         reasons.dedup();
         let why = reasons.join("; ");
@@ -135,6 +140,12 @@ async fn set_up(connection: &mut Conn, server: &str, warns: bool) -> Result<(), 
             "expected {server} to take writes, found it read-only"
         )));
     }
+    if variables.replicates_nothing() {
+        return Err(StoreError::unavailable(format!(
+            "expected {server} to be a part of its cluster, found wsrep_on = OFF there: others \
+             of the cluster never see what it is given; run: SET GLOBAL wsrep_on = ON"
+        )));
+    }
     if variables.is_on("wsrep_on") {
         // Asked first: a server that is cut off answers nothing that waits for others.
         let asked: Option<(String, String)> =
@@ -167,6 +178,14 @@ impl Variables {
 
     fn is_on(&self, name: &str) -> bool {
         self.get(name).is_some_and(|it| !["OFF", "0"].contains(&it))
+    }
+
+    /// Whether it is a server of a cluster of Galera whose writes stay its own, by this
+    /// session's setting.
+    fn replicates_nothing(&self) -> bool {
+        let provider = self.get("wsrep_provider").unwrap_or_default();
+        let is_of_a_cluster = !provider.is_empty() && !provider.eq_ignore_ascii_case("none");
+        is_of_a_cluster && !self.is_on("wsrep_on")
     }
 
     /// Why the server cannot be used as it is set.

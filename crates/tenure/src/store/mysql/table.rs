@@ -102,6 +102,17 @@ async fn exists(settings: &Settings, connection: &mut Conn) -> Result<bool, Stor
     let Some(described) = describe(settings, table, connection).await? else {
         return Ok(false);
     };
+    let ours: Vec<_> = sql::COLUMNS.split(", ").collect();
+    let is_part = described.columns.split(", ").all(|it| ours.contains(&it));
+    if is_part && described.columns != sql::COLUMNS {
+        // The server shows a user the columns that it has rights on.
+        return Err(StoreError::broken(format!(
+            "expected table {table} with columns {}, found {} that this user may see; run: GRANT \
+             SELECT, INSERT, UPDATE, DELETE ON {table} TO that user",
+            sql::COLUMNS,
+            described.columns
+        )));
+    }
     if described.columns != sql::COLUMNS {
         return Err(StoreError::broken(format!(
             "expected table {table} with columns {}, found {}; it belongs to something else: name \

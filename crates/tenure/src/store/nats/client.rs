@@ -42,6 +42,9 @@ const REPLICAS: u8 = 3;
 const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
 /// When to ask again, in a handshake, what has no answer yet.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// How long one of several addresses of a name may take: a server at a distance of a
+/// second has answered, and there is time for two more.
+const ADDRESS_WITHIN: Duration = Duration::from_secs(6);
 /// What the server says when it does not let us send or hear something.
 const FORBIDDEN: &str = "Permissions Violation";
 
@@ -294,6 +297,17 @@ impl NatsConnection {
     }
 }
 
+/// How long one address may take for its handshake. The library tries the addresses of
+/// a name one after another, each for so long, and wants the name for TLS.
+async fn within(host: &str) -> Duration {
+    let found = tokio::net::lookup_host(host).await;
+    match found.map(Iterator::count) {
+        Ok(2..) => ADDRESS_WITHIN,
+        // The library says what is wrong with the name.
+        Ok(_) | Err(_) => HANDSHAKE_WITHIN,
+    }
+}
+
 /// Connects to the host of this number.
 async fn connect(settings: &Settings, at: usize) -> Result<NatsConnection, StoreError> {
     let Some(host) = settings.hosts.get(at) else {
@@ -303,7 +317,7 @@ async fn connect(settings: &Settings, at: usize) -> Result<NatsConnection, Store
     let say = Arc::new(say);
     let mut options = ConnectOptions::new()
         .name("tenure")
-        .connection_timeout(HANDSHAKE_WITHIN)
+        .connection_timeout(within(host).await)
         // Callers wait for as long as they have time.
         .request_timeout(None)
         .ping_interval(PING_EVERY)

@@ -27,7 +27,7 @@ use super::socket::{self, PgStream};
 use super::{classify, tls};
 use crate::drive;
 use crate::error::{StoreError, quoted};
-use crate::store::dial::{self, Connection};
+use crate::store::dial::{self, Connection, Repeats};
 
 /// How many addresses of one host are tried.
 const ADDRESSES_MAX: usize = 16;
@@ -160,7 +160,7 @@ pub(super) async fn open(settings: &Settings, server: &Server) -> Result<PgConne
         let (server, trust) = (server.clone(), settings.trust.clone());
         async move { connect(&server, address, tls::connector(&trust)?).await }
     };
-    let opened = dial::race(addresses.into_iter(), only, |_, error| {
+    let opened = dial::race(addresses.into_iter(), Repeats::Never, only, |_, error| {
         if let Some(error) = error {
             is_broken |= matches!(error, StoreError::Broken(_));
             reasons.push(dial::reason(error));

@@ -106,6 +106,8 @@ pub(super) fn describe(wanted: &TableName) -> String {
 pub(super) const ORDINARY: &str = "an ordinary table";
 /// One that the server empties after a crash, or at the end of a session.
 pub(super) const UNLOGGED: &str = "one that the server empties";
+/// One of which row level security may hide rows from this user.
+pub(super) const HIDES_ROWS: &str = "one that hides rows";
 /// One whose versions somebody else gives out, or nobody.
 pub(super) const NO_IDENTITY: &str = "one without an identity";
 /// One whose versions may go back, or come again.
@@ -157,6 +159,7 @@ const TABLE_KIND: &str = concat!(
      WHERE w.ev_class OPERATOR(pg_catalog.=) c.oid) \
      THEN 'a table with rules' \
      WHEN c.relpersistence OPERATOR(pg_catalog.<>) 'p' THEN 'one that the server empties' \
+     WHEN pg_catalog.row_security_active(c.oid) THEN 'one that hides rows' \
      WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a \
      WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid \
      AND a.attname OPERATOR(pg_catalog.=) 'version' \

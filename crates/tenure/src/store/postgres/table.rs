@@ -147,6 +147,12 @@ fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
             "expected table {name} to be a permanent one, found one that the server empties after \
              a crash; end all candidates and run: ALTER TABLE {name} SET LOGGED;"
         ))),
+        // A row that is there and hidden would be told as one that is not: nobody leads.
+        Some(sql::HIDES_ROWS) => Err(StoreError::broken(format!(
+            "expected table {name} to show this user all of its rows, found row level security in \
+             force, which hides those that no policy shows; run: ALTER TABLE {name} DISABLE ROW \
+             LEVEL SECURITY, or ALTER ROLE … BYPASSRLS"
+        ))),
         other => Err(StoreError::broken(format!(
             "expected {name} to be an ordinary table without children or rules, found {}: what \
              stands behind it may be emptied by a crash of the server, or be elsewhere; name an \

@@ -79,17 +79,36 @@ pub(super) fn connecting(error: &RedisError) -> StoreError {
              `databases` in its configuration"
         ));
     }
+    // It says why and closes, and what is sent meanwhile fails before that is read.
+    if error.is_connection_dropped() && !error.is_connection_refusal() {
+        return StoreError::unavailable(format!(
+            "{text}; expected an answer to the first question, found the connection closed, as \
+             by a server whose maxclients is reached"
+        ));
+    }
     StoreError::unavailable(text)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     fn answered(code: &str, details: &str) -> ServerError {
         let error = ::redis::make_extension_error(code.into(), Some(details.into()));
         let all = error.into_server_errors().expect("an error of a server");
         all.first().expect("one").1.clone()
+    }
+
+    #[test]
+    fn a_server_that_closes_at_once_is_told_of() {
+        for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset] {
+            let error = connecting(&io::Error::from(kind).into());
+            assert!(error.to_string().contains("maxclients"), "{error}");
+        }
+        let refused = connecting(&io::Error::from(io::ErrorKind::ConnectionRefused).into());
+        assert!(!refused.to_string().contains("maxclients"), "{refused}");
     }
 
     #[test]
@@ -130,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_line_that_breaks_leaves_a_write_unknown() {
-        let broke = RedisError::from(std::io::Error::other("reset"));
+        let broke = RedisError::from(io::Error::other("reset"));
         let write = broken_line("redis", Call::Write, &broke);
         assert!(matches!(write, StoreError::Unknown(_)), "{write:?}");
         let read = broken_line("redis", Call::Read, &broke);

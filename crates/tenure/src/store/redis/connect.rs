@@ -21,7 +21,7 @@ use super::settings::{Route, Settings};
 use super::tls::Tls;
 use crate::drive;
 use crate::error::StoreError;
-use crate::store::dial::{self, Connection};
+use crate::store::dial::{self, Connection, Repeats};
 use crate::store::limited_stream::{BrokenBound, LimitedStream};
 
 /// How many addresses of one host are tried.
@@ -169,7 +169,7 @@ where
         let (tls, place, begin) = (settings.tls.clone(), place.to_owned(), begin.clone());
         async move { begin(byte_stream(tls, &place, address).await?).await }
     };
-    let opened = dial::race(addresses.into_iter(), one, |_, error| {
+    let opened = dial::race(addresses.into_iter(), Repeats::Never, one, |_, error| {
         if let Some(error) = error {
             is_broken |= matches!(error, StoreError::Broken(_));
             reasons.push(dial::reason(error));

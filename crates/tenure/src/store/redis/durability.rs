@@ -11,7 +11,12 @@ use ::redis::Value;
 use super::registers::{bytes, list, text};
 
 /// What was asked of a server, in this order: `INFO`, and `CONFIG GET` of these.
-pub(super) const ASKED: [&str; 3] = ["appendonly", "appendfsync", "maxmemory-policy"];
+pub(super) const ASKED: [&str; 4] = [
+    "appendonly",
+    "appendfsync",
+    "maxmemory-policy",
+    "no-appendfsync-on-rewrite",
+];
 
 /// What a server says of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -19,7 +24,7 @@ pub(super) struct Facts {
     /// Whether it is a part of a cluster of Redis, by `INFO`.
     pub(super) is_clustered: bool,
     /// What is known of its settings, in the order of [`ASKED`].
-    settings: [Option<String>; 3],
+    settings: [Option<String>; 4],
     /// How many replicas there are; `None` if it does not say.
     replicas: Option<u64>,
     /// Whether replicas are promoted by sentinels.
@@ -48,6 +53,7 @@ impl Facts {
                 got(0).or_else(|| appendonly.map(str::to_owned)),
                 got(1),
                 got(2).or_else(|| field("maxmemory_policy").map(str::to_owned)),
+                got(3),
             ],
             replicas: field("connected_slaves").and_then(|number| number.parse().ok()),
             by_sentinels,
@@ -57,7 +63,7 @@ impl Facts {
     /// How it can lose acknowledged writes, as far as it says; `None` if it cannot.
     pub(super) fn warning(&self) -> Option<String> {
         let mut ways = Vec::new();
-        let [appendonly, appendfsync, policy] = &self.settings;
+        let [appendonly, appendfsync, policy, unsynced] = &self.settings;
         match (appendonly.as_deref(), appendfsync.as_deref()) {
             (Some("no"), _) => ways.push(
                 "expected `appendonly yes` and `appendfsync always`, found no log: when it ends, \
@@ -70,6 +76,14 @@ impl Facts {
                  newest writes are lost"
             )),
             (Some(_), None) => {}
+        }
+        let is_synced = appendonly.as_deref() != Some("no");
+        if is_synced && unsynced.as_deref() == Some("yes") {
+            ways.push(
+                "expected `no-appendfsync-on-rewrite no`, found yes: when its machine fails while \
+                 the log is rewritten, the newest writes are lost"
+                    .to_owned(),
+            );
         }
         // `volatile-*` drops only keys that are to expire, of which ours are none.
         if let Some(policy) = policy.as_deref().filter(|it| it.starts_with("allkeys-")) {
@@ -89,8 +103,8 @@ impl Facts {
         let unknown: Vec<_> = unknown.map(|(name, _)| *name).collect();
         if !unknown.is_empty() {
             ways.push(format!(
-                "it does not let {} be looked at (CONFIG GET); expected yes, always and \
-                 noeviction",
+                "it does not let {} be looked at (CONFIG GET); expected yes, always, \
+                 noeviction and no",
                 unknown.join(", ")
             ));
         }
@@ -106,7 +120,7 @@ mod tests {
         Value::BulkString(text.as_bytes().to_vec())
     }
 
-    fn config(values: [&str; 3]) -> Vec<Value> {
+    fn config(values: [&str; 4]) -> Vec<Value> {
         let pairs = ASKED.into_iter().zip(values);
         let pair = |(name, value)| Value::Array(vec![bulk(name), bulk(value)]);
         pairs.map(pair).collect()
@@ -118,22 +132,29 @@ mod tests {
         let with = |values, info: &Value, by_sentinels| {
             Facts::new(info, &config(values), by_sentinels).warning()
         };
-        let safe = ["yes", "always", "noeviction"];
+        let safe = ["yes", "always", "noeviction", "no"];
         assert_eq!(with(safe, &alone, false), None);
-        assert_eq!(with(["yes", "always", "volatile-lru"], &alone, false), None);
+        assert_eq!(
+            with(["yes", "always", "volatile-lru", "no"], &alone, false),
+            None
+        );
         let two = bulk("connected_slaves:2\r\n");
         for (warning, words) in [
             (
-                with(["no", "always", "noeviction"], &alone, false),
+                with(["no", "always", "noeviction", "yes"], &alone, false),
                 "found no log",
             ),
             (
-                with(["yes", "everysec", "noeviction"], &alone, false),
+                with(["yes", "everysec", "noeviction", "no"], &alone, false),
                 "found everysec",
             ),
             (
-                with(["yes", "always", "allkeys-lru"], &alone, false),
+                with(["yes", "always", "allkeys-lru", "no"], &alone, false),
                 "found allkeys-lru",
+            ),
+            (
+                with(["yes", "always", "noeviction", "yes"], &alone, false),
+                "no-appendfsync-on-rewrite no`, found yes",
             ),
             (with(safe, &two, false), "replicas may lack"),
             (with(safe, &alone, true), "replicas may lack"),
@@ -150,7 +171,7 @@ mod tests {
         let warning = facts.warning().expect("a warning");
         assert!(warning.contains("found no log"), "{warning}");
         assert!(
-            warning.contains("let appendfsync be looked at"),
+            warning.contains("let appendfsync, no-appendfsync-on-rewrite be looked at"),
             "{warning}"
         );
         let facts = Facts::new(&Value::Nil, &[], false);

@@ -364,7 +364,7 @@ fn what_breaks_the_rule_of_transitions_has_no_term() {
     assert_eq!(server.spec().transitions, 1);
     let spec = server.spec();
     for (holder, transitions, words) in [
-        ("go-1", 1, "count them up"),
+        ("go-1", 1, "set leaseTransitions to 2"),
         ("go-1", 0, "set back"),
         ("", 0, "set back"),
     ] {
@@ -379,6 +379,12 @@ fn what_breaks_the_rule_of_transitions_has_no_term() {
         assert!(
             Record::decode(&value).is_err() && text.contains(words),
             "{text}"
+        );
+        let lease = changed.lease.as_ref().expect("a Lease");
+        let refused = decode_one(&key(), lease);
+        assert!(
+            matches!(&refused, Err(StoreError::Broken(why)) if why.to_string() == text),
+            "{refused:?}"
         );
     }
     let mut lease = server.lease.clone().expect("a Lease");
@@ -511,4 +517,53 @@ fn a_candidate_judges_a_leader_of_client_go_by_silence() {
     assert_eq!(look(&server, 41).as_deref(), Some("go-1"));
     assert_eq!(look(&server, 42), None);
     assert_ne!(Version::from_u64(1), object::version_at(1));
+}
+
+/// An edit of the field alone, and of the times with it, on a grant of 10 s.
+#[test]
+fn a_lease_of_ours_that_a_person_shortens_lasts_as_long_as_its_leader_leads() {
+    let mut server = Server::default();
+    server.tenure(&server.next(7, NOW));
+    for (seconds, renewed, lease) in [
+        (1, NOW, 10),
+        (0, NOW, 15),
+        (1, NOW + 9 * SECOND, 10),
+        (60, NOW, 60),
+        (2, NOW, 10),
+    ] {
+        let spec = Spec {
+            seconds,
+            renewed: Some(renewed),
+            ..server.spec()
+        };
+        server.go_put(&spec);
+        let lease = Duration::from_secs(lease);
+        assert_eq!(server.record().lease, lease, "{seconds} {renewed}");
+    }
+    // A request is written over it, and the lease stays.
+    server.is_asked();
+    assert_eq!(server.record().lease, Duration::from_secs(10));
+    // The annotation is still there, and of no holder that came later.
+    let spec = Spec {
+        seconds: 3,
+        ..server.spec()
+    };
+    for (holder, transitions) in [("go-1", 1), (spec.holder.as_str(), 1)] {
+        let mut taken = server.clone();
+        taken.go_put(&Spec {
+            holder: holder.into(),
+            transitions,
+            ..spec.clone()
+        });
+        assert_eq!(taken.record().lease, Duration::from_secs(3), "{holder}");
+    }
+    // Of a leader in Go the field counts, also where we have written a request to it.
+    server.go("go-1", NOW + 20 * SECOND);
+    server.is_asked();
+    let spec = Spec {
+        seconds: 1,
+        ..server.spec()
+    };
+    server.go_put(&spec);
+    assert_eq!(server.record().lease, Duration::from_secs(1));
 }
