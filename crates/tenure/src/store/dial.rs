@@ -393,7 +393,7 @@ pub(super) fn reason(error: &StoreError) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::race::NEXT_HOST_AFTER;
+    use super::race::{HANDSHAKE_WITHIN, NEXT_HOST_AFTER};
     use super::*;
 
     #[derive(Clone, Debug)]
