@@ -134,6 +134,11 @@ async fn a_value_that_is_too_long_is_not_read() {
     let lengths = page.registers.iter().map(|(_, held)| held.value.len());
     assert_eq!(lengths.collect::<Vec<_>>(), [MAX_VALUE_BYTES, 24, 24]);
     assert_eq!(value(&store, &key("c")).await.expect("one").len(), 24);
+    shown(
+        &mut store.watch(Selector::Key(key("c"))),
+        b"a value that is too long",
+    )
+    .await;
 }
 
 const TABLE: &str = "CREATE TABLE tenure_register (version INTEGER PRIMARY KEY AUTOINCREMENT, \

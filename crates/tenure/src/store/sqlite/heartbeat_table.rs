@@ -74,7 +74,7 @@ pub(super) fn prepare(
         ),
     ] {
         let found = columns(connection, table).map_err(broken)?;
-        if let Some(triggers) = triggers(connection, table).map_err(broken)? {
+        if let Some(triggers) = super::table::triggers(connection, table).map_err(broken)? {
             return Err(StoreError::broken(format!(
                 "expected table {table} without triggers, found {triggers} in {}: what changes \
                  heartbeats as they are written has several lead; end all candidates and drop them",
@@ -169,13 +169,6 @@ impl Shape {
              (utype);"
         )))
     }
-}
-
-/// The triggers of a table, if it has any.
-fn triggers(connection: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
-    let named = "SELECT group_concat(name, ', ') FROM sqlite_master WHERE type = 'trigger' AND \
-                 lower(tbl_name) = lower(?1)";
-    connection.query_row(named, [table], |row| row.get(0))
 }
 
 fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {

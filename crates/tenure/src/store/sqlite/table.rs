@@ -36,7 +36,7 @@ const COLUMNS: [&str; 6] = [
 
 /// A value that is longer than any that is written is not read: it takes the memory of
 /// each process that lists, whatever its election is. What is read of it is no record.
-const SELECT: &str = "SELECT version, CASE WHEN octet_length(value) <= 262144 THEN value ELSE \
+pub(super) const SELECT: &str = "SELECT version, CASE WHEN octet_length(value) <= 262144 THEN value ELSE \
                       'a value that is too long' END, stamp_boot, stamp_namespace, stamp_ns, key \
                       FROM tenure_register";
 
@@ -62,13 +62,13 @@ pub(super) fn check(path: &Path, found: &[String]) -> Result<(), StoreError> {
 /// several lead in one term. A trigger can set a version as well. A constraint with
 /// `ON CONFLICT` or another collation drops what was acknowledged.
 pub(super) fn check_shape(path: &Path, connection: &Connection) -> Result<(), StoreError> {
-    let asked = "SELECT coalesce(sql, ''), (SELECT group_concat(name, ', ') FROM sqlite_master \
-                 WHERE type = 'trigger' AND lower(tbl_name) = 'tenure_register') \
-                 FROM sqlite_master WHERE type IN ('table', 'view') AND \
+    let failed =
+        |error: rusqlite::Error| StoreError::unavailable(format!("{}: {error}", path.display()));
+    let asked = "SELECT coalesce(sql, '') FROM sqlite_master WHERE type IN ('table', 'view') AND \
                  lower(name) = 'tenure_register'";
-    let found = connection.query_row(asked, [], |row| Ok((row.get(0)?, row.get(1)?)));
-    let (sql, triggers): (String, Option<String>) =
-        found.map_err(|error| StoreError::unavailable(format!("{}: {error}", path.display())))?;
+    let sql: String = connection
+        .query_row(asked, [], |row| row.get(0))
+        .map_err(failed)?;
     if essence(&sql) != essence(SCHEMA) {
         return Err(StoreError::broken(format!(
             "expected the table that this makes in {}: {SCHEMA}; found: {}; with another one \
@@ -78,7 +78,7 @@ pub(super) fn check_shape(path: &Path, connection: &Connection) -> Result<(), St
             quoted(&sql)
         )));
     }
-    match triggers {
+    match triggers(connection, "tenure_register").map_err(failed)? {
         None => Ok(()),
         Some(triggers) => Err(StoreError::broken(format!(
             "expected table tenure_register without triggers, which may change what is written, \
@@ -87,6 +87,13 @@ pub(super) fn check_shape(path: &Path, connection: &Connection) -> Result<(), St
             path.display()
         ))),
     }
+}
+
+/// The triggers of a table, if it has any.
+pub(super) fn triggers(connection: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
+    let named = "SELECT group_concat(name, ', ') FROM sqlite_master WHERE type = 'trigger' AND \
+                 lower(tbl_name) = lower(?1)";
+    connection.query_row(named, [table], |row| row.get(0))
 }
 
 /// What a statement says: without comments, quotes of names, the space between words, and

@@ -147,10 +147,8 @@ fn fetch(hub: &Hub, connection: &Connection) -> rusqlite::Result<bool> {
     let now = clock::shared();
     let mut settled = true;
     let mut absent = Vec::new();
-    let mut statement = connection.prepare_cached(
-        "SELECT version, value, stamp_boot, stamp_namespace, stamp_ns \
-         FROM tenure_register WHERE key = ?1 AND version IS NOT ?2",
-    )?;
+    let changed = format!("{} WHERE key = ?1 AND version IS NOT ?2", table::SELECT);
+    let mut statement = connection.prepare_cached(&changed)?;
     let reading = connection.unchecked_transaction()?;
     for followed in &interest.keys {
         let known = followed
