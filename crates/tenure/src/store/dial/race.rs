@@ -1,4 +1,4 @@
-//! Handshakes with several hosts, of which the first that succeeds is used.
+//! Handshakes with several hosts at a time. The first one that succeeds is used.
 
 use std::time::Duration;
 

@@ -33,8 +33,8 @@ pub(super) struct Bound {
 
 impl Bound {
     /// Of one message about changes. Large ones come in parts, of about as many bytes as a
-    /// server takes in a request (1.5 MiB, unless it is configured otherwise). One that
-    /// catches up is told of a thousand transactions of 128 steps at a time.
+    /// server takes in a request (1.5 MiB, unless it is configured otherwise). A watch
+    /// that catches up gets a thousand transactions of 128 steps in a message.
     pub(super) const CHANGES: Self = Self {
         bytes: 16 * BASE,
         items: 128 * 1024,

@@ -1,5 +1,5 @@
-//! Opening a connection to a server: TLS, password, a first read, and of which cluster
-//! it is.
+//! Opens a connection to a server: TLS, password and a first read. Then it compares the
+//! server's cluster with the clusters of the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl Handshakes {
         connected.map_err(|error| StoreError::unavailable(classify::text(&error)))
     }
 
-    /// Asks all other servers of which cluster they are.
+    /// Asks each other server for its cluster.
     fn ask_others(&self, at: usize) -> JoinSet<()> {
         let mut asks = JoinSet::new();
         for other in (0..self.settings.servers.len()).filter(|other| *other != at) {

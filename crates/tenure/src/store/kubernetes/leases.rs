@@ -21,8 +21,8 @@
 //! same with each term. So each leader has a higher term than the one before it, of
 //! either kind: between two writes of Tenure by the transitions, and
 //! with a write of Tenure by its own rule. What breaks the rule has no term: fewer
-//! transitions than there were, or another holder with as many. Who reads it is told
-//! what is wrong; lists and watches show a register that is no record. No candidate of
+//! transitions than there were, or another holder with as many. A read of it fails and
+//! says what is wrong; lists and watches show a register that is no record. No candidate of
 //! Tenure writes over it.
 //!
 //! # Silence
@@ -38,7 +38,7 @@
 //! the Lease says.)
 //!
 //! **A person who shortens `leaseDurationSeconds` under a leader of Tenure does not
-//! shorten its lease**, of which the leader knows nothing until it next renews. Each of
+//! shorten its lease**. The leader learns of the edit only when it next renews. Each of
 //! its renewals writes the annotation, and nobody else writes its identity. So where
 //! the holder is the one in the annotation's record, in the same transitions, that
 //! record is of the holder's last renewal, and the longer of the two leases counts. Of a

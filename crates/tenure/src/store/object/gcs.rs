@@ -38,7 +38,11 @@ const FORM: Form = Form {
     credentials: "name a file of a service account or of application default credentials by \
                   GOOGLE_APPLICATION_CREDENTIALS or credentials_file=, or run where the machine \
                   has a service account",
-    files: &["GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"],
+    files: &[
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "GOOGLE_SERVICE_ACCOUNT",
+        "GOOGLE_SERVICE_ACCOUNT_PATH",
+    ],
 };
 
 /// The store of such a URL. Nothing is sent before the first call.
