@@ -72,6 +72,14 @@ struct Prepared {
 }
 
 impl Prepared {
+    fn of(name: String, snapshot: &Snapshot) -> Self {
+        Self {
+            last: snapshot.last,
+            bytes: Arc::downgrade(&snapshot.bytes),
+            name,
+        }
+    }
+
     fn is_of(&self, snapshot: &Snapshot) -> bool {
         let bytes = Arc::downgrade(&snapshot.bytes);
         self.last == snapshot.last && self.bytes.ptr_eq(&bytes)
@@ -95,9 +103,9 @@ impl SnapshotWriter {
         let (files, format) = (Arc::clone(&self.files), self.format);
         let (own, of) = (name.clone(), snapshot.clone());
         let thread = thread::Builder::new().name("tenure-snapshot-f".into());
-        match thread.spawn(move || files.prepare(own, &format, &of)) {
+        match thread.spawn(move || files.prepare(own, &format, of)) {
             Ok(_) => self.files.wait(&name, STALLED_AFTER),
-            Err(error) => self.files.done(name, snapshot, Err(error)),
+            Err(error) => self.files.done(Prepared::of(name, snapshot), Err(error)),
         }
     }
 }
@@ -130,10 +138,13 @@ impl SnapshotFiles {
         Some(state.ready.swap_remove(at).name)
     }
 
-    fn prepare(&self, name: String, format: &Format, snapshot: &Snapshot) {
+    fn prepare(&self, name: String, format: &Format, snapshot: Snapshot) {
         let path = self.path.join(&name);
-        let written = self.write(&path, &snapshot_header(format, snapshot), &snapshot.bytes);
-        self.done(name, snapshot, written);
+        let written = self.write(&path, &snapshot_header(format, &snapshot), &snapshot.bytes);
+        let file = Prepared::of(name, &snapshot);
+        // Once the file is done, only others tell whether its snapshot is needed.
+        drop(snapshot);
+        self.done(file, written);
     }
 
     /// Waits until a file is written, or the disk takes nothing more of any for
@@ -167,20 +178,16 @@ impl SnapshotFiles {
     }
 
     /// A file was written, or not.
-    fn done(&self, name: String, snapshot: &Snapshot, written: io::Result<()>) {
-        let path = self.path.join(&name);
+    fn done(&self, file: Prepared, written: io::Result<()>) {
+        let path = self.path.join(&file.name);
         let mut state = self.lock();
-        state.names.retain(|it| *it != name);
+        state.names.retain(|it| *it != file.name);
         let given_up = state.given_up.len();
-        state.given_up.retain(|it| *it != name);
+        state.given_up.retain(|it| *it != file.name);
         match written {
             // Its asker has gone.
             Ok(()) if state.given_up.len() < given_up => remove(&path),
-            Ok(()) => state.ready.push(Prepared {
-                last: snapshot.last,
-                bytes: Arc::downgrade(&snapshot.bytes),
-                name,
-            }),
+            Ok(()) => state.ready.push(file),
             Err(error) => {
                 tracing::debug!("{}: the log writes it: {error}", path.display());
                 remove(&path);
@@ -396,7 +403,7 @@ mod tests {
         assert_eq!(files.take(&snapshot), None);
         // The disk goes on after all.
         let format = Format::new(identity(), crc32c::crc32c_append);
-        files.prepare(name, &format, &snapshot);
+        files.prepare(name, &format, snapshot.clone());
         assert_eq!(files.take(&snapshot), None);
         assert_eq!(prepared(place.path()).len(), 0);
         files.end();

@@ -32,13 +32,8 @@ async fn no_lock_that_anybody_can_take_keeps_the_table_from_being_made() {
 async fn a_table_that_another_is_making_is_waited_for() {
     let server = Postgres::start();
     let make = tenure::store::postgres::migration("tenure_register");
-    let making = server.hold(&make, WITHIN * 10);
-    let made = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted";
-    let give_up = clock::boot().after(WITHIN);
-    while server.sql(made) == "0" {
-        assert!(clock::boot() < give_up, "it was not begun");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let _making = server.hold(&make, WITHIN * 10);
+    is_begun(&server).await;
     let store = opened(&server.url()).await;
     let waiting = store.read(&key("key"), WITHIN).await;
     let Err(StoreError::Unavailable(why)) = waiting else {
@@ -48,12 +43,27 @@ async fn a_table_that_another_is_making_is_waited_for() {
     for words in ["making the table tenure_register", "55P03"] {
         assert!(why.contains(words), "{words}: {why}");
     }
-    // That one is given up. Another commits.
-    drop(making);
-    server.sql(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-         WHERE wait_event = 'PgSleep'",
-    );
-    server.hold(&make, Duration::from_millis(300)).wait();
+}
+
+/// The transaction that makes the table commits while a call waits for it.
+#[tokio::test]
+async fn a_table_that_another_has_made_meanwhile_is_used() {
+    let server = Postgres::start();
+    let make = tenure::store::postgres::migration("tenure_register");
+    let making = server.hold(&make, WITHIN / 10);
+    is_begun(&server).await;
+    let store = opened(&server.url()).await;
     put(&store, &key("key"), Expect::Absent, b"x").await;
+    // Only one of them can have made it.
+    making.wait();
+}
+
+/// Waits until a transaction has made a table, and has not committed.
+async fn is_begun(server: &Postgres) {
+    let made = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted";
+    let give_up = clock::boot().after(WITHIN);
+    while server.sql(made) == "0" {
+        assert!(clock::boot() < give_up, "it was not begun");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
