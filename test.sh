@@ -72,17 +72,20 @@ fi
 # All stores: what the tests and the releases beside them are built with.
 full=tenure/full,tenure-cli/full
 
-step 'the release after this one, for the test of an upgrade; as one static file'
+# `tenure` is static, as what people run is, whose build takes longer (dist/build.sh,
+# and twice dist/reproduce.sh). For all builds, or each package would be compiled with
+# this and without.
+export RUSTC_WORKSPACE_WRAPPER="$PWD/dist/link_static.sh"
+
+step 'the release after this one, for the test of an upgrade'
 # Of the whole workspace and with one of its tests, so that the packages that
 # it depends on get the features that the tests give them, and are compiled
-# once. No server simulates: that part need not be fast. It is static, as what
-# people run is, which takes longer (dist/build.sh, and twice dist/reproduce.sh).
-next_release() {
-    RUSTC_WORKSPACE_WRAPPER="$PWD/dist/link_static.sh" cargo "$@"
-}
-next=(--workspace --test all --features "$full,tenure-cli/next-version" --locked)
-unsimulated=(--config 'profile.dev.package.tenure-sim.opt-level=0')
-next_release build --bin tenure "${next[@]}" "${unsimulated[@]}"
+# once. It neither simulates nor is measured, so what is compiled for it alone need
+# not be fast.
+next=(--workspace --test trio --features "$full,tenure-cli/next-version" --locked
+    --config 'profile.dev.package.tenure-sim.opt-level=0'
+    --config 'profile.dev.package.tenure-alpo.opt-level=0')
+cargo build --bin tenure "${next[@]}"
 cp "${CARGO_TARGET_DIR:-target}/debug/tenure" "${CARGO_TARGET_DIR:-target}/debug/tenure-next"
 TENURE_NEXT="$(cd "${CARGO_TARGET_DIR:-target}/debug" && pwd)/tenure-next"
 export TENURE_NEXT
@@ -100,7 +103,9 @@ if git cat-file -e "$before^{commit}" 2>/dev/null; then
     sed -i 's/^version = "0.1.0"$/version = "0.1.0+before"/' "$target/before/Cargo.toml"
     sed -i '/^name = "tenure/{n;s/"0.1.0"/"0.1.0+before"/}' "$target/before/Cargo.lock"
     (cd "$target/before" && CARGO_TARGET_DIR="$target" \
-        cargo build --workspace --bin tenure --test values --features "$full" --locked "${unsimulated[@]}")
+        cargo build --workspace --bin tenure --test values --features "$full" --locked \
+        --config 'profile.dev.package.tenure-sim.opt-level=0' \
+        --config 'profile.dev.package.tenure-core.opt-level=0')
     cp "$target/debug/tenure" "$target/debug/tenure-before"
     export TENURE_BEFORE="$target/debug/tenure-before"
 else
@@ -113,7 +118,7 @@ TENURE_TESTS_BESIDE="$PWD/tools/lints.sh" \
 cargo test --doc --workspace --features "$full,tenure-fence/full" --locked
 
 step 'what only the next release knows'
-next_release test "${next[@]}" -- trio::
+cargo test "${next[@]}"
 
 # Seeds that are always the same say that what worked still does; fresh ones find
 # what has not been tried. Each sweep prints the seed that it begins with, and a
@@ -122,7 +127,7 @@ next_release test "${next[@]}" -- trio::
 step 'bugs planted in the protocol, which its scripts and simulators notice; many seeds'
 planted=(-p tenure-core -p tenure-election -p tenure-group -p tenure-alpo -p tenure-sim
     --features planted-bugs --locked)
-cargo test "${planted[@]}" --lib --test all
+cargo test "${planted[@]}" --lib --test all --test trio
 # The other tests of the simulators plant none, and have run.
 TENURE_SIM_SEEDS=many cargo test "${planted[@]}" \
     --test seeds --test planted --test model --test cluster --test ha_planted -- --nocapture

@@ -17,7 +17,7 @@ together="${TENURE_TESTS_TOGETHER:-$(nproc)}"
 
 # These take longest and begin first, or the others would end before them.
 first=(
-    cli:faults server:cluster server:wal cli:lost tenure:postgres sim:ha alpo:all
+    cli:all cli:faults server:cluster server:wal cli:lost tenure:postgres sim:ha alpo:all
 )
 # These take long and use less than half of a processor.
 waiting=(

@@ -23,5 +23,3 @@ mod slow_disks;
 mod snapshots;
 mod stage;
 mod state;
-#[path = "trio/main.rs"]
-mod trio;

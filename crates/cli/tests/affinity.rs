@@ -1,12 +1,10 @@
 //! `tenure run --with`: a candidate stands while it leads other elections.
 
-mod common;
-
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{Candidate, Ledger, Shared, TENURE, memory_directory, poll_until};
+use crate::common::{Candidate, Ledger, Shared, TENURE, memory_directory, poll_until};
 
 const SOON: Duration = Duration::from_secs(40);
 // A busy machine must not end a lease; no test here waits for its end.

@@ -2,8 +2,6 @@
 //! what was expected, what was found and what to do; and stores that go away
 //! under a running election.
 
-mod common;
-
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use common::{Candidate, Ledger, Shared, TENURE, poll_until};
+use crate::common::{Candidate, Ledger, Shared, TENURE, poll_until};
 use rustix::process::Signal;
 use tenure::core::cas::{self, Expect, Stamp};
 use tenure::core::ids::{Key, Name};
@@ -113,7 +111,7 @@ fn servers_that_are_not_there_or_say_no() {
         &["leader", "x", "--store", nobody, "--timeout", "2s"],
         &["127.0.0.1:1", "refused"],
     );
-    let server = common::postgres::Postgres::start();
+    let server = crate::common::postgres::Postgres::start();
     let wrong = server.url_of("tenure", "wrong");
     let words = ["password authentication failed", "check the user, password"];
     refused(2, &["leader", "x", "--store", &wrong], &words);
@@ -552,7 +550,10 @@ fn a_full_disk_loses_nothing_and_is_said() {
         .args(if allowed { &user[..] } else { &user[2..] })
         .args(["sh", "-c", &mount, "sh"])
         .arg(std::env::current_exe().expect("this binary"))
-        .args(["a_full_disk_loses_nothing_and_is_said", "--exact"])
+        .args([
+            "bad_input::a_full_disk_loses_nothing_and_is_said",
+            "--exact",
+        ])
         .arg("--nocapture")
         .env(FULL_DISK, directory.path())
         .output()
@@ -592,8 +593,8 @@ fn fill_the_disk(disk: &Path) {
 }
 
 /// What is done to the server under two candidates, and what they say of it.
-fn outage(reason: &str, strike: impl FnOnce(&mut common::postgres::Postgres)) {
-    let mut server = common::postgres::Postgres::start();
+fn outage(reason: &str, strike: impl FnOnce(&mut crate::common::postgres::Postgres)) {
+    let mut server = crate::common::postgres::Postgres::start();
     let ledger = Ledger::new();
     let url = server.url_to_type();
     let one = Candidate::start(&url, "one", &ledger, &["--lease", "2s"]);
@@ -623,7 +624,7 @@ fn outage(reason: &str, strike: impl FnOnce(&mut common::postgres::Postgres)) {
 fn a_database_that_is_restarted() {
     outage(
         "terminating connection due to administrator command",
-        common::postgres::Postgres::restart,
+        crate::common::postgres::Postgres::restart,
     );
 }
 
@@ -631,7 +632,7 @@ fn a_database_that_is_restarted() {
 fn a_database_that_crashes() {
     outage(
         "due to immediate shutdown command",
-        common::postgres::Postgres::crash,
+        crate::common::postgres::Postgres::crash,
     );
 }
 

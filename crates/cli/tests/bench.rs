@@ -3,21 +3,13 @@
 
 #![allow(clippy::float_cmp, reason = "what was asked for comes back as it was")]
 
-#[cfg(feature = "etcd")]
-#[path = "../../tenure/tests/common/etcd.rs"]
-mod etcd;
-#[cfg(feature = "etcd")]
-#[path = "../../tenure/tests/common/ports.rs"]
-mod ports;
-#[cfg(feature = "etcd")]
-#[path = "../../tenure/tests/common/stopped.rs"]
-mod stopped;
-
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
+use crate::common::TENURE;
+#[cfg(feature = "etcd")]
+use crate::common::etcd;
 
 fn bench(args: &[&str]) -> Output {
     let run = Command::new("timeout")

@@ -2,11 +2,9 @@
 //! and leaves nothing behind. One is unfit; more are planted in
 //! `examples/http-registers`.
 
-mod common;
-
 use std::process::Command;
 
-use common::{Shared, TENURE};
+use crate::common::{Shared, TENURE};
 use serde_json::Value;
 
 /// What a check of this store says, an object a line.
@@ -126,13 +124,13 @@ impl Drop for Ended {
 fn a_server_that_ignores_conditions_is_unfit() {
     use std::io::{BufRead as _, BufReader};
 
-    use common::installed::installed;
+    use crate::common::installed::installed;
 
     let above = tempfile::tempdir().expect("a directory");
     let secrets = above.path().join("credentials");
     let text = "[default]\naws_access_key_id = S3RVER\naws_secret_access_key = S3RVER\n";
-    common::secrets::secret_file(&secrets, text);
-    let port = common::ports::free();
+    crate::common::secrets::secret_file(&secrets, text);
+    let port = crate::common::ports::free();
     let mut server = Command::new(installed("node"));
     server
         .arg(installed("npm/node_modules/s3rver/bin/s3rver.js"))

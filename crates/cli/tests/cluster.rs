@@ -1,13 +1,11 @@
 //! The commands that speak to a cluster, against three real servers.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Output, Stdio};
 
-use common::servers::{Cluster, SOON, free, led, objects};
-use common::{TENURE, poll_until};
+use crate::common::servers::{Cluster, SOON, free, led, objects};
+use crate::common::{TENURE, poll_until};
 use serde_json::Value;
 
 /// One `tenure serve`, killed when this is dropped.

@@ -1,13 +1,11 @@
 //! The commands that look at an election and ask of its leader, against real
 //! candidates on SQLite and PostgreSQL.
 
-mod common;
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{Candidate, Ledger, Shared, TENURE, poll_until};
+use crate::common::{Candidate, Ledger, Shared, TENURE, poll_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

@@ -1,12 +1,10 @@
 //! Data directories of real servers: killed, started again, set back.
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::poll_until;
-use common::servers::{Cluster, SOON, answer, call, objects};
+use crate::common::poll_until;
+use crate::common::servers::{Cluster, SOON, answer, call, objects};
 
 fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-r").args([from, to]).status();
@@ -14,7 +12,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn append(url: &str, line: &str) {
-    let appended = Command::new(common::TENURE)
+    let appended = Command::new(crate::common::TENURE)
         .args(["log", "append", line, "--store", url])
         .output()
         .expect("tenure runs");

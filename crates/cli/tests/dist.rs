@@ -1,15 +1,13 @@
 //! What `dist/` ships: a unit that systemd takes, and settings that a server
 //! starts with.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::TENURE;
-use common::servers::free;
+use crate::common::TENURE;
+use crate::common::servers::free;
 
 fn dist(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,14 +1,12 @@
 //! Servers that do not believe each other's certificates, or prove no secret,
 //! and say so.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::certificates::{Authority, authority, certified};
-use common::servers::{Heard, SOON, answer, call, free, led, objects, risen};
-use common::{TENURE, poll_until};
+use crate::common::certificates::{Authority, authority, certified};
+use crate::common::servers::{Heard, SOON, answer, call, free, led, objects, risen};
+use crate::common::{TENURE, poll_until};
 
 /// Writes the certificate and the key of server `id`.
 fn write(dir: &Path, id: usize, by: &Authority, expired: bool) {

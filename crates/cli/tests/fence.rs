@@ -3,8 +3,6 @@
 
 #![allow(clippy::print_stdout, reason = "what was measured, and transcripts")]
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,8 +12,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use common::stopped::await_stopped;
-use common::{TENURE, poll_until};
+use crate::common::stopped::await_stopped;
+use crate::common::{TENURE, poll_until};
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -1,13 +1,11 @@
 //! Boot ids that are foreign or hidden: real processes, real mounts.
 
-mod common;
-
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::servers::{said, tenure};
-use common::{Candidate, Ledger, Shared, TENURE, poll_until};
+use crate::common::servers::{said, tenure};
+use crate::common::{Candidate, Ledger, Shared, TENURE, poll_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use tenure::clock;

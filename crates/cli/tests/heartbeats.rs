@@ -3,13 +3,11 @@
 
 #![allow(clippy::print_stdout, reason = "how long it took is of interest")]
 
-mod common;
-
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use common::{Candidate, Ledger, Shared, TENURE, poll_until};
+use crate::common::{Candidate, Ledger, Shared, TENURE, poll_until};
 use rustix::process::Signal;
 use serde_json::Value;
 

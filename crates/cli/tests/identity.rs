@@ -4,15 +4,13 @@
 //! when the others' disks have been replaced meanwhile. By commands that are
 //! documented alone, and with what people see.
 
-mod common;
-
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use common::servers::{SOON, free, led};
-use common::{TENURE, poll_until};
+use crate::common::servers::{SOON, free, led};
+use crate::common::{TENURE, poll_until};
 
 /// A server, its directory and what it has said.
 struct Server {
@@ -104,7 +102,7 @@ fn done(url: &str, args: &[&str]) {
 /// Until the newest word of the leader on its members is this.
 fn leads(url: &str, server: u64) {
     let leads = || {
-        let status = common::servers::objects(&["status", "--json", "--store", url]);
+        let status = crate::common::servers::objects(&["status", "--json", "--store", url]);
         let leader = status.iter().find(|it| it["role"] == "leader")?;
         (leader["id"] == server).then_some(())
     };
@@ -207,7 +205,7 @@ fn a_removed_disk_that_lives_on_does_not_count() {
     let went = format!("found that it was removed and that its number went to {storage}");
     removed.says(&went);
     let shown = || {
-        let status = common::servers::objects(&["status", "--json", "--store", &own]);
+        let status = crate::common::servers::objects(&["status", "--json", "--store", &own]);
         let shown = status.into_iter().find(|it| it["address"] == c3.as_str())?;
         let waiting = shown["waiting"].as_str()?.contains(&went);
         (shown["excluded"] == true && shown["removed"] == true && waiting).then_some(())
@@ -260,7 +258,7 @@ fn a_majority_elects_a_leader_whatever_one_of_them_knows_of_the_members() {
 /// Where the servers have server 3, by their own status: for servers and for
 /// clients.
 fn has_third(url: &str) -> Vec<(u64, String, String)> {
-    let status = common::servers::objects(&["status", "--json", "--store", url]);
+    let status = crate::common::servers::objects(&["status", "--json", "--store", url]);
     let of = |it: &serde_json::Value| {
         let members = it["members"].as_array()?;
         let third = members.iter().find(|member| member["id"] == 3)?;
@@ -319,7 +317,7 @@ fn a_removed_disk_leads_nobody_to_its_own_address() {
 /// The role and term of a server, by its own word.
 fn role(listen: &str) -> Option<(String, u64)> {
     let url = format!("tenure://{listen}");
-    let status = common::servers::objects(&["status", "--json", "--store", &url]);
+    let status = crate::common::servers::objects(&["status", "--json", "--store", &url]);
     let own = status.iter().find(|it| it["address"] == *listen)?;
     Some((own["role"].as_str()?.to_owned(), own["term"].as_u64()?))
 }

@@ -1,11 +1,9 @@
 //! Who leads, shown as it is now; and members that are changed by their disks.
 
-mod common;
-
 use std::process::{Command, Output};
 
-use common::servers::{Cluster, SOON, objects};
-use common::{TENURE, poll_until};
+use crate::common::servers::{Cluster, SOON, objects};
+use crate::common::{TENURE, poll_until};
 
 fn tenure(args: &[&str]) -> Output {
     let mut command = Command::new("timeout");

@@ -1,13 +1,11 @@
 //! Servers that find something else than their flags say, and say so.
 
-mod common;
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::Command;
 
-use common::servers::{Heard, SOON, free, led};
-use common::{TENURE, poll_until};
+use crate::common::servers::{Heard, SOON, free, led};
+use crate::common::{TENURE, poll_until};
 
 #[test]
 fn peers_that_a_cluster_does_not_have_are_warned_of() {

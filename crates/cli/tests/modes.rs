@@ -2,16 +2,14 @@
 //! what others have written is not believed. What is in a file that was named
 //! by mistake is not said.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use common::servers::{Cluster, Heard, answer, call_with, ready, tenure};
-use common::{TENURE, poll_until};
+use crate::common::servers::{Cluster, Heard, answer, call_with, ready, tenure};
+use crate::common::{TENURE, poll_until};
 
 fn mode(path: &Path) -> u32 {
     let found = fs::metadata(path).expect("it is there");

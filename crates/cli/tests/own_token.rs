@@ -4,8 +4,6 @@
 
 #![allow(clippy::print_stderr, reason = "what is left out is said")]
 
-mod common;
-
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,9 +12,9 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use common::servers::{Heard, SOON, answer, call, call_with, free, ready, said};
-use common::stalls::{FOR_EVER, gone, held_up, traceable};
-use common::{TENURE, poll_until};
+use crate::common::servers::{Heard, SOON, answer, call, call_with, free, ready, said};
+use crate::common::stalls::{FOR_EVER, gone, held_up, traceable};
+use crate::common::{TENURE, poll_until};
 use serde_json::Value;
 use tokio::sync::oneshot;
 

@@ -1,13 +1,11 @@
 //! A cluster that is lost and restored from a backup, with real processes: who
 //! led when it was lost is over before anybody else leads.
 
-mod common;
-
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::servers::{free, led, objects};
-use common::{Candidate, Ledger, TENURE, poll_until};
+use crate::common::servers::{free, led, objects};
+use crate::common::{Candidate, Ledger, TENURE, poll_until};
 use rustix::process::Signal;
 
 const SOON: Duration = Duration::from_secs(60);

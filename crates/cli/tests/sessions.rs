@@ -1,12 +1,10 @@
 //! `tenure session` and `--sessions-each`, against real servers.
 
-mod common;
-
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
-use common::TENURE;
-use common::servers::{Cluster, answer, call_with, free, led, objects, risen};
+use crate::common::TENURE;
+use crate::common::servers::{Cluster, answer, call_with, free, led, objects, risen};
 use serde_json::Value;
 
 fn tenure(args: &[&str]) -> Output {

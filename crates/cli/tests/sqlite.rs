@@ -5,8 +5,6 @@
 //! The older release is the binary that `TENURE_BEFORE` names, as in
 //! `upgrade.rs`; without it that is not tried, and said.
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,8 +12,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::servers::{said, tenure};
-use common::{Candidate, Ledger, Shared, TENURE, memory_directory, poll_until, postgres};
+use crate::common::servers::{said, tenure};
+use crate::common::{Candidate, Ledger, Shared, TENURE, memory_directory, poll_until, postgres};
 use rustix::process::Signal;
 
 const SOON: Duration = Duration::from_secs(40);

@@ -1,8 +1,6 @@
 //! A supervisor whose stderr nobody reads, and one whose stderr is read
 //! slowly: real pipes, which are full.
 
-mod common;
-
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -12,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use common::{Ledger, Shared, TENURE, poll_until};
+use crate::common::{Ledger, Shared, TENURE, poll_until};
 use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process};

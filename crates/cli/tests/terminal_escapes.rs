@@ -1,14 +1,12 @@
 //! Words that servers and candidates choose, on the terminal and in the log:
 //! none of them moves the cursor, ends a line or turns its direction.
 
-mod common;
-
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 
-use common::TENURE;
-use common::servers::{Cluster, tenure};
+use crate::common::TENURE;
+use crate::common::servers::{Cluster, tenure};
 
 /// What a server says that takes itself for the program: colours, a title, a
 /// line of the log, controls of C1, and a turned direction.

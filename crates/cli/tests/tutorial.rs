@@ -13,8 +13,6 @@
 
 #![allow(clippy::print_stderr, reason = "what a failed test has seen")]
 
-mod common;
-
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -22,8 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-use common::servers::free;
-use common::{TENURE, poll_until};
+use crate::common::servers::free;
+use crate::common::{TENURE, poll_until};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// How long anything that the page shows is waited for.

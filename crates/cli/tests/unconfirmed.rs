@@ -1,11 +1,9 @@
 //! `tenure run --exit-unconfirmed`: it ends when its leadership is lost.
 
-mod common;
-
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Candidate, Ledger, Shared, TENURE, poll_until};
+use crate::common::{Candidate, Ledger, Shared, TENURE, poll_until};
 
 const SOON: Duration = Duration::from_secs(40);
 const FLAGS: [&str; 3] = ["--lease", "3s", "--exit-unconfirmed"];

@@ -8,8 +8,6 @@
 //! nothing is tried here, and that is said where the harness does not swallow
 //! it. `TENURE_UPGRADE_SECONDS=60` holds the upgrade half-way for a minute.
 
-mod common;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{ChildStdin, Command, Stdio};
@@ -17,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::servers::{Cluster, Heard, SOON, objects};
-use common::{Ledger, TENURE, poll_until};
+use crate::common::servers::{Cluster, Heard, SOON, objects};
+use crate::common::{Ledger, TENURE, poll_until};
 use rustix::process::{Pid, Signal, kill_process};
 use tenure::clock;
 

@@ -6,8 +6,6 @@
 //!
 //! `TENURE_ATTACKED` names another binary to attack: that of before falls.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod place;
 mod stranger;
 mod thief;
@@ -15,8 +13,8 @@ mod thief;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 
-use common::poll_until;
-use common::servers::{SOON, metric};
+use crate::common::poll_until;
+use crate::common::servers::{SOON, metric};
 use place::{By, PATIENCE, Place, TIMEOUT};
 use stranger::{
     Response, Stranger, address_book, forged, greeting, heartbeat, nobody, request, settings, vote,

@@ -15,7 +15,7 @@ use tenure_server::transport::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::PATIENCE;
+use super::place::PATIENCE;
 
 pub(crate) fn id(number: u64) -> ServerId {
     ServerId::new(number).expect("a number")

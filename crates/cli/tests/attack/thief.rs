@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
+use super::place::attacked;
 use crate::common::servers::{SOON, answer, call_with, free, led, risen};
 use crate::common::{TENURE, poll_until};
-use crate::place::attacked;
 
 /// Killed when this is dropped.
 struct Process(Child);

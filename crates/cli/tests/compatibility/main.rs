@@ -8,15 +8,12 @@
 //! logged; the data directory of a server with elections, a log and a snapshot
 //! in the middle of it, and its backup; a table of PostgreSQL.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use common::TENURE;
-use common::postgres::Postgres;
-use common::servers::{free, led, tenure};
+use crate::common::TENURE;
+use crate::common::postgres::Postgres;
+use crate::common::servers::{free, led, tenure};
 use serde_json::Value;
 
 fn kept(name: &str) -> PathBuf {

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use super::place::Place;
 use crate::common::servers::{Heard, SOON, answer, call_with, led, said, tenure};
 use crate::common::{TENURE, poll_until};
-use crate::place::Place;
 
 /// Draws a token; its file.
 fn token(place: &Place, name: &str, rights: &[&str]) -> String {

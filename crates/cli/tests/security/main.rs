@@ -2,8 +2,6 @@
 //! passwords, revoked certificates, and the log of who changed what.
 
 mod audit;
-#[path = "../common/mod.rs"]
-mod common;
 mod passwords;
 mod place;
 mod revocation;

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use super::place::{Place, flags};
 use crate::common::servers::{Heard, SOON, led, objects, said, tenure};
 use crate::common::{TENURE, poll_until};
-use crate::place::{Place, flags};
 
 /// Prints what is appended to the log into this file, and what it says beside it.
 fn tail(url: &str, out: &Path) -> std::process::Child {

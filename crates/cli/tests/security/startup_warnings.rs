@@ -1,7 +1,7 @@
 //! What a server says of how it was started.
 
+use super::place::{Place, flags};
 use crate::common::servers::{led, objects, said, tenure};
-use crate::place::{Place, flags};
 
 #[test]
 fn what_leaves_a_server_open_is_said_once_at_each_start_and_in_its_status() {

@@ -69,3 +69,32 @@ impl EtcdConnection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tonic::transport::Endpoint;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_of_another_cluster_is_none() {
+        let header = |cluster_id| Header {
+            cluster_id,
+            revision: 7,
+        };
+        let channel = Endpoint::from_static("http://localhost").connect_lazy();
+        let mut connection = EtcdConnection::new(channel);
+        let is_taken = |connection: &EtcdConnection, cluster| {
+            connection.check_cluster(Some(&header(cluster))).is_ok()
+        };
+        // The handshake takes what it finds.
+        assert!(is_taken(&connection, 5));
+        connection.cluster = 5;
+        assert!(is_taken(&connection, 5) && !is_taken(&connection, 6));
+        // A server may leave it out.
+        assert!(is_taken(&connection, 0) && connection.check_cluster(None).is_ok());
+        let refused = connection.check_cluster(Some(&header(6)));
+        let refused = refused.expect_err("it is of another");
+        assert_eq!(refused.code(), tonic::Code::Unknown);
+    }
+}
