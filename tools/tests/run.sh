@@ -21,7 +21,7 @@ first=(
 )
 # These take long and use less than half of a processor.
 waiting=(
-    cli:agent tenure:ha cli:failover tenure:heartbeats
+    cli:agent cli:ha cli:failover tenure:heartbeats
 )
 # These attack a server until it is busy, or measure times that other tests would
 # lengthen. The first few mostly wait, so what runs at the lowest priority may go on.

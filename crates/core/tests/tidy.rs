@@ -468,7 +468,7 @@ fn each_scenario_of_the_ha_manager_is_told_everywhere() {
     let names = scenarios(text("docs/design/groups.md"));
     assert_eq!(names.len(), 20, "{names:?}");
     let simulator = text("crates/sim/tests/ha.rs");
-    let library = text("crates/tenure/tests/ha/scenarios/mod.rs");
+    let library = text("crates/cli/tests/ha/scenarios/mod.rs");
     let (_, library) = library.split_once("on_each_store! {").expect("a list");
     let mut breaches = Vec::new();
     for name in names {

@@ -4,10 +4,9 @@
 
 #[path = "../../../tenure/tests/common/ports.rs"]
 mod ports;
-#[path = "../../../tenure/tests/common/servers.rs"]
-mod servers;
 
 mod calls;
 mod election;
 mod holding;
+mod servers;
 mod store;

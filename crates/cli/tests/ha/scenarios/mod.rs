@@ -29,7 +29,6 @@ macro_rules! on_each_store {
             })*
         }
 
-        #[cfg(feature = "sqlite")]
         mod sqlite {
             $(#[tokio::test]
             async fn $scenario() {
@@ -37,7 +36,6 @@ macro_rules! on_each_store {
             })*
         }
 
-        #[cfg(feature = "cluster")]
         mod cluster {
             $(#[tokio::test]
             async fn $scenario() {
@@ -74,7 +72,6 @@ on_each_store! {
 }
 
 /// What rests on how a store deletes is tried on one more.
-#[cfg(feature = "postgres")]
 mod postgres {
     use super::Town;
 

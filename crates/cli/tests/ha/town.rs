@@ -7,19 +7,14 @@ use tenure::ha::{Builder, Deployment, Event, Events, GroupState, Manager};
 use tenure::store::{Memory, Store};
 
 use super::ledger::{Ledger, PATIENCE, Work};
-#[cfg(feature = "postgres")]
 use super::postgres::Postgres;
-#[cfg(feature = "cluster")]
 use super::servers::Servers;
 
 /// What the nodes share.
 enum RunContext {
     Memory(Arc<dyn Store>),
-    #[cfg(feature = "sqlite")]
     Sqlite(tempfile::TempDir),
-    #[cfg(feature = "cluster")]
     Cluster(Box<Servers>),
-    #[cfg(feature = "postgres")]
     Postgres(Box<Postgres>),
 }
 
@@ -46,7 +41,6 @@ impl Town {
         Self::on(RunContext::Memory(Arc::new(Memory::new())))
     }
 
-    #[cfg(feature = "sqlite")]
     pub(crate) fn sqlite() -> Self {
         // In memory, where that can be: a disk that others keep busy for
         // seconds must not fence the nodes of a test of something else.
@@ -55,13 +49,11 @@ impl Town {
     }
 
     /// Three servers in this process.
-    #[cfg(feature = "cluster")]
     pub(crate) fn cluster() -> Self {
         Self::on(RunContext::Cluster(Box::new(Servers::start(3))))
     }
 
     /// A private server.
-    #[cfg(feature = "postgres")]
     pub(crate) fn postgres() -> Self {
         Self::on(RunContext::Postgres(Box::new(Postgres::start())))
     }
@@ -70,7 +62,6 @@ impl Town {
     pub(crate) async fn store(&self) -> Arc<dyn Store> {
         match &self.run_context {
             RunContext::Memory(store) => Arc::clone(store),
-            #[cfg(feature = "sqlite")]
             RunContext::Sqlite(directory) => {
                 opened(&format!(
                     "sqlite://{}",
@@ -78,9 +69,7 @@ impl Town {
                 ))
                 .await
             }
-            #[cfg(feature = "cluster")]
             RunContext::Cluster(servers) => opened(&servers.url()).await,
-            #[cfg(feature = "postgres")]
             RunContext::Postgres(server) => opened(&server.url()).await,
         }
     }
@@ -89,11 +78,8 @@ impl Town {
     pub(crate) fn lease(&self) -> Duration {
         Duration::from_secs(match self.run_context {
             RunContext::Memory(_) => 2,
-            #[cfg(feature = "sqlite")]
             RunContext::Sqlite(_) => 3,
-            #[cfg(feature = "cluster")]
             RunContext::Cluster(_) => 4,
-            #[cfg(feature = "postgres")]
             RunContext::Postgres(_) => 4,
         })
     }
@@ -137,7 +123,6 @@ impl Town {
     }
 }
 
-#[cfg(any(feature = "sqlite", feature = "cluster", feature = "postgres"))]
 async fn opened(url: &str) -> Arc<dyn Store> {
     tenure::store::open(url).await.expect("a store")
 }

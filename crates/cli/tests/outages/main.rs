@@ -12,38 +12,40 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
-#[path = "../common/certificates.rs"]
+#[path = "../../../tenure/tests/common/certificates.rs"]
 #[allow(dead_code, reason = "another binary uses the rest")]
 mod certificates;
-#[path = "../common/etcd.rs"]
+#[path = "../../../tenure/tests/common/etcd.rs"]
 mod etcd;
-#[path = "../common/installed.rs"]
+#[path = "../../../tenure/tests/common/installed.rs"]
 mod installed;
-#[path = "../common/mariadb.rs"]
+#[path = "../../../tenure/tests/common/mariadb.rs"]
 mod mariadb;
-#[path = "../common/nats.rs"]
+#[path = "../../../tenure/tests/common/nats.rs"]
 mod nats;
-#[path = "../object/servers.rs"]
+#[path = "../../../tenure/tests/object/servers.rs"]
 mod object_servers;
-#[path = "../common/ports.rs"]
+#[path = "../../../tenure/tests/common/ports.rs"]
 mod ports;
-#[path = "../common/postgres.rs"]
+#[path = "../../../tenure/tests/common/postgres.rs"]
 mod postgres;
-#[path = "../object/proxy.rs"]
+#[path = "../../../tenure/tests/object/proxy.rs"]
 #[allow(dead_code, reason = "another binary uses the rest")]
 mod proxy;
-#[path = "../common/redis.rs"]
+#[path = "../../../tenure/tests/common/redis.rs"]
 mod redis;
-#[path = "../common/servers.rs"]
+#[path = "../../../client/tests/client/servers.rs"]
 mod servers;
-#[path = "../common/stand_in.rs"]
+#[path = "../../../tenure/tests/common/stand_in.rs"]
 mod stand_in;
-#[path = "../consul/standin.rs"]
+#[path = "../../../tenure/tests/consul/standin.rs"]
 mod standin_of_consul;
-#[path = "../kubernetes/standin.rs"]
+#[path = "../../../tenure/tests/kubernetes/standin.rs"]
 mod standin_of_kubernetes;
-#[path = "../common/stopped.rs"]
+#[path = "../../../tenure/tests/common/stopped.rs"]
 mod stopped;
+#[path = "../../../tenure/tests/common/takeovers.rs"]
+mod takeovers;
 
 mod clocks;
 mod databases;
@@ -56,5 +58,6 @@ mod local;
 mod objects;
 mod outage;
 mod own;
+mod resigned;
 mod scene;
 mod stand_ins;
