@@ -17,7 +17,8 @@ together="${TENURE_TESTS_TOGETHER:-$(nproc)}"
 
 # These take longest and begin first, or the others would end before them.
 first=(
-    cli:all cli:faults server:cluster server:wal cli:lost tenure:postgres sim:ha alpo:all
+    cli:all tenure:all cli:faults server:cluster server:wal cli:lost tenure:postgres sim:ha
+    alpo:all alpo:trio
 )
 # These take long and use less than half of a processor.
 waiting=(

@@ -3,28 +3,18 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
-#[path = "common/calls.rs"]
-mod calls;
-#[path = "common/etcd.rs"]
-mod etcd;
-#[path = "common/ports.rs"]
-mod ports;
-#[path = "common/stopped.rs"]
-mod stopped;
-#[path = "common/takeovers.rs"]
-mod takeovers;
-#[path = "common/versions.rs"]
-mod versions;
-
 use std::time::Duration;
 
-use calls::{WITHIN, count_in_processes, key, opened, put, shows, store_to_count_in, until, write};
-use etcd::Etcd;
-use takeovers::Notices;
+use crate::common::calls::{
+    WITHIN, count_in_processes, key, opened, put, shows, store_to_count_in, until, write,
+};
+use crate::common::etcd::Etcd;
+use crate::common::ports;
+use crate::common::takeovers::{self, Notices};
+use crate::common::versions::version;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{Expect, Selector, Sighting};
 use tenure::{StoreError, clock};
-use versions::version;
 
 #[tokio::test]
 async fn etcd_conforms() {
@@ -58,7 +48,7 @@ async fn child_counts() {
 #[tokio::test]
 async fn processes_lose_no_update() {
     let cluster = Etcd::start(1);
-    count_in_processes(6, &cluster.url(), &[]);
+    count_in_processes(module_path!(), 6, &cluster.url(), &[]);
     let key = key("processes/counter");
     let store = opened(&cluster.url()).await;
     let found = store.read(&key, WITHIN).await.expect("a read");

@@ -4,13 +4,6 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
-#[path = "common/calls.rs"]
-mod calls;
-#[path = "common/stopped.rs"]
-mod stopped;
-#[path = "common/takeovers.rs"]
-mod takeovers;
-
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -19,9 +12,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use calls::{WITHIN, key, put, value, write};
+use crate::common::calls::{WITHIN, key, put, test_name, value, write};
+use crate::common::stopped;
+use crate::common::takeovers::{self, Notices};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
-use takeovers::Notices;
 use tempfile::TempDir;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{Expect, REPAIR, Selector, Sighting, Store, Version, open, open_existing};
@@ -61,7 +55,12 @@ async fn refused(path: &Path) -> String {
 fn child(task: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
-        .args(["--exact", "child_does_its_task", "--nocapture", "--quiet"])
+        .args([
+            "--exact",
+            &test_name(module_path!(), "child_does_its_task"),
+            "--nocapture",
+            "--quiet",
+        ])
         .env(TASK, task)
         .env(URL, url_of(path))
         .stdout(Stdio::piped())
@@ -493,7 +492,7 @@ fn run_mounted(script: &str, test: &str, variable: &str, top: &Path) {
         .args(user)
         .args(["sh", "-c", &script, "sh"])
         .arg(std::env::current_exe().expect("this binary"))
-        .args([test, "--exact", "--nocapture"])
+        .args([&test_name(module_path!(), test), "--exact", "--nocapture"])
         .env(variable, top)
         .output()
         .expect("unshare, of util-linux");

@@ -4,37 +4,21 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
-#[path = "common/calls.rs"]
-mod calls;
-#[path = "common/certificates.rs"]
-mod certificates;
-#[path = "common/mariadb.rs"]
-mod mariadb;
-#[path = "common/misanswered.rs"]
-mod misanswered;
-#[path = "common/ports.rs"]
-mod ports;
-#[path = "common/stopped.rs"]
-mod stopped;
-#[path = "common/takeovers.rs"]
-mod takeovers;
-#[path = "common/versions.rs"]
-mod versions;
-
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use calls::{
+use crate::common::calls::{
     WITHIN, count_in_processes, key, opened, put, shows, store_to_count_in, until, value, write,
 };
-use mariadb::{MariaDb, PASSWORD};
-use takeovers::Notices;
+use crate::common::mariadb::{MariaDb, PASSWORD};
+use crate::common::takeovers::{self, Notices};
+use crate::common::versions::version;
+use crate::common::{certificates, misanswered};
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{Expect, Key, Selector, Sighting, Store, Version, open, open_existing};
 use tenure::{StoreError, clock};
-use versions::version;
 
 /// What a store says that a person must do something about.
 async fn broken(store: &Arc<dyn Store>) -> String {
@@ -93,6 +77,7 @@ async fn child_counts() {
 async fn processes_lose_no_update() {
     let server = MariaDb::start();
     count_in_processes(
+        module_path!(),
         6,
         &server.url_without_password(),
         &[("MYSQL_PWD", PASSWORD)],

@@ -4,45 +4,29 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
-#[path = "common/calls.rs"]
-mod calls;
-#[path = "common/certificates.rs"]
-mod certificates;
-#[path = "common/installed.rs"]
-mod installed;
-#[path = "common/nats.rs"]
-mod nats;
-#[path = "common/ports.rs"]
-mod ports;
-#[path = "common/stopped.rs"]
-mod stopped;
-#[path = "common/takeovers.rs"]
-mod takeovers;
-#[path = "common/versions.rs"]
-mod versions;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use calls::{
+use crate::common::calls::{
     WITHIN, broken, count_in_processes, held, key, median, millis_since, opened, put, shows,
     store_to_count_in, until, write,
 };
-use installed::installed;
-use nats::{JETSTREAM, Nats};
+use crate::common::installed::installed;
+use crate::common::nats::{JETSTREAM, Nats};
+use crate::common::takeovers::{self, Notices};
+use crate::common::versions::version;
+use crate::common::{certificates, ports};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use nkeys::KeyPair;
 use serde_json::{Value, json};
-use takeovers::Notices;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{Clock, Expect, Key, Selector, Sighting, Store, Version, open, open_existing};
 use tenure::{Election, StoreError, clock};
 use tokio::task::JoinSet;
-use versions::version;
 
 #[tokio::test]
 async fn nats_conforms() {
@@ -82,7 +66,7 @@ async fn child_counts() {
 #[tokio::test]
 async fn processes_lose_no_update() {
     let server = Nats::start();
-    count_in_processes(6, &server.url(), &[]);
+    count_in_processes(module_path!(), 6, &server.url(), &[]);
     let store = opened(&server.url()).await;
     let found = held(&store, &key("processes/counter")).await;
     assert_eq!(found.as_ref().map(count_of), Some(150));

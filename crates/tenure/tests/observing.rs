@@ -1,17 +1,12 @@
 //! Looking at elections and asking leaders to go, over stores in memory that
 //! may go wrong.
 
-#[path = "common/faulty.rs"]
-mod faulty;
-#[path = "common/intercepted.rs"]
-mod intercepted;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use faulty::{Faulty, garble};
-use intercepted::{Answer, Intercepted, Interceptor};
+use crate::common::faulty::{Faulty, garble};
+use crate::common::intercepted::{Answer, Intercepted, Interceptor};
 use tenure::core::election::{Holder, Occupancy, Record};
 use tenure::core::ids::LeaderId;
 use tenure::election::{Certainty, Event, FailureClass};

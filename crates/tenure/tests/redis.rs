@@ -5,38 +5,22 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
-#[path = "common/calls.rs"]
-mod calls;
-#[path = "common/certificates.rs"]
-mod certificates;
-#[path = "common/misanswered.rs"]
-mod misanswered;
-#[path = "common/ports.rs"]
-mod ports;
-#[path = "common/redis.rs"]
-mod redis;
-#[path = "common/stopped.rs"]
-mod stopped;
-#[path = "common/takeovers.rs"]
-mod takeovers;
-#[path = "common/versions.rs"]
-mod versions;
-
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::sync::{Mutex, Once};
 use std::time::Duration;
 
-use calls::{
+use crate::common::calls::{
     WITHIN, broken, count_in_processes, held, key, opened, put, shows, store_to_count_in, until,
     write,
 };
-use redis::Redis;
-use takeovers::Notices;
+use crate::common::redis::{self, Redis};
+use crate::common::takeovers::{self, Notices};
+use crate::common::versions::version;
+use crate::common::{misanswered, ports};
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{Clock, Durability, Expect, Selector, Sighting, Version, open};
 use tenure::{StoreError, clock};
-use versions::version;
 
 #[tokio::test]
 async fn redis_conforms() {
@@ -71,7 +55,7 @@ async fn child_counts() {
 #[tokio::test]
 async fn processes_lose_no_update() {
     let server = Redis::start();
-    count_in_processes(6, &server.url(), &[]);
+    count_in_processes(module_path!(), 6, &server.url(), &[]);
     let store = opened(&server.url()).await;
     let found = held(&store, &key("processes/counter")).await;
     assert_eq!(found.as_ref().map(count_of), Some(150));

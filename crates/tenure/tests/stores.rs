@@ -3,20 +3,13 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
-#[path = "common/ports.rs"]
-mod ports;
-#[path = "common/postgres.rs"]
-mod postgres;
-#[path = "common/stopped.rs"]
-mod stopped;
-#[path = "common/takeovers.rs"]
-mod takeovers;
-
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use takeovers::Notices;
+use crate::common::calls::test_name;
+use crate::common::postgres;
+use crate::common::takeovers::{self, Notices};
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{Expect, Key, Memory, Selector, Sighting, Sqlite, Stamp, Store, Write, open};
 use tenure::{StoreError, clock};
@@ -100,7 +93,11 @@ async fn race_between_processes(url: &str) {
         .map(|_| {
             let mut child = Command::new(&program);
             child
-                .args(["--exact", "child_counts", "--nocapture"])
+                .args([
+                    "--exact",
+                    &test_name(module_path!(), "child_counts"),
+                    "--nocapture",
+                ])
                 .env(COUNTER, url);
             child
                 .stdout(std::process::Stdio::null())

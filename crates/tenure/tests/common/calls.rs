@@ -87,15 +87,30 @@ pub(crate) fn millis_since(began: tenure::core::time::Instant) -> f64 {
     clock::boot().since(began).as_secs_f64() * 1_000.0
 }
 
-/// Starts this test program so many times with its test `child_counts` alone, for the
-/// store of `url`, and waits until all have ended well. `environment` is what they need
-/// besides.
-pub(crate) fn count_in_processes(processes: u8, url: &str, environment: &[(&str, &str)]) {
+/// The name of a test as this program lists it; `module` is the `module_path!()` of the
+/// test. A program that is asked for a test by another name runs none and ends well.
+pub(crate) fn test_name(module: &str, test: &str) -> String {
+    match module.split_once("::") {
+        Some((_, module)) => format!("{module}::{test}"),
+        None => test.to_owned(),
+    }
+}
+
+/// Starts this test program so many times with the test `child_counts` of `module` alone
+/// (the `module_path!()` of the caller), for the store of `url`, and waits until all have
+/// ended well. `environment` is what they need besides.
+pub(crate) fn count_in_processes(
+    module: &str,
+    processes: u8,
+    url: &str,
+    environment: &[(&str, &str)],
+) {
+    let test = test_name(module, "child_counts");
     let program = std::env::current_exe().expect("this program");
     let start = |_| {
         let mut child = Command::new(&program);
         child
-            .args(["--exact", "child_counts", "--nocapture"])
+            .args(["--exact", &test, "--nocapture"])
             .env(COUNTER, url)
             .envs(environment.iter().copied())
             .stdout(Stdio::null());

@@ -11,7 +11,7 @@ use tenure::store::{
     Clock, Features, Key, Memory, Reading, Selector, Store, Version, Watch, Write, Written,
 };
 
-use crate::intercepted::{Answer, Intercepted, Interceptor};
+use super::intercepted::{Answer, Intercepted, Interceptor};
 
 type OnRead = dyn Fn(Reading) -> Result<Reading, StoreError> + Send + Sync;
 type OnWrite = dyn Fn(Duration) + Send + Sync;

@@ -3,7 +3,7 @@
 use std::io::{self, Read as _};
 use std::net::TcpStream;
 
-use crate::ports;
+use super::ports;
 
 /// Answers each connection with `answer`, by itself; the port. A connection stays open
 /// until the client closes it: what ends a call is not its end.

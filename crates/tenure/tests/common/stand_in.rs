@@ -12,7 +12,7 @@ use std::thread;
 
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use crate::ports;
+use super::ports;
 
 /// What a server serves.
 pub(crate) trait Service: Default + Send + 'static {

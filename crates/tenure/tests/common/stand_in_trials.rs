@@ -5,8 +5,8 @@ use std::time::Duration;
 use tenure::store::{Expect, Key, Selector, Sighting};
 use tenure::{StoreError, clock};
 
-use crate::calls::{WITHIN, held, opened, put, shows, until, write};
-use crate::stand_in::{Service, StandIn};
+use super::calls::{WITHIN, held, opened, put, shows, until, write};
+use super::stand_in::{Service, StandIn};
 
 /// A server that does not serve yet comes later, goes, and comes back with what it had.
 pub(crate) async fn comes_and_goes<S: Service>(server: &StandIn<S>, url: &str, key: &Key) {

@@ -8,6 +8,7 @@
 //! it is of the same order.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(clippy::print_stdout, reason = "figures are printed")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,33 +7,20 @@
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
 mod bounds;
-#[path = "../common/calls.rs"]
-mod calls;
-#[path = "../common/certificates.rs"]
-mod certificates;
-#[path = "../common/misanswered.rs"]
-mod misanswered;
-#[path = "../common/ports.rs"]
-mod ports;
-#[path = "../common/stand_in.rs"]
-mod stand_in;
-#[path = "../common/stand_in_trials.rs"]
-mod stand_in_trials;
 mod standin;
-#[path = "../common/takeovers.rs"]
-mod takeovers;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use calls::{
+use crate::common::calls::{
     WITHIN, broken, count_in_processes, held, key, median, millis_since, opened, put, shows,
     store_to_count_in, until, write,
 };
-use stand_in_trials::{comes_and_goes, sends_once};
+use crate::common::stand_in_trials::{comes_and_goes, sends_once};
+use crate::common::takeovers::{self, Notices};
+use crate::common::{certificates, stand_in};
 use standin::Consul;
-use takeovers::Notices;
 use tenure::store::conformance::{self, count_up};
 use tenure::store::{Clock, Expect, Selector, Sighting, Version, open};
 use tenure::{StoreError, clock};
@@ -72,7 +59,12 @@ async fn processes_lose_no_update() {
     let server = Consul::start();
     // The token is in their environment.
     server.ask_for_tokens(&[("sesame", "tenure/", true)]);
-    count_in_processes(6, &server.url(), &[("CONSUL_HTTP_TOKEN", "sesame")]);
+    count_in_processes(
+        module_path!(),
+        6,
+        &server.url(),
+        &[("CONSUL_HTTP_TOKEN", "sesame")],
+    );
     let count = server.value("tenure/processes/counter");
     assert_eq!(count, Some(150_u64.to_be_bytes().to_vec()));
 }

@@ -21,7 +21,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tenure::clock;
 
-use crate::stand_in::{Request, Service, Shared, StandIn, State};
+use super::stand_in::{Request, Service, Shared, StandIn, State};
 
 /// How long a query waits if it says nothing of it, and at most.
 const WAIT: Duration = Duration::from_secs(300);

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tenure::StoreError;
 
-use crate::calls::{WITHIN, broken, opened};
-use crate::misanswered;
+use crate::common::calls::{WITHIN, broken, opened};
+use crate::common::misanswered;
 
 /// Reads the head of a request.
 fn head(stream: &mut TcpStream) -> io::Result<String> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tenure::clock;
 use tenure::core::time::Instant;
 
-use crate::standin::Kubernetes;
+use super::standin::Kubernetes;
 
 /// What client-go keeps of a Lease: `LeaderElectionRecord`.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -9,9 +9,10 @@ use std::time::Duration;
 use tenure::core::time::Instant;
 use tenure::{Election, StoreError, clock};
 
-use crate::client_go::{ClientGo, LEASE_SECONDS};
-use crate::standin::Kubernetes;
-use crate::{CHILD, WITHIN, key, millis_since, opened};
+use super::CHILD;
+use super::client_go::{ClientGo, LEASE_SECONDS};
+use super::standin::Kubernetes;
+use crate::common::calls::{WITHIN, key, millis_since, opened, test_name};
 
 /// The lease of ours: as long as client-go's.
 const LEASE: Duration = Duration::from_secs(LEASE_SECONDS.unsigned_abs());
@@ -72,7 +73,11 @@ async fn child_leads() {
 fn process(server: &Kubernetes) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     child
-        .args(["--exact", "contended::child_leads", "--nocapture"])
+        .args([
+            "--exact",
+            &test_name(module_path!(), "child_leads"),
+            "--nocapture",
+        ])
         .env(CHILD, server.url())
         .stdout(Stdio::piped());
     child.spawn().expect("a child")
@@ -287,7 +292,11 @@ fn with_client_go_itself() {
     };
     let ours = || {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["--exact", "contended::child_leads_long", "--nocapture"]);
+        command.args([
+            "--exact",
+            &test_name(module_path!(), "child_leads_long"),
+            "--nocapture",
+        ]);
         command.env(CHILD, &url);
         Stander::start(command)
     };

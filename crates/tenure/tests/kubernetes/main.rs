@@ -6,36 +6,23 @@
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
 mod bounds;
-#[path = "../common/calls.rs"]
-mod calls;
-#[path = "../common/certificates.rs"]
-mod certificates;
 mod client_go;
 mod contended;
-#[path = "../common/misanswered.rs"]
-mod misanswered;
-#[path = "../common/ports.rs"]
-mod ports;
-#[path = "../common/stand_in.rs"]
-mod stand_in;
-#[path = "../common/stand_in_trials.rs"]
-mod stand_in_trials;
 mod standin;
-#[path = "../common/takeovers.rs"]
-mod takeovers;
 
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use calls::{
+use crate::common::calls::{
     WITHIN, broken, count_in_processes, held, key, median, millis_since, opened, put, shows,
-    store_to_count_in, until, write,
+    store_to_count_in, test_name, until, write,
 };
+use crate::common::stand_in_trials::{comes_and_goes, sends_once};
+use crate::common::takeovers::{self, Notices};
+use crate::common::{certificates, stand_in};
 use serde_json::json;
-use stand_in_trials::{comes_and_goes, sends_once};
 use standin::{Kubernetes, May};
-use takeovers::Notices;
 use tenure::store::conformance::{self, count_up};
 use tenure::store::{Clock, Expect, Selector, Sighting, Version, open};
 use tenure::{StoreError, clock};
@@ -130,7 +117,7 @@ async fn child_counts() {
 #[tokio::test]
 async fn processes_lose_no_update() {
     let server = Kubernetes::start();
-    count_in_processes(5, &server.url(), &[]);
+    count_in_processes(module_path!(), 5, &server.url(), &[]);
     let store = opened(&server.url()).await;
     for counter in ["processes/counter", "elections/counter"] {
         let found = held(&store, &key(counter)).await.expect("a counter");
@@ -582,7 +569,11 @@ async fn tls_is_spoken_in_a_pod_and_by_a_kubeconfig() {
         .expect("a port");
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     child
-        .args(["--exact", "child_in_a_pod", "--nocapture"])
+        .args([
+            "--exact",
+            &test_name(module_path!(), "child_in_a_pod"),
+            "--nocapture",
+        ])
         .env(
             CHILD,
             format!("kubernetes://?service_account={}", dir.path().display()),

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tenure::clock;
 use tenure::core::time::Instant;
 
-use crate::stand_in::{Request, Service, Shared, StandIn};
+use super::stand_in::{Request, Service, Shared, StandIn};
 
 /// All annotations of an object, and all data of a ConfigMap.
 const ANNOTATIONS_MAX: usize = 256 * 1024;

@@ -6,43 +6,28 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
-#[path = "../common/calls.rs"]
-mod calls;
-#[path = "../common/certificates.rs"]
-mod certificates;
 mod google;
-#[path = "../common/installed.rs"]
-mod installed;
-#[path = "../common/ports.rs"]
-mod ports;
 mod proxy;
-#[path = "../common/secrets.rs"]
-mod secrets;
 mod servers;
 mod shared_elections;
-#[path = "../common/stopped.rs"]
-mod stopped;
-#[path = "../common/takeovers.rs"]
-mod takeovers;
-#[path = "../common/versions.rs"]
-mod versions;
 
 use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use calls::{
+use crate::common::calls::{
     WITHIN, count_in_processes, held, key, opened, put, shows, store_to_count_in, until, write,
 };
+use crate::common::secrets::secret_file;
+use crate::common::takeovers::{self, Notices};
+use crate::common::versions::version;
+use crate::common::{certificates, installed, ports, stopped};
 use proxy::{Proxy, Rule};
-use secrets::secret_file;
 use servers::Server;
-use takeovers::Notices;
 use tenure::store::conformance::{self, count_of, count_up};
 use tenure::store::{Expect, Key, Selector, Store, Version, open};
 use tenure::{Election, StoreError, clock};
-use versions::version;
 
 /// A server with a bucket, and files of credentials for it.
 struct Place {
@@ -217,6 +202,7 @@ async fn processes_lose_no_update() {
 async fn processes_count(url: &str) {
     // Without TLS no authorities are needed.
     count_in_processes(
+        module_path!(),
         4,
         url,
         &[

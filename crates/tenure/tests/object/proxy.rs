@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::ports;
+use super::ports;
 
 /// How many parts of 64 KiB an answer without an end has: 256 MiB.
 const ENDLESS_PARTS: u32 = 4_096;
