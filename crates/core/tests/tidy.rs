@@ -117,6 +117,44 @@ fn no_file_grows_beyond_a_walk() {
     assert_none("split these by idea", &breaches);
 }
 
+/// The files of tests that nothing compiles, in a crate that lists its test binaries.
+fn uncompiled(tree: &BTreeMap<String, String>, folder: &str) -> Vec<String> {
+    let text = |name: &str| tree.get(name).map_or("", String::as_str);
+    let manifest = text(&format!("{folder}/Cargo.toml"));
+    let all = text(&format!("{folder}/tests/all.rs"));
+    let tests = format!("{folder}/tests/");
+    let names = tree.keys().filter_map(|path| {
+        let path = path.strip_prefix(&tests)?.strip_suffix(".rs")?;
+        let name = path.strip_suffix("/main").unwrap_or(path);
+        (!name.contains('/')).then_some(name)
+    });
+    let is_compiled = |name: &str| {
+        manifest.contains(&format!("[[test]]\nname = \"{name}\"\n"))
+            || all.lines().any(|line| line == format!("mod {name};"))
+    };
+    let forgotten = names.filter(|name| !is_compiled(name));
+    forgotten.map(|name| format!("{tests}{name}")).collect()
+}
+
+#[test]
+fn every_file_of_tests_is_compiled() {
+    let mut tree = tree();
+    let manifests = tree
+        .iter()
+        .filter(|(_, text)| text.contains("\nautotests = false\n"));
+    let folders = manifests.filter_map(|(path, _)| path.strip_suffix("/Cargo.toml"));
+    let folders: Vec<String> = folders.map(str::to_owned).collect();
+    assert!(folders.len() >= 5, "{folders:?}");
+    let breaches: Vec<_> = folders
+        .iter()
+        .flat_map(|it| uncompiled(&tree, it))
+        .collect();
+    assert_none("add these to all.rs there, or to Cargo.toml", &breaches);
+    let folder = "crates/tenure";
+    tree.insert(format!("{folder}/tests/forgotten.rs"), String::new());
+    assert_eq!(uncompiled(&tree, folder), ["crates/tenure/tests/forgotten"]);
+}
+
 #[test]
 fn nothing_is_left_over() {
     let tree = tree();

@@ -112,11 +112,12 @@ async fn elected(election: &mut Election) -> Leadership {
 #[tokio::test]
 async fn a_leader_of_theirs_is_seen_and_outwaited() {
     let server = Server::google();
-    let expiry = wall() + 1_500;
-    foreign(&server, "payroll", &entry(300, "web-1", expiry));
     foreign(&server, "old", &entry(7, "web-2", 1_000));
     foreign(&server, "page.html", b"<html>");
     let store = opened(&url(&server)).await;
+    // Long enough for a look and a list beside other tests.
+    let expiry = wall() + 4_000;
+    foreign(&server, "payroll", &entry(300, "web-1", expiry));
     let looked = leader(Arc::clone(&store), &name("payroll"), WITHIN).await;
     let (seen, record) = looked.expect("a look");
     let shown = seen.leader.expect("a leader");
