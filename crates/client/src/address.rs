@@ -146,9 +146,11 @@ pub(super) fn url(url: &str) -> Result<(Vec<Arc<str>>, Config), Error> {
             "crl" => files.crl = file()?,
             "token_file" => config.token = file()?.map(Token::File),
             _ => {
+                // What stands before an @ may be the end of a password.
+                let found = without_user(name);
                 return Err(Error::invalid(format!(
                     "expected the options connections=, ttl=, hold=, ca=, cert=, key=, crl= or \
-                     token_file=, found {name:?}"
+                     token_file=, found {found:?}"
                 )));
             }
         }

@@ -53,6 +53,10 @@ impl Pending {
     }
 }
 
+/// The longest pause after one failure. Long leases have long intervals, and a leader that
+/// is told to stop while its line is down for a moment must not wait minutes to vacate.
+const FIRST_PAUSE_MAX: Duration = Duration::from_secs(2);
+
 /// The pause after so many failures in a row: `least`, doubled each time, and
 /// at most `most`.
 pub fn back_off(least: Duration, in_a_row: u32, most: Duration) -> Duration {
@@ -123,14 +127,14 @@ impl Failure {
     }
 
     /// How long to wait before the next call, after so many failures in a row:
-    /// an eighth of the interval, doubled each time, at most an interval; at
-    /// most a lease where a person must do something first.
+    /// an eighth of the interval and at most two seconds, doubled each time, at most an
+    /// interval; at most a lease where a person must do something first.
     pub fn pause(&self, in_a_row: u32, interval: Duration, lease: Duration) -> Duration {
         let most = match self.class {
             FailureClass::Broken => lease,
             FailureClass::Conflict | FailureClass::Unavailable | FailureClass::Unknown => interval,
         };
-        back_off(interval / 8, in_a_row, most)
+        back_off((interval / 8).min(FIRST_PAUSE_MAX), in_a_row, most)
     }
 
     /// The time for an answer has passed.

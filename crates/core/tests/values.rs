@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tenure_core::call::{Failure, FailureClass};
 use tenure_core::ids::{Fence, Key, LeaderId, Name, NameError, Term, Version};
 use tenure_core::rng::Rng;
 use tenure_core::time::{ClockId, Drift, Instant, StoreTime, WallTime};
@@ -163,6 +164,19 @@ fn a_slow_holder_ends_before_a_fast_judge_begins() {
         let judge = drift.lengthen(lease).as_nanos() * (million - u128::from(ppm));
         assert!(holder <= judge, "{lease:?} at {ppm} ppm");
     }
+}
+
+/// A leader with a lease of an hour that cannot vacate at once tries again in two seconds,
+/// and the pauses still become as long as an interval.
+#[test]
+fn pauses_begin_short_whatever_the_lease_is() {
+    let failure = Failure::new(FailureClass::Unavailable, "it is away");
+    let pauses = |lease: u64| {
+        let (interval, lease) = (Duration::from_secs(lease) / 5, Duration::from_secs(lease));
+        [1, 2, 3, 9].map(|in_a_row| failure.pause(in_a_row, interval, lease).as_millis())
+    };
+    assert_eq!(pauses(10), [250, 500, 1_000, 2_000]);
+    assert_eq!(pauses(3_600), [2_000, 4_000, 8_000, 512_000]);
 }
 
 #[test]

@@ -261,9 +261,9 @@ fn unheard(above: Term, waited: Duration, trouble: Option<Failure>) -> RepairErr
     }
 }
 
-/// The term above `above` that this candidate, or another, is elected in. What
-/// a person must mend, and what is not over, is left in `trouble`; where it
-/// lasts for `within`, nothing more is waited for.
+/// The term above `above` that this candidate, or another, is elected in. Trouble that
+/// is not over is left in `trouble`; where it is one that a person must mend, and lasts
+/// for `within`, nothing more is waited for.
 async fn risen(
     stand: &Election,
     above: Term,
@@ -283,9 +283,12 @@ async fn risen(
                 Some(leader) => leader.term,
                 None => continue,
             },
-            Event::Trouble { failure, .. } if failure.class == FailureClass::Broken => {
+            Event::Trouble { failure, .. } => {
+                // A store that is away may come back in time.
+                if failure.class == FailureClass::Broken {
+                    give_up_at = give_up_at.or_else(|| Some(clock::boot().after(within)));
+                }
                 *trouble = Some(failure);
-                give_up_at = give_up_at.or_else(|| Some(clock::boot().after(within)));
                 continue;
             }
             Event::Recovered => {

@@ -26,6 +26,11 @@
 //! for the same task, so a server that accepts and says nothing holds two
 //! connections of each process and not one for each call.
 //!
+//! Where no host can be used they are all tried again when somebody calls, at first after
+//! `AGAIN_AFTER` and at last after `AGAIN_AFTER_MAX`, however many call and how often: a
+//! server that restarts is not flooded, and one that counts failed handshakes and then
+//! keeps their host out (`max_connect_errors` of MySQL) counts slowly.
+//!
 //! Which host was used is remembered: the next connection begins with it, or
 //! with the one after it if it was left because it kept silent or refuses
 //! writes.
@@ -36,11 +41,12 @@ mod race;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tenure_core::time::Instant;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::BoxFuture;
 use crate::error::{StoreError, about};
@@ -56,6 +62,7 @@ pub(super) use caught::caught;
     feature = "redis"
 ))]
 pub(super) use race::HANDSHAKE_WITHIN;
+use race::{AGAIN_AFTER, AGAIN_AFTER_MAX};
 pub(super) use race::{Repeats, race};
 
 /// An open connection. Clones are the same one.
@@ -88,6 +95,29 @@ struct Inner<T> {
     state: State<T>,
     /// The host to begin with.
     first: usize,
+    /// Set while none could be used when they were tried last.
+    failure: Option<DialFailure>,
+}
+
+/// All hosts have failed, perhaps several times.
+struct DialFailure {
+    error: DialError,
+    pause: Duration,
+    /// They are not tried again before.
+    until: Instant,
+}
+
+impl DialFailure {
+    fn after(before: Option<&Self>, error: DialError) -> Self {
+        let pause = before.map_or(AGAIN_AFTER, |before| {
+            (before.pause * 2).min(AGAIN_AFTER_MAX)
+        });
+        Self {
+            error,
+            pause,
+            until: clock::boot().after(pause),
+        }
+    }
 }
 
 enum State<T> {
@@ -172,6 +202,7 @@ impl<T: Connection> Dialer<T> {
         let inner = Inner {
             state: State::Closed,
             first,
+            failure: None,
         };
         Self {
             shared: Arc::new(Shared {
@@ -196,7 +227,13 @@ impl<T: Connection> Dialer<T> {
                     (dialing.outcome.clone(), Arc::clone(&dialing.outcomes))
                 }
                 _ => {
-                    let dialing = self.shared.begin(inner.first);
+                    let failure = inner.failure.as_ref();
+                    let not_before = failure.map(|failure| failure.until);
+                    // It would end before anything is tried.
+                    if let Some(failure) = failure.filter(|failure| until <= failure.until) {
+                        return Err(failure.error.clone().into());
+                    }
+                    let dialing = self.shared.begin(inner.first, not_before);
                     let waits = (dialing.outcome.clone(), Arc::clone(&dialing.outcomes));
                     inner.state = State::Dialing(dialing);
                     waits
@@ -312,21 +349,31 @@ impl<T> Drop for Dialer<T> {
 }
 
 impl<T: Connection> Shared<T> {
-    /// Begins to dial in the background.
-    fn begin(self: &Arc<Self>, first: usize) -> Dialing {
+    /// Begins to dial in the background, at this time or at once.
+    fn begin(self: &Arc<Self>, first: usize, not_before: Option<Instant>) -> Dialing {
         let (shared, outcomes) = (Arc::clone(self), Arc::<HostOutcomes>::default());
         let (tell, outcome) = watch::channel(None);
         let recorded = Arc::clone(&outcomes);
         let task = drive::background().spawn(async move {
-            let failed = match shared.connect_any(first, &recorded).await {
+            if let Some(at) = not_before {
+                sleep(at.since(clock::boot())).await;
+            }
+            let connected = shared.connect_any(first, &recorded).await;
+            let mut inner = lock(&shared.inner);
+            let failed = match connected {
                 Ok((host, connected)) => {
-                    let mut inner = lock(&shared.inner);
                     inner.first = host;
                     inner.state = State::Open { host, connected };
+                    inner.failure = None;
                     None
                 }
-                Err(failed) => Some(failed),
+                Err(error) => {
+                    let failure = DialFailure::after(inner.failure.as_ref(), error.clone());
+                    inner.failure = Some(failure);
+                    Some(error)
+                }
             };
+            drop(inner);
             tell.send_replace(Some(failed));
         });
         Dialing {
@@ -522,7 +569,7 @@ mod tests {
                 if !is_first {
                     std::future::pending::<()>().await;
                 }
-                tokio::time::sleep(NEXT_HOST_AFTER * 7 / 2).await;
+                sleep(NEXT_HOST_AFTER * 7 / 2).await;
                 Ok(Fake(Arc::new(0)))
             })
         });
@@ -532,6 +579,32 @@ mod tests {
         // One that is given up has not ended yet when the next begins.
         assert!((2..=3).contains(&*lock(&most)), "{most:?}");
         drop(alive);
+    }
+
+    /// A server that restarts is not flooded by callers who come back at once.
+    #[tokio::test]
+    async fn however_often_callers_come_hosts_that_fail_are_tried_now_and_then() {
+        let asked = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&asked);
+        let connect_to: ConnectFn<Fake> = Arc::new(move |_| {
+            *lock(&counted) += 1;
+            Box::pin(async { Err(StoreError::unavailable("it starts")) })
+        });
+        let dialer = Dialer::new("all".into(), vec!["h0".into()], 0, connect_to);
+        let begun = clock::boot();
+        let give_up = begun.after(AGAIN_AFTER_MAX * 4);
+        while clock::boot() < give_up {
+            // Some wait for less than a pause, and are told the same.
+            for millis in [1, 2_000] {
+                let refused = dialer.connected(soon(millis)).await.map(|_| ());
+                let why = refused.expect_err("it starts").to_string();
+                assert!(why.contains("h0: it starts"), "{why}");
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        // At 0, 1/4, 3/4, 7/4, 11/4 and 15/4 s, and one that was waited for.
+        let asked = *lock(&asked);
+        assert!((3..=7).contains(&asked), "{asked}");
     }
 
     /// A wrong password is not tried until the account is locked.

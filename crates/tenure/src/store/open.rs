@@ -291,18 +291,6 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Schemes of URLs that may have a password.
-const WITH_PASSWORD: &[&str] = &[
-    "etcd",
-    "mysql",
-    "nats",
-    "postgres",
-    "postgresql",
-    "redis",
-    "redis+sentinel",
-    "rediss",
-];
-
 /// Refuses a password that is no longer one where it ends: what comes behind would be
 /// taken for a host or an option, and told of.
 fn check_password(url: &str) -> Result<(), StoreError> {
@@ -312,13 +300,13 @@ fn check_password(url: &str) -> Result<(), StoreError> {
     let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
     let hosts = address.split('/').next().unwrap_or_default();
     let mut names = query.split('&').map(|it| it.split('=').next());
-    let is_torn = names.any(|name| name.is_some_and(|it| it.contains('@')))
-        || (scheme.starts_with("postgres") && hosts.matches('@').count() > 1);
-    if is_torn && WITH_PASSWORD.contains(&scheme) {
+    // No store has such an option.
+    let is_torn = names.any(|name| name.is_some_and(|it| it.contains('@')));
+    if is_torn || (scheme.starts_with("postgres") && hosts.matches('@').count() > 1) {
         return Err(StoreError::broken(
-            "expected one @ in the store's URL, behind the user and the password, found another \
-             one, or one behind a question mark; in a password write @ as %40, ? as %3F and / as \
-             %2F",
+            "expected one @ in the store's URL, behind the user and the password (where the store \
+             has them), found another one, or one behind a question mark; in a password write @ \
+             as %40, ? as %3F and / as %2F",
         ));
     }
     Ok(())
@@ -474,6 +462,9 @@ mod tests {
             "nats://u:pa?poll=1s&hunter2@h/0",
             "postgres://u:pa@hunter2@h/db",
             "postgresql://u:pa?hunter2@h/db",
+            "consul://u:pa?hunter2@h:8500",
+            "kubernetes://u:pa?hunter2@h/ns",
+            "tenure://u:pa?hunter2@h:7400",
         ] {
             let refused = check_password(url).expect_err("a torn password");
             let said = refused.to_string();
@@ -484,6 +475,7 @@ mod tests {
             "mysql://u:p@w@h/db",
             "kubernetes://?context=me@here",
             "sqlite:a@b?x@y",
+            "sqlite://a@b?sync=x@y",
         ] {
             assert!(check_password(url).is_ok(), "{url}");
         }

@@ -16,8 +16,8 @@ pub(in crate::store) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(20);
 /// How long a host may keep silent before the next one is tried beside it.
 pub(super) const NEXT_HOST_AFTER: Duration = Duration::from_secs(2);
 /// How soon a host that has refused is asked again, and how late at most.
-const AGAIN_AFTER: Duration = Duration::from_millis(250);
-const AGAIN_AFTER_MAX: Duration = Duration::from_secs(1);
+pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(250);
+pub(super) const AGAIN_AFTER_MAX: Duration = Duration::from_secs(1);
 
 /// Whether what keeps silent is asked again beside the handshake that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

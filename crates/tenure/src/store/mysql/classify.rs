@@ -14,6 +14,8 @@ use crate::store::REPAIR;
 const DUPLICATE: u16 = 1062;
 /// There is no such table.
 const NO_TABLE: u16 = 1146;
+/// Too many handshakes from this host have failed (`max_connect_errors`).
+const BLOCKED: u16 = 1129;
 /// Writing in place, a server has been told to take no writes: by an option, as a
 /// whole, or in this session.
 const READ_ONLY: [u16; 3] = [1290, 1836, 1792];
@@ -92,6 +94,19 @@ pub(super) fn connecting(server: &str, error: &Error) -> StoreError {
         return StoreError::broken(format!(
             "{said}; check the user, password, database and tls= in the store's URL (or \
              $MYSQL_PWD), and the user's rights"
+        ));
+    }
+    if code(error) == Some(BLOCKED) {
+        return StoreError::broken(format!(
+            "{said}; the server counts handshakes that fail and then keeps their host out: mend \
+             what has failed there, run `mariadb-admin flush-hosts` (`mysqladmin flush-hosts`), \
+             and set max_connect_errors higher"
+        ));
+    }
+    // Of TLS: it is not tried in vain until the server keeps this host out.
+    if matches!(error, Error::Io(_)) && said.contains("invalid peer certificate") {
+        return StoreError::broken(format!(
+            "{said}; check the server's certificate, and ca= in the store's URL"
         ));
     }
     StoreError::unavailable(said)

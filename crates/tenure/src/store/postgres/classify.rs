@@ -16,8 +16,32 @@ pub(super) fn connecting(server: &str, error: &Error) -> StoreError {
         Some(code) if is_broken(code) => StoreError::broken(format!(
             "{text}; check the user, password and database in the store's URL (or $PGPASSWORD)"
         )),
-        _ => StoreError::unavailable(text),
+        _ => match advice(&causes(error)) {
+            Some(advice) => StoreError::broken(format!("{text}; {advice}")),
+            None => StoreError::unavailable(text),
+        },
     }
+}
+
+/// What a person must mend where the handshake has failed on this side.
+fn advice(why: &str) -> Option<&'static str> {
+    let all = [
+        (
+            "password missing",
+            "the server asks for a password: give it in the store's URL, by password_file= or in \
+             $PGPASSWORD",
+        ),
+        (
+            "server does not support TLS",
+            "turn TLS on there, or say sslmode=disable in the store's URL where nobody can listen",
+        ),
+        (
+            "invalid peer certificate",
+            "check the server's certificate, and sslrootcert= in the store's URL",
+        ),
+    ];
+    let found = all.into_iter().find(|(words, _)| why.contains(words));
+    found.map(|(_, advice)| advice)
 }
 
 /// An error in answer to a read: nothing is changed by a read.

@@ -41,6 +41,10 @@ pub(super) fn refused(server: &str, error: &ServerError) -> StoreError {
     let advice = if ["NOAUTH", "WRONGPASS", "NOPERM"].iter().any(|it| is(it)) {
         "check the user and password in the store's URL, and what the user may do \
          (docs/reference/stores.md, Redis)"
+    } else if code == "ERR" && details.contains("The user executing the script can't") {
+        // The server does not say which.
+        "a command of the store's script, or one of its keys, is not allowed to this user: give \
+         it the rights that docs/reference/stores.md lists (Redis, Rights)"
     } else if is("WRONGTYPE") {
         "expected the keys `count` and `names` behind the store's prefix to be its own, found \
          one of another type; name another prefix=, or delete that key"
@@ -128,6 +132,11 @@ mod tests {
         for (code, details) in [
             ("NOAUTH", "Authentication required."),
             ("NOPERM", "this user has no permissions to run 'evalsha'"),
+            (
+                "ERR",
+                "The user executing the script can't run this command or subcommand script: 9b, on \
+                 @user_script:5.",
+            ),
             (
                 "WRONGTYPE",
                 "Operation against a key holding the wrong kind",

@@ -131,6 +131,10 @@ async fn primary(settings: &Settings, host: &str, name: &str) -> Result<String, 
     match answer.map_err(|error| classify::connecting(&error))? {
         Value::Array(parts) => match parts.as_slice() {
             [host, port] => match (text(host), text(port)) {
+                // It is told in errors, where it must not end a line.
+                (Some(host), Some(port)) if !is_plain(host) || !is_plain(port) => {
+                    Err(unexpected("an address", &Value::Array(parts)))
+                }
                 (Some(host), Some(port)) if host.contains(':') => Ok(format!("[{host}]:{port}")),
                 (Some(host), Some(port)) => Ok(format!("{host}:{port}")),
                 _ => Err(unexpected("an address", host)),
@@ -144,6 +148,11 @@ async fn primary(settings: &Settings, host: &str, name: &str) -> Result<String, 
         Value::ServerError(error) => Err(classify::refused("the sentinel", &error)),
         other => Err(unexpected("an address", &other)),
     }
+}
+
+/// Whether it may be a name or a number.
+fn is_plain(text: &str) -> bool {
+    !text.contains(|it: char| it.is_control() || it.is_whitespace())
 }
 
 /// A connection before the login, with TLS or without, whose answers have bounds.

@@ -106,7 +106,11 @@ impl Settings {
         }
         let (route, database) = route(place, by_sentinels)?;
         let login = login(user, options.password_file.as_deref())?.set_db(database);
-        let sentinel_login = login_by(None, options.sentinel_password_file.as_deref())?;
+        let mut sentinel_login = login_by(None, None)?;
+        if let Some(file) = &options.sentinel_password_file {
+            let password = password::of_option("sentinel_password_file", file)?;
+            sentinel_login = sentinel_login.set_password(password);
+        }
         let tls = encrypted.then(|| Tls::open(options.files)).transpose()?;
         Ok(Self {
             shown: shown(scheme, &route, database, &options.prefix),
@@ -318,6 +322,9 @@ mod tests {
         ] {
             assert!(Settings::parse(&url).is_err(), "{url}");
         }
+        let url = format!("redis+sentinel://h/m?sentinel_password_file={file}.none");
+        let why = Settings::parse(&url).expect_err("no such file").to_string();
+        assert!(why.starts_with("sentinel_password_file=: "), "{why}");
         mode(0o644);
         let refused = Settings::parse(&format!("redis://u@h?password_file={file}"));
         let why = refused.expect_err("others may read it").to_string();
