@@ -8,6 +8,7 @@ use object_store::azure::{MicrosoftAzure, MicrosoftAzureBuilder};
 use object_store::{Result, StaticCredentialProvider};
 
 use super::bucket::Tagged;
+use super::credentials::Kept;
 use super::objects::Objects;
 use super::settings::{Form, Settings};
 use super::{Opened, send_once};
@@ -61,7 +62,11 @@ fn client(settings: &Settings) -> Result<MicrosoftAzure, StoreError> {
     );
     settings.client(allow_http, &advice, |options, connector| {
         let builder = builder.clone().with_http_connector(connector);
-        builder.with_client_options(options).build()
+        let builder = builder.with_client_options(options);
+        let source = Arc::clone(builder.clone().build()?.credentials());
+        builder
+            .with_credentials(Arc::new(Kept::new(source)))
+            .build()
     })
 }
 

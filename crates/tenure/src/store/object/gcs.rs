@@ -12,6 +12,7 @@ use object_store::gcp::{GcpCredentialProvider, GoogleCloudStorageBuilder, Google
 use object_store::{ClientOptions, Result};
 use reqwest::Url;
 
+use super::credentials::Kept;
 use super::http::Connector;
 use super::json_api::JsonApi;
 use super::objects::Objects;
@@ -134,7 +135,7 @@ fn credentials(
         .with_http_connector(connector)
         .with_retry(send_once())
         .build()?;
-    Ok(Some(Arc::clone(client.credentials())))
+    Ok(Some(Arc::new(Kept::new(Arc::clone(client.credentials())))))
 }
 
 /// Whether a server is on this machine.

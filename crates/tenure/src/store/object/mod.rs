@@ -27,6 +27,7 @@ mod body;
 mod bucket;
 mod calls;
 mod classify;
+mod credentials;
 #[cfg(feature = "gcs")]
 mod gcs;
 mod http;
