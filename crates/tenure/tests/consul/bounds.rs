@@ -52,6 +52,23 @@ async fn a_register_without_an_end_is_given_up_soon() {
     assert!(sent < 32 * 1024 * 1024, "{sent} bytes");
 }
 
+/// What a server says without an end is no listing that is too large.
+#[tokio::test]
+async fn a_refusal_without_an_end_is_told_by_its_beginning() {
+    let port = misanswered::start(move |stream| {
+        head(stream)?;
+        stream.write_all(b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\nACL not found ")?;
+        loop {
+            stream.write_all(&[b'x'; 65_536])?;
+        }
+    });
+    let why = broken(&format!("consul://127.0.0.1:{port}")).await;
+    assert!(
+        why.contains("403") && why.contains("ACL not found"),
+        "{why}"
+    );
+}
+
 #[tokio::test]
 async fn a_listing_of_too_many_keys_is_refused() {
     let port = misanswered::start(|stream| {

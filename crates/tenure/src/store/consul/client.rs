@@ -260,6 +260,10 @@ async fn ask(
     let mut body = Vec::new();
     while let Some(part) = answer.chunk().await.map_err(lost)? {
         if body.len() + part.len() > bytes_max {
+            // Its beginning says why.
+            if !status.is_success() {
+                break;
+            }
             let why = format!(
                 "{settings}: expected an answer of at most {bytes_max} bytes, found a longer one; \
                  keep fewer and smaller values behind one prefix"

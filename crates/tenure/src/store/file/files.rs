@@ -119,7 +119,11 @@ pub(super) fn put(
 }
 
 fn write_new(directory: &File, bytes: &[u8], mode: FileMode) -> io::Result<()> {
-    remove(directory, NEW)?;
+    remove(directory, NEW).map_err(|error| {
+        let why =
+            format!("{NEW}, which no write can take the place of, has to be removed: {error}");
+        io::Error::new(error.kind(), why)
+    })?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let owner = Mode::from_raw_mode(0o600);
     let mut file = File::from(rustix::fs::openat(directory.as_fd(), NEW, flags, owner)?);

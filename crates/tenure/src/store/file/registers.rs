@@ -294,6 +294,22 @@ mod tests {
     }
 
     #[test]
+    fn what_keeps_writes_out_is_named() {
+        with_registers(|registers, path| {
+            fs::create_dir(path.join(files::NEW)).expect("a directory");
+            let write = Write {
+                key: key("a"),
+                expect: Expect::Absent,
+                value: b"value".as_slice().into(),
+                stamp: Stamp::Now,
+            };
+            let refused = registers.write(&write, clock::shared());
+            let refused = refused.expect_err("it is in the way");
+            assert!(refused.to_string().contains("=new, which"), "{refused}");
+        });
+    }
+
+    #[test]
     fn what_is_no_register_is_told_and_never_written_over() {
         with_registers(|registers, path| {
             let version = put(registers, "good", Expect::Absent);
