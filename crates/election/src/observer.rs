@@ -44,6 +44,9 @@ pub struct Observer {
     pause: Duration,
     renewed_at: Option<Instant>,
     failures: u32,
+    /// The last read was refused by the store: what a watch still tells does not mean
+    /// that the store answers.
+    read_refused: bool,
     calls: Calls,
     reported: Option<Option<(Term, LeaderId)>>,
     /// The fall of the register that was told last.
@@ -74,6 +77,7 @@ impl Observer {
             pause: PAUSE_MIN,
             renewed_at: None,
             failures: 0,
+            read_refused: false,
             calls: Calls::default(),
             reported: None,
             fell: None,
@@ -100,9 +104,13 @@ impl Observer {
         match result {
             Ok(reading) => {
                 let outcome = self.judge.read(&self.config, self.now, asked, &reading);
+                self.read_refused = false;
                 self.note(outcome, true);
             }
-            Err(failure) => self.failed(failure),
+            Err(failure) => {
+                self.read_refused = failure.class == FailureClass::Broken;
+                self.failed(failure);
+            }
         }
     }
 
@@ -138,7 +146,7 @@ impl Observer {
             }
             ReadOutcome::Nothing => {}
         }
-        if self.failures > 0 {
+        if self.failures > 0 && !self.read_refused {
             self.failures = 0;
             self.outputs.push_back(Output::Event(Event::Recovered));
         }

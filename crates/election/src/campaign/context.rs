@@ -41,6 +41,9 @@ pub(super) struct Context {
     /// not end the trouble with writes: a full disk can be read all day.
     pub(super) read_failures: u32,
     pub(super) write_failures: u32,
+    /// The last read was refused by the store (`FailureClass::Broken`): what a watch
+    /// still tells does not mean that the store answers.
+    pub(super) read_refused: bool,
     pub(super) calls: Calls,
     /// Who led when it was last told; `None` before the first look.
     pub(super) reported: Option<Option<(Term, LeaderId)>>,
@@ -71,6 +74,7 @@ impl Context {
             stopping: false,
             read_failures: 0,
             write_failures: 0,
+            read_refused: false,
             calls: Calls::default(),
             reported: None,
             floor: Floor::default(),

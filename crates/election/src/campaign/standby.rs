@@ -95,10 +95,14 @@ impl Standby {
             Answer::Read(Ok(reading)) => {
                 let outcome = context.learn(&pending, &reading);
                 self.read_at = context.next_look(context.is_held());
+                context.read_refused = false;
                 self.note(context, outcome);
                 self.settle(context, &reading);
             }
-            Answer::Read(Err(failure)) => self.retry(context, &failure),
+            Answer::Read(Err(failure)) => {
+                context.read_refused = failure.class == FailureClass::Broken;
+                self.retry(context, &failure);
+            }
             Answer::Wrote(_) | Answer::Confirmed(_) => {}
         }
         State::Standby(self)
@@ -175,6 +179,9 @@ impl Standby {
         if outcome != ReadOutcome::Unplaced {
             self.outdated = false;
             match outcome {
+                // A watch goes on telling where a user's rights were taken away. While
+                // the store refuses each read, only a read can say that it is well.
+                _ if context.read_refused => {}
                 // Somebody's write has got through.
                 ReadOutcome::LeaderChanged | ReadOutcome::Written => context.write_succeeded(),
                 _ => context.read_succeeded(),
