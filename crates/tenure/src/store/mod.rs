@@ -85,6 +85,8 @@ mod nats;
 #[cfg(any(feature = "azure", feature = "gcs", feature = "s3"))]
 mod object;
 mod open;
+#[cfg(any(feature = "etcd", feature = "kubernetes"))]
+mod pace;
 #[cfg(any(
     feature = "consul",
     feature = "etcd",

@@ -28,6 +28,7 @@ use super::wire::{
 use crate::clock;
 use crate::error::{StoreError, quoted};
 use crate::store::hub::{Hub, Interest};
+use crate::store::pace::Pace;
 use crate::store::watcher::{StoreSignals, Watcher};
 use crate::store::{Key, Selector};
 
@@ -51,6 +52,7 @@ pub(super) fn start(settings: Arc<Settings>, client: Arc<EtcdClient>, hub: Arc<H
             client,
             hub,
             store,
+            pace: Pace::default(),
         };
         task.serve()
     })
@@ -61,6 +63,7 @@ struct EtcdWatchTask {
     client: Arc<EtcdClient>,
     hub: Arc<Hub>,
     store: StoreSignals,
+    pace: Pace,
 }
 
 /// The watches of one stream, by what they watch.
@@ -158,6 +161,11 @@ impl EtcdWatchTask {
                         let checked = stream.connection.check_cluster(answer.header());
                         checked.map_err(|it| self.client.stream_broke(&stream.connection, &it))?;
                         self.publish_events(&stream.watches, &answer)?;
+                        // What is not asked for waits at the server.
+                        for event in &answer.events {
+                            self.pace.take(event.kv.as_ref().map_or(0, |kv| kv.value.len())).await;
+                        }
+                        self.pace.take(0).await;
                     }
                     Ok(None) => return Err(StoreError::unavailable("the stream has ended")),
                     Err(status) => {
