@@ -191,6 +191,26 @@ fn files_that_are_none() {
                 ("GOOGLE_SERVICE_ACCOUNT", leader("gs://b")),
             ]);
         }
+        let leader = |store| vec!["leader", "x", "--timeout", "2s", "--store", store];
+        for (feature, store) in [
+            (cfg!(feature = "s3"), "s3://b?endpoint=http://127.0.0.1:1"),
+            (cfg!(feature = "azure"), "az://c?account=a"),
+            (cfg!(feature = "gcs"), "gs://b"),
+            (cfg!(feature = "etcd"), "etcd://127.0.0.1:1?tls=on"),
+            (cfg!(feature = "mysql"), "mysql://u@127.0.0.1:1/d?tls=on"),
+            (cfg!(feature = "nats"), "nats://127.0.0.1:1"),
+            (cfg!(feature = "redis"), "rediss://127.0.0.1:1"),
+            (cfg!(feature = "consul"), "consul://127.0.0.1:1?tls=on"),
+            (cfg!(feature = "kubernetes"), "kubernetes://127.0.0.1:1"),
+            (
+                cfg!(feature = "postgres"),
+                "postgres://u@127.0.0.1:1/d?sslmode=verify-full",
+            ),
+        ] {
+            if feature {
+                tried.push(("SSL_CERT_FILE", leader(store)));
+            }
+        }
         for (variable, args) in tried {
             let mut command = Command::new("timeout");
             command.args(["--kill-after=1", "20", TENURE]).args(&args);

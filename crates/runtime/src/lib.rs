@@ -6,6 +6,7 @@
 //! | [`drive`] | the background thread, the loop that runs any machine, streams of events |
 //! | [`error`] | errors by what the caller does next |
 //! | [`small`] | the reader of small files |
+//! | [`system_authorities`] | what `SSL_CERT_FILE` names is looked at before a library reads it |
 //! | [`round_trip`] | how far away a store is, and which lease that allows |
 //! | `failure` | how a command fails (feature `failure`) |
 //! | `tls` | certificates and their renewal, for servers and clients (feature `tls`) |
@@ -20,6 +21,7 @@ pub mod failure;
 pub mod own_token;
 pub mod round_trip;
 pub mod small;
+pub mod system_authorities;
 #[cfg(feature = "tls")]
 pub mod tls;
 

@@ -109,6 +109,19 @@ pub mod redis;
 mod sqlite;
 #[cfg(any(feature = "file", feature = "sqlite"))]
 mod symlinks;
+#[cfg(any(
+    feature = "azure",
+    feature = "consul",
+    feature = "etcd",
+    feature = "gcs",
+    feature = "kubernetes",
+    feature = "mysql",
+    feature = "nats",
+    feature = "postgres",
+    feature = "redis",
+    feature = "s3"
+))]
+mod system_authorities;
 #[cfg(feature = "cluster")]
 mod tenure;
 #[cfg(any(

@@ -11,7 +11,7 @@ use reqwest::{Certificate, Identity};
 
 use super::kv::KeySpace;
 use crate::error::StoreError;
-use crate::store::{causes, password, url_options};
+use crate::store::{causes, password, system_authorities, url_options};
 
 /// What the names of keys begin with, if nothing else is asked for.
 const PREFIX: &str = "tenure/";
@@ -150,7 +150,10 @@ impl Settings {
         client = match &self.tls {
             // Nothing is verified, so the system's authorities are not looked for.
             None => client.tls_certs_only([]),
-            Some(tls) if tls.authorities.is_empty() => client,
+            Some(tls) if tls.authorities.is_empty() => {
+                system_authorities::check()?;
+                client
+            }
             Some(tls) => client.tls_certs_only(tls.authorities.clone()),
         };
         if let Some(own) = self.tls.as_ref().and_then(|tls| tls.own.clone()) {

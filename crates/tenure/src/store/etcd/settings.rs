@@ -9,7 +9,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::classify;
 use crate::error::StoreError;
-use crate::store::{password, url_options};
+use crate::store::{password, system_authorities, url_options};
 
 /// What registers' keys begin with in etcd, if nothing else is asked for.
 const PREFIX: &str = "tenure/";
@@ -161,7 +161,10 @@ impl Tls {
         let mut config = ClientTlsConfig::new();
         config = match &self.authorities {
             Some(path) => config.ca_certificate(Certificate::from_pem(pem("ca", path)?)),
-            None => config.with_native_roots(),
+            None => {
+                system_authorities::check()?;
+                config.with_native_roots()
+            }
         };
         match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => {

@@ -19,7 +19,7 @@ use super::files::read;
 use super::kubeconfig;
 use super::token::Token;
 use crate::error::StoreError;
-use crate::store::{causes, url_options};
+use crate::store::{causes, system_authorities, url_options};
 
 /// How many hosts a URL may name.
 const HOSTS_MAX: usize = 16;
@@ -133,7 +133,10 @@ impl Settings {
             Some(authorities) => client.tls_certs_only(authorities.clone()),
             // Nothing is verified, so the system's authorities are not looked for.
             None if !is_tls => client.tls_certs_only([]),
-            None => client,
+            None => {
+                system_authorities::check()?;
+                client
+            }
         };
         if let Some(own) = self.own.clone() {
             client = client.identity(own);

@@ -13,7 +13,7 @@ use super::heartbeat_sql::Tables;
 use crate::error::StoreError;
 use crate::small;
 use crate::store::heartbeats::Options as Heartbeats;
-use crate::store::{password, url_options};
+use crate::store::{password, system_authorities, url_options};
 
 /// The table, if nothing else is asked for.
 const TABLE: &str = "tenure_register";
@@ -262,7 +262,10 @@ impl Tls {
         }
         let authorities: Vec<_> = match &self.authorities {
             Some(path) => certificates("ca", path)?,
-            None => rustls_native_certs::load_native_certs().certs,
+            None => {
+                system_authorities::check()?;
+                rustls_native_certs::load_native_certs().certs
+            }
         };
         if authorities.is_empty() {
             return Err(wrong(

@@ -27,7 +27,7 @@ use super::settings::{Login, Settings};
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::dial::{ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN};
-use crate::store::{MAX_VALUE_BYTES, no_store};
+use crate::store::{MAX_VALUE_BYTES, no_store, system_authorities};
 
 /// What a message takes beside its value, at most.
 const OVERHEAD: usize = 8 * 1_024;
@@ -308,11 +308,27 @@ async fn within(host: &str) -> Duration {
     }
 }
 
+/// How long the library waits before it connects again by itself. It reads the system's
+/// authorities then: where that would not end it is not to begin, and the next call opens
+/// another connection, which says what is wrong.
+fn before_reconnect(is_system: bool) -> Duration {
+    match system_authorities::check() {
+        Err(_) if is_system => Duration::from_secs(3_600),
+        _ => Duration::ZERO,
+    }
+}
+
 /// Connects to the host of this number.
 async fn connect(settings: &Settings, at: usize) -> Result<NatsConnection, StoreError> {
     let Some(host) = settings.hosts.get(at) else {
         return Err(StoreError::broken("expected a server of this number"));
     };
+    let is_system = settings.tls.as_ref();
+    let is_system = is_system.is_none_or(|tls| tls.authorities.is_none());
+    if is_system {
+        // Without `tls=on`, too: a server may demand TLS.
+        system_authorities::check()?;
+    }
     let (say, forbidden) = watch::channel(String::new());
     let say = Arc::new(say);
     let mut options = ConnectOptions::new()
@@ -325,6 +341,7 @@ async fn connect(settings: &Settings, at: usize) -> Result<NatsConnection, Store
         .ignore_discovered_servers()
         .retain_servers_order()
         .max_reconnects(1)
+        .reconnect_delay_callback(move |_| before_reconnect(is_system))
         .event_callback(move |event| {
             let say = Arc::clone(&say);
             async move {

@@ -16,7 +16,7 @@ use super::classify;
 use super::http::Connector;
 use crate::error::StoreError;
 use crate::small;
-use crate::store::PollTimes;
+use crate::store::{PollTimes, system_authorities};
 
 /// The longest prefix, in bytes.
 const PREFIX_MAX: usize = 256;
@@ -176,6 +176,8 @@ impl Settings {
         advice: &str,
         build: impl Fn(ClientOptions, Connector) -> object_store::Result<C>,
     ) -> Result<C, StoreError> {
+        // The library reads them with each client, also for servers of credentials.
+        system_authorities::check()?;
         let options = Connector::options(allow_http);
         let connector = Connector {
             authorities: self.authorities.clone(),

@@ -21,6 +21,7 @@ use super::settings::Trust;
 use super::socket::PgStream;
 use crate::error::StoreError;
 use crate::small;
+use crate::store::system_authorities;
 
 /// Makes TLS connections to a server.
 pub(super) struct Connector {
@@ -39,6 +40,8 @@ pub(super) fn connector(trust: &Trust) -> Result<Connector, StoreError> {
             .with_custom_certificate_verifier(Arc::new(Anybody { provider }))
             .with_no_client_auth(),
         Trust::System => {
+            // With each connection: the file may be another by now.
+            system_authorities::check()?;
             let found = rustls_native_certs::load_native_certs();
             let mut roots = RootCertStore::empty();
             roots.add_parsable_certificates(found.certs);

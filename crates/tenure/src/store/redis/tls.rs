@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::error::StoreError;
+use crate::store::system_authorities;
 
 /// The files that a URL names.
 #[derive(Default)]
@@ -44,7 +45,7 @@ impl Tls {
             Some(file) => {
                 tls::roots(file).map_err(|why| StoreError::broken(format!("ca={why}")))?
             }
-            None => system_roots(),
+            None => system_roots()?,
         };
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
@@ -94,9 +95,10 @@ impl Tls {
 }
 
 /// What the system believes.
-fn system_roots() -> RootCertStore {
+fn system_roots() -> Result<RootCertStore, StoreError> {
+    system_authorities::check()?;
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);
-    roots
+    Ok(roots)
 }
