@@ -71,6 +71,7 @@ fn client(settings: &Settings) -> Result<AmazonS3, StoreError> {
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         .with_skip_signature(false)
         .with_retry(send_once());
+    check_container(&builder, settings.credentials_file.is_some())?;
     settings.client(allow_http, FORM.credentials, |options, connector| {
         let builder = builder.clone().with_http_connector(connector);
         let builder = builder.with_client_options(options);
@@ -79,6 +80,29 @@ fn client(settings: &Settings) -> Result<AmazonS3, StoreError> {
             .with_credentials(Arc::new(Kept::new(source)))
             .build()
     })
+}
+
+/// Refuses the address of a container's credentials where the library would pass it over:
+/// it asks there with a token out of a file alone. It would ask the instance, whose role
+/// is another identity than was meant.
+fn check_container(builder: &AmazonS3Builder, is_named: bool) -> Result<(), StoreError> {
+    use AmazonS3ConfigKey as Key;
+    let has = |key| builder.get_config_value(&key).is_some();
+    let is_earlier = is_named
+        || has(Key::AccessKeyId)
+        || has(Key::SecretAccessKey)
+        || has(Key::WebIdentityTokenFile) && has(Key::RoleArn)
+        || has(Key::ContainerCredentialsRelativeUri);
+    let is_whole = has(Key::ContainerAuthorizationTokenFile);
+    if is_earlier || is_whole || !has(Key::ContainerCredentialsFullUri) {
+        return Ok(());
+    }
+    Err(StoreError::broken(
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI: expected AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE \
+         beside it, found none (AWS_CONTAINER_AUTHORIZATION_TOKEN is not supported); write the \
+         token to a file that this variable names, use AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, or \
+         unset it for the role of the instance",
+    ))
 }
 
 /// Whether the bucket is named in the path.
@@ -165,6 +189,34 @@ mod tests {
         for none in ["", "[other]\naws_access_key_id=o", "aws_access_key_id=o"] {
             assert!(credentials_in(none).is_none(), "{none}");
         }
+    }
+
+    #[test]
+    fn the_address_of_a_container_without_a_token_is_not_passed_over() {
+        use AmazonS3ConfigKey as Key;
+        let with = |keys: &[Key]| {
+            let builder = AmazonS3Builder::new().with_config(Key::ContainerCredentialsFullUri, "u");
+            keys.iter()
+                .fold(builder, |builder, key| builder.with_config(*key, "v"))
+        };
+        for keys in [&[][..], &[Key::RoleArn], &[Key::WebIdentityTokenFile]] {
+            let refused = check_container(&with(keys), false).expect_err("another identity");
+            let why = refused.to_string();
+            assert!(
+                why.contains("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+                "{why}"
+            );
+        }
+        for keys in [
+            &[Key::ContainerAuthorizationTokenFile][..],
+            &[Key::ContainerCredentialsRelativeUri],
+            &[Key::AccessKeyId, Key::SecretAccessKey],
+            &[Key::RoleArn, Key::WebIdentityTokenFile],
+        ] {
+            check_container(&with(keys), false).expect("the library asks where it is told");
+        }
+        check_container(&with(&[]), true).expect("a file was named");
+        check_container(&AmazonS3Builder::new(), false).expect("the instance was meant");
     }
 
     #[test]
