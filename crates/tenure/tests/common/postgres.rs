@@ -168,6 +168,33 @@ impl Postgres {
         );
     }
 
+    /// Starts a standby that follows it.
+    pub(crate) fn standby(&self) -> Self {
+        let mut standby = Self {
+            directory: directory(),
+            port: ports::free(),
+            syncs: self.syncs,
+            environment: self.environment.clone(),
+            server: None,
+        };
+        let made = as_server_user(binaries().join("pg_basebackup"))
+            .args(["-d", &self.url(), "-R", "-X", "stream", "-c", "fast"])
+            .args(["--no-sync", "-D"])
+            .arg(standby.directory.path().join("data"))
+            .current_dir(standby.directory.path())
+            .output()
+            .expect("pg_basebackup runs");
+        let said = String::from_utf8_lossy(&made.stderr);
+        assert!(made.status.success(), "{said}");
+        standby.launch();
+        standby
+    }
+
+    /// Makes a primary of a standby.
+    pub(crate) fn promote(&self) {
+        assert_eq!(self.sql("SELECT pg_promote()"), "t");
+    }
+
     /// Takes away all that a stopped server has, users and tables.
     pub(crate) fn empty(&self) {
         fs::remove_dir_all(self.directory.path().join("data")).expect("its data");
@@ -197,7 +224,8 @@ impl Postgres {
             .stderr(Stdio::piped())
             .spawn()
             .expect("postgres runs");
-        await_line(&mut server, "ready to accept connections");
+        // "connections", or "read-only connections" of a standby.
+        await_line(&mut server, "ready to accept ");
         self.server = Some(server);
     }
 
@@ -470,6 +498,11 @@ impl Bouncer {
     /// The store's URL.
     pub(crate) fn url(&self) -> String {
         url(self.port, PASSWORD)
+    }
+
+    /// Where it listens on the loopback interface.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 }
 

@@ -3,8 +3,9 @@
 //! calls, forged notifications (`hints.rs`), how the table is made
 //! (`making.rs`) and which are taken (`tables.rs`), tables whose versions do
 //! not rise (`versions.rs`), what others put on the search path
-//! (`shadows.rs`), who holds up notifications (`notified.rs`), and servers that
-//! send more than they may (`bounds.rs`).
+//! (`shadows.rs`), who holds up notifications (`notified.rs`), servers that
+//! send more than they may (`bounds.rs`), and which of several primaries is used
+//! (`histories.rs`).
 
 #[path = "../common/calls.rs"]
 mod calls;
@@ -20,6 +21,7 @@ mod stopped;
 mod batches;
 mod bounds;
 mod hints;
+mod histories;
 mod making;
 mod notified;
 mod shadows;
@@ -44,6 +46,15 @@ async fn says(server: &Postgres, query: &str, wanted: &str) {
         assert!(clock::boot() < give_up, "never {wanted}: {query}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Has a server take no writes, or take them again.
+async fn set_read_only(server: &Postgres, to: &str) {
+    server.sql(&format!(
+        "ALTER SYSTEM SET default_transaction_read_only = {to}"
+    ));
+    server.sql("SELECT pg_reload_conf()");
+    says(server, "SHOW transaction_read_only", to).await;
 }
 
 /// A listener that takes connections and says nothing.
@@ -152,11 +163,12 @@ async fn a_server_that_stops_to_take_writes_is_left_for_the_next() {
         .read(&key("key"), WITHIN)
         .await
         .expect("a table");
+    // Of two databases that take writes neither would be used.
+    set_read_only(&second, "on").await;
     let store = opened(&of_ports(&first, &[first.port(), second.port()])).await;
     let version = put(&store, &key("key"), Expect::Absent, b"x").await;
-    first.sql("ALTER SYSTEM SET default_transaction_read_only = on");
-    first.sql("SELECT pg_reload_conf()");
-    says(&first, "SHOW transaction_read_only", "on").await;
+    set_read_only(&first, "on").await;
+    set_read_only(&second, "off").await;
     // The session hears of it before its next statement, or after.
     let give_up = clock::boot().after(WITHIN);
     loop {
@@ -172,12 +184,8 @@ async fn a_server_that_stops_to_take_writes_is_left_for_the_next() {
         assert!(clock::boot() < give_up, "it was kept");
     }
     // A write finds out as well.
-    second.sql("ALTER SYSTEM SET default_transaction_read_only = on");
-    second.sql("SELECT pg_reload_conf()");
-    first.sql("ALTER SYSTEM RESET ALL");
-    first.sql("SELECT pg_reload_conf()");
-    says(&first, "SHOW transaction_read_only", "off").await;
-    says(&second, "SHOW transaction_read_only", "on").await;
+    set_read_only(&second, "on").await;
+    set_read_only(&first, "off").await;
     let give_up = clock::boot().after(WITHIN);
     let change = write(&key("key"), Expect::Version(version), b"y");
     loop {

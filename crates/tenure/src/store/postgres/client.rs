@@ -39,6 +39,7 @@ use super::connect::{self, PgConnection, ReceivedCounts};
 use super::error_text::{self, PgError};
 use super::heartbeat_sql::Tables;
 use super::heartbeat_tables::{self, ResolvedTables};
+use super::histories;
 use super::resolved_table::Table;
 use super::settings::Settings;
 use super::sql::{self, Change};
@@ -191,7 +192,10 @@ impl PgClient {
                     .servers
                     .get(at)
                     .ok_or_else(|| StoreError::broken("expected a server of this number"))?;
+                let others = histories::ask_others(&settings, at);
                 let connected = connect::open(&settings, server).await?;
+                // Before a table is looked for, and perhaps made.
+                histories::judge(&server.label, &connected, others).await?;
                 if settings.heartbeats.is_asked {
                     heartbeat_tables::find(&beats, &settings, &connected).await?;
                 } else {

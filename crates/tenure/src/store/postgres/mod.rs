@@ -14,7 +14,7 @@
 //! All calls of a process are pipelined over one connection (`client.rs`); a
 //! second one listens for changes (`watcher.rs`). Each goes to the first of
 //! the URL's hosts that finishes a whole handshake and takes writes
-//! (`connect.rs`).
+//! (`connect.rs`), and is no old primary by what the others say (`histories.rs`).
 //!
 //! Grants are judged by observed silence unless the user asks for
 //! `?expiry=store-clock`: a database server's clock may step, and after a
@@ -36,6 +36,7 @@ mod heartbeat_sql;
 mod heartbeat_tables;
 mod heartbeats;
 mod hints;
+mod histories;
 mod passfile;
 mod pool;
 mod resolved_table;
