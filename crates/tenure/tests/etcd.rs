@@ -3,6 +3,7 @@
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::calls::{
@@ -13,7 +14,7 @@ use crate::common::ports;
 use crate::common::takeovers::{self, Notices};
 use crate::common::versions::version;
 use tenure::store::conformance::{self, count_of, count_up};
-use tenure::store::{Expect, Selector, Sighting};
+use tenure::store::{Expect, Selector, Sighting, Store};
 use tenure::{StoreError, clock};
 
 #[tokio::test]
@@ -166,9 +167,8 @@ async fn a_stopped_cluster_is_unavailable_and_certainly_did_nothing() {
     put(&store, &key, Expect::Absent, b"x").await;
 }
 
-#[tokio::test]
-async fn a_user_needs_a_password_and_a_role() {
-    let cluster = Etcd::start(1);
+/// Asks for users, and lets one have what the store needs.
+fn let_user_in(cluster: &Etcd) {
     for command in [
         &["user", "add", "root:secret"][..],
         &["user", "grant-role", "root", "root"],
@@ -187,6 +187,12 @@ async fn a_user_needs_a_password_and_a_role() {
     ] {
         cluster.ctl(command);
     }
+}
+
+#[tokio::test]
+async fn a_user_needs_a_password_and_a_role() {
+    let cluster = Etcd::start(1);
+    let_user_in(&cluster);
     let with = |user: &str| cluster.url().replacen("//", &format!("//{user}@"), 1);
     let store = opened(&with("web:open%20sesame")).await;
     let key = key("key");
@@ -277,24 +283,127 @@ fn url_of(clusters: &[&Etcd]) -> String {
     format!("etcd://{}", hosts.join(","))
 }
 
-#[tokio::test]
-async fn servers_of_two_clusters_are_no_store() {
-    let (one, other) = (Etcd::start(1), Etcd::start(1));
-    let key = key("key");
-    // Each is first in one of them.
-    for clusters in [[&one, &other], [&other, &one]] {
+/// Expects that a URL of both is refused, whichever is first, and returns why.
+async fn refused(one: &Etcd, other: &Etcd) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for clusters in [[one, other], [other, one]] {
         let store = opened(&url_of(&clusters)).await;
         let written = store
-            .compare_and_swap(write(&key, Expect::Absent, b"x"), WITHIN)
+            .compare_and_swap(write(&key("key"), Expect::Absent, b"x"), WITHIN)
             .await;
         let Err(StoreError::Broken(why)) = &written else {
             panic!("{written:?}");
         };
         let why = why.to_string();
         assert!(why.contains("expected servers of one cluster"), "{why}");
+        reasons.push(why);
     }
-    for cluster in [&one, &other] {
-        assert_eq!(cluster.ctl(&["get", "", "--prefix", "--keys-only"]), "");
+    reasons
+}
+
+fn expect_empty(cluster: &Etcd) {
+    assert_eq!(cluster.ctl(&["get", "", "--prefix", "--keys-only"]), "");
+}
+
+/// Leases that were granted end by themselves.
+fn expect_no_lease(cluster: &Etcd) {
+    let give_up = clock::boot().after(WITHIN);
+    while cluster.ctl(&["lease", "list"]) != "found 0 leases" {
+        assert!(clock::boot() < give_up, "a lease stays");
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+}
+
+#[tokio::test]
+async fn servers_of_two_clusters_are_no_store() {
+    let (one, other) = (Etcd::start(1), Etcd::start(1));
+    refused(&one, &other).await;
+    expect_empty(&one);
+    expect_empty(&other);
+}
+
+/// So are those of two servers that were both started with etcd's defaults.
+#[tokio::test]
+async fn servers_of_two_clusters_with_equal_ids_are_no_store() {
+    let one = Etcd::start(1);
+    let twin = one.twin();
+    for why in refused(&one, &twin).await {
+        assert!(why.contains("both say that they are member"), "{why}");
+    }
+    for cluster in [&one, &twin] {
+        expect_empty(cluster);
+        expect_no_lease(cluster);
+    }
+}
+
+#[tokio::test]
+async fn a_copied_data_directory_is_another_cluster() {
+    let mut one = Etcd::start(1);
+    put(
+        &opened(&one.url()).await,
+        &key("before"),
+        Expect::Absent,
+        b"x",
+    )
+    .await;
+    let copy = one.copy();
+    refused(&one, &copy).await;
+    for cluster in [&one, &copy] {
+        let keys = cluster.ctl(&["get", "", "--prefix", "--keys-only"]);
+        assert_eq!(keys, "tenure/before");
+    }
+}
+
+/// A server that was away when another candidate began is compared when it is back.
+#[tokio::test]
+async fn a_server_with_equal_ids_that_comes_back_is_refused_to_a_newcomer() {
+    let mut one = Etcd::start(1);
+    let twin = one.twin();
+    one.kill(0);
+    let first = opened(&url_of(&[&one, &twin])).await;
+    put(&first, &key("before"), Expect::Absent, b"x").await;
+    one.restart(0);
+    refused(&one, &twin).await;
+    expect_empty(&one);
+}
+
+/// A process that could never compare two servers that say they are the same member does
+/// not go from one to the other.
+#[tokio::test]
+async fn a_server_with_equal_ids_does_not_succeed_one_that_is_away() {
+    let mut one = Etcd::start(1);
+    let mut twin = one.twin();
+    twin.kill(0);
+    let store = opened(&url_of(&[&one, &twin])).await;
+    put(&store, &key("key"), Expect::Absent, b"x").await;
+    twin.restart(0);
+    one.kill(0);
+    let why = refused_in_time(&store).await;
+    assert!(
+        why.contains("which was used before, does not answer"),
+        "{why}"
+    );
+    expect_empty(&twin);
+}
+
+/// A server may have two names in a URL, such as a load balancer's beside its own, with a
+/// user or without one. Which server of the cluster leads makes no difference.
+#[tokio::test]
+async fn servers_under_two_names_are_used() {
+    for (servers, user) in [(1, ""), (3, ""), (1, "web:open%20sesame@")] {
+        let cluster = Etcd::start(servers);
+        if !user.is_empty() {
+            let_user_in(&cluster);
+        }
+        let hosts = cluster.url().replacen("etcd://", "", 1);
+        let names = hosts.replace("127.0.0.1", "localhost");
+        for round in 0..5 {
+            let store = opened(&format!("etcd://{user}{hosts},{names}")).await;
+            put(&store, &key(&format!("key{round}")), Expect::Absent, b"x").await;
+        }
+        if user.is_empty() {
+            expect_no_lease(&cluster);
+        }
     }
 }
 
@@ -309,6 +418,21 @@ async fn a_server_of_another_cluster_than_most_is_not_used() {
     assert!(found.expect("a read").register.is_some());
 }
 
+/// Writes until the store refuses its servers, and returns why.
+async fn refused_in_time(store: &Arc<dyn Store>) -> String {
+    let give_up = clock::boot().after(WITHIN);
+    loop {
+        let change = write(&key("key"), Expect::Absent, b"y");
+        match store.compare_and_swap(change, WITHIN).await {
+            Err(StoreError::Broken(why)) => return why.to_string(),
+            // The connection broke, or the call waits for the first one.
+            Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => {}
+            done => panic!("{done:?}"),
+        }
+        assert!(clock::boot() < give_up, "it is never refused");
+    }
+}
+
 /// The cluster that a process has used is cut off from it, and the other server is not
 /// taken for what the cluster has become.
 #[tokio::test]
@@ -320,19 +444,9 @@ async fn a_server_of_another_cluster_does_not_succeed_one_that_is_away() {
     put(&store, &key, Expect::Absent, b"x").await;
     other.restart(0);
     one.kill(0);
-    let give_up = clock::boot().after(WITHIN);
-    let why = loop {
-        let change = write(&key, Expect::Absent, b"y");
-        match store.compare_and_swap(change, WITHIN).await {
-            Err(StoreError::Broken(why)) => break why.to_string(),
-            // The connection broke, or the call waits for the first one.
-            Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => {}
-            done => panic!("{done:?}"),
-        }
-        assert!(clock::boot() < give_up, "it is never refused");
-    };
+    let why = refused_in_time(&store).await;
     assert!(why.contains("expected servers of one cluster"), "{why}");
-    assert_eq!(other.ctl(&["get", "", "--prefix", "--keys-only"]), "");
+    expect_empty(&other);
 }
 
 /// Servers that were restored elsewhere, or begun anew, are another cluster to etcd.

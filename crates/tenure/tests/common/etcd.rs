@@ -91,6 +91,59 @@ impl Etcd {
         cluster
     }
 
+    /// A server with the name, the token and the initial peer URLs of this only one, and so
+    /// with its ids, in a directory and on ports of its own: another cluster.
+    pub(crate) fn twin(&self) -> Self {
+        let mut twin = self.prepared_twin();
+        twin.launch_all();
+        twin
+    }
+
+    /// The same on a copy of the data of this server, which stands still meanwhile.
+    pub(crate) fn copy(&mut self) -> Self {
+        self.end_all();
+        let mut twin = self.prepared_twin();
+        let [from, to] = [&*self, &twin].map(|it| it.only().data());
+        let copied = Command::new("cp").arg("-a").args([from, to]).status();
+        assert!(copied.expect("cp").success());
+        self.launch_all();
+        twin.launch_all();
+        twin
+    }
+
+    fn prepared_twin(&self) -> Self {
+        let server = self.only();
+        let directory = tempfile::tempdir().expect("a directory");
+        let (client, peer) = (ports::free(), ports::free());
+        let client_url = format!("{}://127.0.0.1:{client}", self.scheme);
+        // Of an option that is given twice etcd takes the last.
+        let mut flags = server.flags.clone();
+        flags.extend([
+            format!("--data-dir={}", directory.path().join("data").display()),
+            format!("--listen-client-urls={client_url}"),
+            format!("--advertise-client-urls={client_url}"),
+            format!("--listen-peer-urls=http://127.0.0.1:{peer}"),
+        ]);
+        let twin = Server {
+            directory,
+            client,
+            peer,
+            process: None,
+            flags,
+        };
+        Self {
+            servers: vec![twin],
+            scheme: self.scheme,
+        }
+    }
+
+    fn only(&self) -> &Server {
+        let [server] = &self.servers[..] else {
+            panic!("expected one server")
+        };
+        server
+    }
+
     /// The store's URL.
     pub(crate) fn url(&self) -> String {
         let hosts = self.servers.iter();

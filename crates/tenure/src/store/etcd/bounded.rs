@@ -13,7 +13,8 @@ use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic_prost::ProstEncoder;
 
 use super::wire::{
-    AuthenticateRequest, AuthenticateResponse, Header, RangeRequest, RangeResponse, StatusRequest,
+    AuthenticateRequest, AuthenticateResponse, Header, LeaseGrantRequest, LeaseGrantResponse,
+    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest, RangeResponse, StatusRequest,
     StatusResponse, Step, TxnRequest, TxnResponse, WatchResponse,
 };
 use crate::store::{Key, MAX_VALUE_BYTES};
@@ -86,6 +87,18 @@ impl Asked for StatusRequest {
     }
 }
 
+impl Asked for LeaseGrantRequest {
+    fn bound(&self) -> Bound {
+        Bound::registers(0)
+    }
+}
+
+impl Asked for LeaseTimeToLiveRequest {
+    fn bound(&self) -> Bound {
+        Bound::registers(0)
+    }
+}
+
 /// What etcd answers.
 pub(super) trait Answer: Message + Default + Send + Sync + 'static {
     /// The numbers of the fields that lead to each of its lists.
@@ -127,6 +140,22 @@ impl Answer for AuthenticateResponse {
 }
 
 impl Answer for StatusResponse {
+    const LISTS: &'static [&'static [u64]] = &[];
+
+    fn header(&self) -> Option<&Header> {
+        self.header.as_ref()
+    }
+}
+
+impl Answer for LeaseGrantResponse {
+    const LISTS: &'static [&'static [u64]] = &[];
+
+    fn header(&self) -> Option<&Header> {
+        self.header.as_ref()
+    }
+}
+
+impl Answer for LeaseTimeToLiveResponse {
     const LISTS: &'static [&'static [u64]] = &[];
 
     fn header(&self) -> Option<&Header> {
@@ -264,6 +293,7 @@ mod tests {
         RangeResponse {
             header: Some(Header {
                 cluster_id: u64::MAX,
+                member_id: u64::MAX,
                 revision: 7,
             }),
             kvs: vec![one; count],

@@ -80,6 +80,7 @@ mod tests {
     async fn an_answer_of_another_cluster_is_none() {
         let header = |cluster_id| Header {
             cluster_id,
+            member_id: 1,
             revision: 7,
         };
         let channel = Endpoint::from_static("http://localhost").connect_lazy();

@@ -1,6 +1,14 @@
 //! Opens a connection to a server: TLS, password and a first read. Then it compares the
 //! server's cluster with the clusters of the others.
+//!
+//! etcd makes its ids from the initial token and the initial peer URLs, so two clusters
+//! that were begun with etcd's defaults, or one and the copy of its data, have the same.
+//! Where two servers of the URL say the same member id they are one server under two names
+//! (a load balancer's and its own), or two clusters. A lease tells them apart: one that is
+//! granted over one of them is known to every server of the same cluster. A lease has no
+//! key, so it needs no right on one, and it ends by itself.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,16 +27,22 @@ use super::connection::EtcdConnection;
 use super::kv::KeySpace;
 use super::settings::Settings;
 use super::wire::{
-    AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, RANGE, RangeRequest, RangeResponse,
-    STATUS, StatusRequest, StatusResponse,
+    AUTHENTICATE, AuthenticateRequest, AuthenticateResponse, Header, Ids, LEASE_GRANT,
+    LEASE_TIME_TO_LIVE, LeaseGrantRequest, LeaseGrantResponse, LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse, RANGE, RangeRequest, RangeResponse, STATUS, StatusRequest,
+    StatusResponse,
 };
 use crate::clock;
 use crate::error::StoreError;
 use crate::round_trip::RoundTripTimes;
 
 /// How long a handshake waits for what the other servers say of their cluster. They are
-/// asked while it goes on, so it takes longer only where one of them is silent.
+/// asked while it goes on, so it takes longer only where one of them is silent. As long
+/// again it waits, where ids are equal, for what tells the servers apart.
 const OTHERS_WITHIN: Duration = Duration::from_millis(500);
+/// How long a lease lives that tells servers apart: the least that a server grants with
+/// its defaults. An answer counts if it came while the lease lived for certain.
+const LEASE: Duration = Duration::from_secs(2);
 
 /// What all handshakes of a store need.
 #[derive(Clone, Debug)]
@@ -43,6 +57,23 @@ impl Handshakes {
     pub(super) async fn open(&self, at: usize) -> Result<EtcdConnection, StoreError> {
         let until = clock::boot().after(OTHERS_WITHIN);
         let others = self.ask_others(at);
+        let settings = &self.settings;
+        let mut connection = self.connect_as_user(at).await?;
+        let asked = clock::boot();
+        let answer: RangeResponse =
+            first_call(settings, &connection, RANGE, probe_request(settings)).await?;
+        self.round_trips.record(clock::boot().since(asked));
+        let ids = Header::ids(answer.header());
+        connection.cluster = ids.cluster;
+        self.clusters.record(at, ids);
+        let answered = answers_of(others, until).await.into_iter().collect();
+        let until = clock::boot().max(until).after(OTHERS_WITHIN);
+        self.compare(at, &connection, &answered, until).await;
+        self.clusters.judge(at, &answered)?;
+        Ok(connection)
+    }
+
+    async fn connect_as_user(&self, at: usize) -> Result<EtcdConnection, StoreError> {
         let mut connection = EtcdConnection::new(self.connect(at).await?);
         let settings = &self.settings;
         if let Some((name, password)) = &settings.user {
@@ -56,14 +87,6 @@ impl Handshakes {
             let no_text = |_| StoreError::unavailable("the server's token is no text");
             connection.token = Some(token.map_err(no_text)?);
         }
-        let asked = clock::boot();
-        let answer: RangeResponse =
-            first_call(settings, &connection, RANGE, probe_request(settings)).await?;
-        self.round_trips.record(clock::boot().since(asked));
-        connection.cluster = answer.header().map_or(0, |header| header.cluster_id);
-        self.clusters.record(at, connection.cluster);
-        wait_for(others, until).await;
-        self.clusters.judge(at)?;
         Ok(connection)
     }
 
@@ -74,35 +97,101 @@ impl Handshakes {
         connected.map_err(|error| StoreError::unavailable(classify::text(&error)))
     }
 
-    /// Asks each other server for its cluster.
-    fn ask_others(&self, at: usize) -> JoinSet<()> {
+    /// Asks each other server for its ids; those that answer.
+    fn ask_others(&self, at: usize) -> JoinSet<Option<usize>> {
         let mut asks = JoinSet::new();
         for other in (0..self.settings.servers.len()).filter(|other| *other != at) {
             let handshakes = self.clone();
             asks.spawn(async move {
                 // One that does not say it now counts as what it was before.
-                if let Ok(cluster) = handshakes.ask_cluster(other).await {
-                    handshakes.clusters.record(other, cluster);
-                }
+                let ids = handshakes.ask_ids(other).await.ok()?;
+                handshakes.clusters.record(other, ids);
+                Some(other)
             });
         }
         asks
     }
 
     /// A question that a server answers by itself, and to anybody.
-    async fn ask_cluster(&self, at: usize) -> Result<u64, StoreError> {
+    async fn ask_ids(&self, at: usize) -> Result<Ids, StoreError> {
         let connection = EtcdConnection::new(self.connect(at).await?);
         let request = StatusRequest {};
         let answer: StatusResponse =
             first_call(&self.settings, &connection, STATUS, request).await?;
-        Ok(answer.header().map_or(0, |header| header.cluster_id))
+        Ok(Header::ids(answer.header()))
+    }
+
+    /// Finds out of which others the ids do not tell whether they are of one cluster with
+    /// this server, and whether they are.
+    async fn compare(
+        &self,
+        at: usize,
+        connection: &EtcdConnection,
+        answered: &BTreeSet<usize>,
+        until: Instant,
+    ) {
+        let now = clock::boot();
+        let mut comparisons = JoinSet::new();
+        for other in self.clusters.in_doubt(at, answered, now) {
+            let (handshakes, here) = (self.clone(), connection.clone());
+            comparisons.spawn(async move {
+                // One that cannot be asked (it is slow, it does not know leases) counts as
+                // what it was before, too.
+                let there = handshakes.connect_as_user(other).await.ok()?;
+                let are_one = handshakes.are_one(&here, &there).await.ok()?;
+                Some((other, are_one))
+            });
+        }
+        let found = answers_of(comparisons, until).await;
+        self.clusters.compared(at, &found, now);
+    }
+
+    /// Whether two servers are of one cluster. If they are not, neither knows the other's
+    /// lease. One direction could fail by chance, when another server begins to lead the
+    /// cluster between two questions.
+    async fn are_one(
+        &self,
+        here: &EtcdConnection,
+        there: &EtcdConnection,
+    ) -> Result<bool, StoreError> {
+        Ok(self.knows_lease_of(here, there).await? || self.knows_lease_of(there, here).await?)
+    }
+
+    /// Whether a lease that one server grants is known to another.
+    async fn knows_lease_of(
+        &self,
+        granting: &EtcdConnection,
+        asked: &EtcdConnection,
+    ) -> Result<bool, StoreError> {
+        let begun = clock::boot();
+        let settings = &self.settings;
+        // Numbers that servers draw are equal where their ids and clocks are.
+        let drawn = getrandom::u64().map_err(StoreError::unavailable)?;
+        let id = (drawn >> 1 | 1).cast_signed();
+        let ttl = LEASE.as_secs().cast_signed();
+        let request = LeaseGrantRequest { ttl, id };
+        let _: LeaseGrantResponse = first_call(settings, granting, LEASE_GRANT, request).await?;
+        // A server of the same cluster may be behind. This read waits until it has what was
+        // done before, and so the lease.
+        let probe = probe_request(settings);
+        let _: RangeResponse = first_call(settings, asked, RANGE, probe).await?;
+        let request = LeaseTimeToLiveRequest { id };
+        let answer: LeaseTimeToLiveResponse =
+            first_call(settings, asked, LEASE_TIME_TO_LIVE, request).await?;
+        if answer.ttl < 0 && clock::boot().since(begun) >= LEASE {
+            return Err(StoreError::unavailable("the lease may have ended"));
+        }
+        Ok(answer.ttl >= 0)
     }
 }
 
-async fn wait_for(mut asks: JoinSet<()>, until: Instant) {
-    let all = async { while asks.join_next().await.is_some() {} };
-    // Who has not answered is not waited for.
-    let _ = timeout(until.since(clock::boot()), all).await;
+/// What is answered until then; the rest is not waited for.
+async fn answers_of<T: 'static>(mut asks: JoinSet<Option<T>>, until: Instant) -> Vec<T> {
+    let mut answers = Vec::new();
+    while let Ok(Some(done)) = timeout(until.since(clock::boot()), asks.join_next()).await {
+        answers.extend(done.ok().flatten());
+    }
+    answers
 }
 
 /// A read that a majority has to answer, and that brings next to nothing: one

@@ -14,10 +14,10 @@
 //! etcd has no clock to judge grants by, so they are judged by observed
 //! silence.
 //!
-//! Left out on purpose: etcd's own leases and its election service (a lease
-//! there outlives its holder's connection in ways that nothing here can see,
-//! and registers are all that an election needs), and reads from one server's
-//! memory (they may be old).
+//! Left out on purpose: elections by etcd's own leases and by its election
+//! service (a lease there outlives its holder's connection in ways that
+//! nothing here can see, and registers are all that an election needs), and
+//! reads from one server's memory (they may be old).
 
 mod bounded;
 mod classify;

@@ -19,15 +19,39 @@ pub(super) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 /// Where a server is asked how it is.
 pub(super) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
+/// Where a lease is granted, and where a server is asked for one.
+pub(super) const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
+pub(super) const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
+
 /// What every answer begins with.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct Header {
     /// Of which cluster the server is; 0 if it does not say.
     #[prost(uint64, tag = "1")]
     pub(super) cluster_id: u64,
+    /// Which member of it; 0 if it does not say.
+    #[prost(uint64, tag = "2")]
+    pub(super) member_id: u64,
     /// The store's revision when the request was carried out.
     #[prost(int64, tag = "3")]
     pub(super) revision: i64,
+}
+
+impl Header {
+    /// What a server says of itself in an answer.
+    pub(super) fn ids(header: Option<&Self>) -> Ids {
+        header.map_or_else(Ids::default, |header| Ids {
+            cluster: header.cluster_id,
+            member: header.member_id,
+        })
+    }
+}
+
+/// Of which cluster a server is, and which member; 0 of what it does not say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Ids {
+    pub(super) cluster: u64,
+    pub(super) member: u64,
 }
 
 /// A key and its value.
@@ -244,4 +268,34 @@ pub(super) struct StatusRequest {}
 pub(super) struct StatusResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<Header>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct LeaseGrantRequest {
+    /// In seconds; the server takes its own least if that is longer.
+    #[prost(int64, tag = "1")]
+    pub(super) ttl: i64,
+    #[prost(int64, tag = "2")]
+    pub(super) id: i64,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct LeaseGrantResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct LeaseTimeToLiveRequest {
+    #[prost(int64, tag = "1")]
+    pub(super) id: i64,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct LeaseTimeToLiveResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
+    /// In seconds; -1 of a lease that the server does not know.
+    #[prost(int64, tag = "3")]
+    pub(super) ttl: i64,
 }
