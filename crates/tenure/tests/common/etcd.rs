@@ -39,6 +39,23 @@ fn pid(child: &Child) -> Pid {
         .expect("a process id")
 }
 
+/// What the servers of several tests take at once, in bytes: each makes two files of
+/// 64 MB for its log when it begins.
+const ROOM: u64 = 4 * 1_024 * 1_024 * 1_024;
+
+/// A directory in memory, where there is room: a disk that others keep busy for seconds
+/// ends leaderships on a store that waits for it.
+fn directory() -> tempfile::TempDir {
+    let memory = "/dev/shm";
+    let room = rustix::fs::statvfs(memory).map_or(0, |it| it.f_bavail * it.f_frsize);
+    let made = if room > ROOM {
+        tempfile::tempdir_in(memory)
+    } else {
+        tempfile::tempdir()
+    };
+    made.expect("a directory")
+}
+
 impl Etcd {
     /// Starts a cluster of so many servers and waits until they serve.
     pub(crate) fn start(count: usize) -> Self {
@@ -59,7 +76,7 @@ impl Etcd {
             .map(|(at, (_, peer))| format!("s{at}=http://127.0.0.1:{peer}"))
             .collect();
         let servers = ports.iter().enumerate().map(|(at, (client, peer))| {
-            let directory = tempfile::tempdir().expect("a directory");
+            let directory = directory();
             let (client_url, peer_url) = (
                 format!("{scheme}://127.0.0.1:{client}"),
                 format!("http://127.0.0.1:{peer}"),
@@ -113,7 +130,7 @@ impl Etcd {
 
     fn prepared_twin(&self) -> Self {
         let server = self.only();
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = directory();
         let (client, peer) = (ports::free(), ports::free());
         let client_url = format!("{}://127.0.0.1:{client}", self.scheme);
         // Of an option that is given twice etcd takes the last.
