@@ -53,8 +53,9 @@ impl Pending {
     }
 }
 
-/// The longest pause after one failure. Long leases have long intervals, and a leader that
-/// is told to stop while its line is down for a moment must not wait minutes to vacate.
+/// The longest pause after one failure. With a lease of hours an eighth of the interval is
+/// minutes. A leader that is told to stop while its connection is down would wait so long
+/// before it vacates.
 const FIRST_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// The pause after so many failures in a row: `least`, doubled each time, and

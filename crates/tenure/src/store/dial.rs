@@ -26,16 +26,18 @@
 //! for the same task, so a server that accepts and says nothing holds two
 //! connections of each process and not one for each call.
 //!
-//! Where no host can be used they are all tried again when somebody calls, at first after
-//! `AGAIN_AFTER` and at last after `AGAIN_AFTER_MAX`, however many call and how often: a
-//! server that restarts is not flooded, and one that counts failed handshakes and then
-//! keeps their host out (`max_connect_errors` of MySQL) counts slowly.
+//! If no host can be used, the next call tries all of them again after a pause, which grows
+//! from `AGAIN_AFTER` to `AGAIN_AFTER_MAX`. It does not depend on how many calls come. So a
+//! server that restarts is not flooded. A server that counts failed handshakes and then
+//! refuses the client's host (`max_connect_errors` of MySQL) counts slowly.
 //!
 //! Which host was used is remembered: the next connection begins with it, or
 //! with the one after it if it was left because it kept silent or refuses
 //! writes.
 
 mod caught;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+mod others;
 mod race;
 
 use std::collections::BTreeMap;
@@ -54,6 +56,8 @@ use crate::{clock, drive};
 
 #[cfg(feature = "mysql")]
 pub(super) use caught::caught;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+pub(super) use others::{OTHERS_WITHIN, answers_of};
 #[cfg(any(
     feature = "consul",
     feature = "kubernetes",
@@ -594,7 +598,7 @@ mod tests {
         let begun = clock::boot();
         let give_up = begun.after(AGAIN_AFTER_MAX * 4);
         while clock::boot() < give_up {
-            // Some wait for less than a pause, and are told the same.
+            // A call that has less time than the pause gets the last error.
             for millis in [1, 2_000] {
                 let refused = dialer.connected(soon(millis)).await.map(|_| ());
                 let why = refused.expect_err("it starts").to_string();

@@ -14,8 +14,8 @@ use tokio::time::sleep;
 
 use crate::clock;
 
-/// What may be taken in a second, in bytes. 10,000 leases that are renewed each two
-/// seconds are told of with half of it.
+/// What may be taken in a second, in bytes. 10,000 leases that are renewed every two
+/// seconds take half of it.
 const RATE: u32 = 16 * 1_024 * 1_024;
 /// What may be taken at once after a silence.
 const BURST: Duration = Duration::from_secs(1);

@@ -77,15 +77,6 @@ pub(super) fn in_file(path: &Path) -> Result<String, StoreError> {
     secret("password_file", "a password", path, BYTES_MAX)
 }
 
-/// The password in a file that another option names.
-///
-/// # Errors
-/// The same.
-#[cfg(feature = "redis")]
-pub(super) fn of_option(option: &str, path: &Path) -> Result<String, StoreError> {
-    secret(option, "a password", path, BYTES_MAX)
-}
-
 /// The secret in a file that this option names.
 ///
 /// # Errors

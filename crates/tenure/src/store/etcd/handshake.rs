@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use tenure_core::time::Instant;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 use tonic::Request;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::AsciiMetadataValue;
@@ -35,11 +34,8 @@ use super::wire::{
 use crate::clock;
 use crate::error::StoreError;
 use crate::round_trip::RoundTripTimes;
+use crate::store::dial::{OTHERS_WITHIN, answers_of};
 
-/// How long a handshake waits for what the other servers say of their cluster. They are
-/// asked while it goes on, so it takes longer only where one of them is silent. As long
-/// again it waits, where ids are equal, for what tells the servers apart.
-const OTHERS_WITHIN: Duration = Duration::from_millis(500);
 /// How long a lease lives that tells servers apart: the least that a server grants with
 /// its defaults. An answer counts if it came while the lease lived for certain.
 const LEASE: Duration = Duration::from_secs(2);
@@ -67,6 +63,7 @@ impl Handshakes {
         connection.cluster = ids.cluster;
         self.clusters.record(at, ids);
         let answered = answers_of(others, until).await.into_iter().collect();
+        // As long again for what tells servers with equal ids apart.
         let until = clock::boot().max(until).after(OTHERS_WITHIN);
         self.compare(at, &connection, &answered, until).await;
         self.clusters.judge(at, &answered)?;
@@ -121,8 +118,8 @@ impl Handshakes {
         Ok(Header::ids(answer.header()))
     }
 
-    /// Finds out of which others the ids do not tell whether they are of one cluster with
-    /// this server, and whether they are.
+    /// Compares this server by a lease with each other one whose ids do not tell whether
+    /// both are of one cluster.
     async fn compare(
         &self,
         at: usize,
@@ -183,15 +180,6 @@ impl Handshakes {
         }
         Ok(answer.ttl >= 0)
     }
-}
-
-/// What is answered until then; the rest is not waited for.
-async fn answers_of<T: 'static>(mut asks: JoinSet<Option<T>>, until: Instant) -> Vec<T> {
-    let mut answers = Vec::new();
-    while let Ok(Some(done)) = timeout(until.since(clock::boot()), asks.join_next()).await {
-        answers.extend(done.ok().flatten());
-    }
-    answers
 }
 
 /// A read that a majority has to answer, and that brings next to nothing: one

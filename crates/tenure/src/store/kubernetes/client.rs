@@ -561,8 +561,8 @@ impl Events {
     }
 }
 
-/// Lines that are put together of parts. Each byte is looked at twice at most, however
-/// the parts are cut and whatever is in them, and empty lines are passed over in bulk.
+/// Lines that are put together of parts. Each byte is looked at twice at most.
+/// Empty lines are skipped in bulk.
 #[derive(Debug, Default)]
 struct Lines {
     bytes: Vec<u8>,

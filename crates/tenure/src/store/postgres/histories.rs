@@ -17,18 +17,14 @@
 //! What remains: a host is compared with those alone that answer when it is connected to.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use super::connect::{self, PgConnection};
 use super::settings::Settings;
+use crate::clock;
 use crate::error::StoreError;
-
-/// How much longer a handshake may take for what the other hosts say. They are asked while
-/// it goes on, so it takes longer only where one of them is silent.
-const OTHERS_WITHIN: Duration = Duration::from_millis(500);
+use crate::store::dial::{OTHERS_WITHIN, answers_of};
 
 /// A standby has no file that it writes to, and would fail to name it; it has no row.
 const HISTORY: &str = "SELECT system_identifier, \
@@ -65,7 +61,7 @@ pub(super) fn ask_others(settings: &Arc<Settings>, at: usize) -> Asked {
 pub(super) async fn judge(
     label: &str,
     connected: &PgConnection,
-    Asked(mut asked): Asked,
+    Asked(asked): Asked,
 ) -> Result<(), StoreError> {
     if asked.is_empty() {
         return Ok(());
@@ -73,14 +69,7 @@ pub(super) async fn judge(
     let Some(own) = primary(label, connected).await else {
         return Ok(());
     };
-    let mut others = Vec::new();
-    let all = async {
-        while let Some(answer) = asked.join_next().await {
-            others.extend(answer.ok().flatten());
-        }
-    };
-    // Who has not answered is not waited for.
-    let _ = timeout(OTHERS_WITHIN, all).await;
+    let others = answers_of(asked, clock::boot().after(OTHERS_WITHIN)).await;
     compare(&own, &others)
 }
 

@@ -131,7 +131,7 @@ async fn primary(settings: &Settings, host: &str, name: &str) -> Result<String, 
     match answer.map_err(|error| classify::connecting(&error))? {
         Value::Array(parts) => match parts.as_slice() {
             [host, port] => match (text(host), text(port)) {
-                // It is told in errors, where it must not end a line.
+                // Errors show it, so it must not contain ends of lines.
                 (Some(host), Some(port)) if !is_plain(host) || !is_plain(port) => {
                     Err(unexpected("an address", &Value::Array(parts)))
                 }

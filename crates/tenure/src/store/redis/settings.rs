@@ -108,7 +108,12 @@ impl Settings {
         let login = login(user, options.password_file.as_deref())?.set_db(database);
         let mut sentinel_login = login_by(None, None)?;
         if let Some(file) = &options.sentinel_password_file {
-            let password = password::of_option("sentinel_password_file", file)?;
+            let password = password::secret(
+                "sentinel_password_file",
+                "a password",
+                file,
+                password::BYTES_MAX,
+            )?;
             sentinel_login = sentinel_login.set_password(password);
         }
         let tls = encrypted.then(|| Tls::open(options.files)).transpose()?;
