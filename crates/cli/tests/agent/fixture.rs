@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::common::etcd::Etcd;
 use super::common::postgres::Postgres;
 use super::common::servers::Cluster;
-use super::common::{TENURE, descendants, memory_directory, poll_until, stop_between_writes};
+use super::common::{TENURE, descendants, memory_directory, poll_until, stop_between_transactions};
 use super::stamps::{Run, Stamps};
 
 /// How long anything is waited for.
@@ -324,9 +324,9 @@ impl Agent {
         kill_process(pid(&self.process), signal).expect("it runs");
     }
 
-    /// See [`stop_between_writes`].
+    /// See [`stop_between_transactions`].
     pub(crate) fn stop(&self) {
-        stop_between_writes(pid(&self.process));
+        stop_between_transactions(pid(&self.process));
     }
 
     /// KILL, for the agent alone.

@@ -268,9 +268,9 @@ impl Candidate {
         kill_process(self.pid(), signal).expect("it runs");
     }
 
-    /// See [`stop_between_writes`].
+    /// See [`stop_between_transactions`].
     pub(crate) fn stop(&self) {
-        stop_between_writes(self.pid());
+        stop_between_transactions(self.pid());
     }
 
     pub(crate) fn log(&self) -> String {
@@ -331,21 +331,21 @@ pub(crate) fn median(figures: &mut [f64]) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Stops a process when it is not writing to SQLite. One that is stopped
-/// within a write keeps its lock, and everybody else out of the database,
-/// until it goes on.
-pub(crate) fn stop_between_writes(process: Pid) {
+/// Stops a process when it is in no transaction of SQLite. One that is stopped
+/// in a transaction keeps its lock until it goes on: where it writes, nobody else
+/// uses the database, and where it reads, nobody writes.
+pub(crate) fn stop_between_transactions(process: Pid) {
     let patience = Duration::from_secs(5);
     let between = || {
         kill_process(process, Signal::STOP).expect("it runs");
         poll_until(patience, || all_stopped(process).then_some(())).expect("it stops");
-        if !within_a_write(process) {
+        if !within_a_transaction(process) {
             return Some(());
         }
         kill_process(process, Signal::CONT).expect("it runs");
         None
     };
-    poll_until(patience, between).expect("it writes without an end");
+    poll_until(patience, between).expect("it is in transactions without an end");
 }
 
 /// That each of its threads is stopped.
@@ -360,14 +360,13 @@ fn all_stopped(process: Pid) -> bool {
     })
 }
 
-/// That it holds a lock that SQLite takes to write. Asked of each of its files:
+/// That it holds a lock that SQLite takes. Asked of each of its files:
 /// the kernel's list of all locks comes in several parts, and a lock is missed
 /// where others before it are released between two of them.
-fn within_a_write(process: Pid) -> bool {
+fn within_a_transaction(process: Pid) -> bool {
     let files = fs::read_dir(format!("/proc/{}/fdinfo", process.as_raw_nonzero()));
     files.expect("its files").flatten().any(|file| {
         let locks = fs::read_to_string(file.path()).unwrap_or_default();
-        let written = |line: &str| line.contains("POSIX") && line.contains("WRITE");
-        locks.lines().any(written)
+        locks.lines().any(|line| line.contains("POSIX"))
     })
 }
