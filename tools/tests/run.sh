@@ -6,6 +6,9 @@
 #
 #     tools/tests/run.sh -p tenure-cli --features full
 #
+# After `--and` come the arguments of another build, whose tests run with those of the
+# first.
+#
 # As many binaries run at the same time as there are processors, or as
 # TENURE_TESTS_TOGETHER says, and beside them one of those that mostly wait. Each
 # runs as many of its tests at a time as there are processors. What then is left of
@@ -18,7 +21,7 @@ together="${TENURE_TESTS_TOGETHER:-$(nproc)}"
 # These take longest and begin first, or the others would end before them.
 first=(
     cli:all tenure:all cli:faults server:cluster server:wal cli:lost tenure:postgres sim:ha
-    alpo:all alpo:trio
+    sim:seeds sim:planted sim:model alpo:all alpo:trio
 )
 # These take long and use less than half of a processor.
 waiting=(
@@ -42,7 +45,17 @@ TENURE_LATER="$(mktemp -d)"
 export TENURE_LATER
 trap 'rm -rf "$TENURE_LATER"' EXIT
 host="$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')"
-env "CARGO_TARGET_${host}_RUNNER=$here/later.sh" cargo test --lib --bins --tests "$@"
+export "CARGO_TARGET_${host}_RUNNER=$here/later.sh"
+build=()
+for argument in "$@" --and; do
+    if [ "$argument" = --and ]; then
+        cargo test --lib --bins --tests "${build[@]}"
+        build=()
+    else
+        build+=("$argument")
+    fi
+done
+unset "CARGO_TARGET_${host}_RUNNER"
 
 # Those with these names that are to run.
 of() {

@@ -1,0 +1,37 @@
+//! The planted bugs of the HA manager.
+
+use tenure_sim::ha::{Bug, Check, Options, run};
+
+use super::hunt::{self, Quarry};
+
+/// Breaks no rule: the script `two_observers_write_the_same_death` tells of it.
+const SCRIPTED: [Bug; 1] = [Bug::WaitsTwice];
+
+/// Most checkers look for causes and object before harm is done. These see the
+/// harm itself, two instances at once, without the others.
+const HARM: [(Check, Bug); 6] = [
+    (Check::Once, Bug::StaleVerdict),
+    (Check::Once, Bug::SuccessorBeforeRelease),
+    (Check::Once, Bug::AdoptAcross),
+    (Check::Once, Bug::ReleaseUnreaped),
+    (Check::Once, Bug::BootTrusted),
+    (Check::Guard, Bug::GuardByTimer),
+];
+
+fn quarry(bug: Bug, only: Option<Check>) -> Quarry<'static, Check> {
+    let options = Options {
+        planted: Some(bug),
+        only,
+        ..Options::default()
+    };
+    Quarry::new(bug, move |seed| run(seed, &options).violation)
+}
+
+#[test]
+fn every_planted_bug_is_caught_and_its_harm_is_seen() {
+    let bugs = Bug::ALL.iter().filter(|bug| !SCRIPTED.contains(bug));
+    let bugs = bugs.map(|bug| quarry(*bug, None));
+    let harm = HARM.into_iter();
+    let harm = harm.map(|(check, bug)| quarry(bug, Some(check)).seen_by(check));
+    hunt::all("groups", bugs.chain(harm).collect());
+}
