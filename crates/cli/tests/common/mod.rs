@@ -331,9 +331,9 @@ pub(crate) fn median(figures: &mut [f64]) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Stops a process when it is in no transaction of SQLite. One that is stopped
-/// in a transaction keeps its lock until it goes on: where it writes, nobody else
-/// uses the database, and where it reads, nobody writes.
+/// Stops a process when it is in no transaction of SQLite. A process that is stopped
+/// in a transaction keeps its lock until it goes on. The lock of a writer keeps others
+/// from reading and writing, and the lock of a reader keeps them from writing.
 pub(crate) fn stop_between_transactions(process: Pid) {
     let patience = Duration::from_secs(5);
     let between = || {

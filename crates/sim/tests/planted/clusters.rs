@@ -2,8 +2,10 @@
 
 use tenure_sim::cluster::{Bug, Options, run};
 
-use super::hunt::{self, Quarry};
+use super::hunt;
 
+/// A bug must be caught within so many runs.
+const RUNS_MAX: u64 = 10_000;
 /// `StaleMatches`, the classical one, is caught within so many runs.
 const SOON_MAX: u64 = 500;
 
@@ -14,16 +16,14 @@ const UNSEEN: [Bug; 1] = [Bug::ChangeUnsynced];
 
 #[test]
 fn every_planted_bug_is_caught() {
-    let quarries = Bug::ALL
-        .iter()
-        .filter(|bug| !UNSEEN.contains(bug))
-        .map(|bug| {
-            let options = Options {
-                planted: Some(*bug),
-                ..Options::default()
-            };
-            Quarry::new(bug, move |seed| run(seed, &options).violation)
-        });
-    let caught = hunt::all("clusters", quarries.collect());
+    let bugs = Bug::ALL.iter().filter(|bug| !UNSEEN.contains(bug));
+    let bugs = bugs.map(|bug| (*bug, None)).collect();
+    let caught = hunt::all("clusters", RUNS_MAX, bugs, |bug, _, seed| {
+        let options = Options {
+            planted: Some(bug),
+            ..Options::default()
+        };
+        run(seed, &options).violation
+    });
     assert!(caught["StaleMatches"] <= SOON_MAX);
 }

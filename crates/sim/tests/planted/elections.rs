@@ -2,7 +2,10 @@
 
 use tenure_sim::{Bug, Check, Options, run};
 
-use super::hunt::{self, Quarry};
+use super::hunt;
+
+/// A bug must be caught within so many runs.
+const RUNS_MAX: u64 = 5_000;
 
 /// The checkers that look for causes object long before harm is done. These see
 /// the harm itself, without the others.
@@ -24,19 +27,21 @@ const HARM: [(Check, Bug); 15] = [
     (Check::Liveness, Bug::OldWord),
 ];
 
-fn quarry(bug: Bug, only: Option<Check>) -> Quarry<'static, Check> {
-    let options = Options {
-        planted: Some(bug),
-        only,
-        ..Options::default()
-    };
-    Quarry::new(bug, move |seed| run(seed, &options).violation)
-}
-
 #[test]
 fn every_planted_bug_is_caught_and_its_harm_is_seen() {
-    let bugs = Bug::ALL.iter().map(|bug| quarry(*bug, None));
-    let harm = HARM.into_iter();
-    let harm = harm.map(|(check, bug)| quarry(bug, Some(check)).seen_by(check));
-    hunt::all("elections", bugs.chain(harm).collect());
+    let bugs = Bug::ALL.iter().map(|bug| (*bug, None));
+    let harm = HARM.into_iter().map(|(check, bug)| (bug, Some(check)));
+    hunt::all(
+        "elections",
+        RUNS_MAX,
+        bugs.chain(harm).collect(),
+        |bug, only, seed| {
+            let options = Options {
+                planted: Some(bug),
+                only,
+                ..Options::default()
+            };
+            run(seed, &options).violation
+        },
+    );
 }

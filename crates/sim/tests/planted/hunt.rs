@@ -15,51 +15,23 @@ use std::{fs, panic, thread};
 
 use tenure_sim::kernel::Violation;
 
-/// A bug must be caught within so many runs.
-const RUNS_MAX: u64 = 10_000;
-/// The name of threads that hunt. Panics of what they simulate are violations.
-const HUNTER: &str = "hunter";
+/// The name of threads that simulate. Panics there are violations.
+const SIMULATES: &str = "simulates";
 
-/// A bug, and how to try it.
-pub(crate) struct Quarry<'a, C> {
-    name: String,
-    /// Runs one seed.
-    run: Box<dyn Fn(u64) -> Option<Box<Violation<C>>> + Send + Sync + 'a>,
-}
-
-impl<'a, C> Quarry<'a, C> {
-    pub(crate) fn new(
-        bug: impl Debug,
-        run: impl Fn(u64) -> Option<Box<Violation<C>>> + Send + Sync + 'a,
-    ) -> Self {
-        Self {
-            name: format!("{bug:?}"),
-            run: Box::new(run),
-        }
-    }
-
-    /// The same bug, where one checker alone looks: a bug and a checker have one name.
-    pub(crate) fn seen_by(self, check: impl Display) -> Self {
-        Self {
-            name: format!("{} {check}", self.name),
-            ..self
-        }
-    }
-
-    /// The violation by the seed that caught it last, or by the first that does.
-    fn hunt(&self, known: Option<u64>) -> Option<Box<Violation<C>>> {
-        let seeds = known.into_iter().chain(1..=RUNS_MAX);
-        seeds.into_iter().find_map(&self.run)
-    }
-}
-
-/// Hunts for all, on two threads, and gives the seeds that caught them. `simulator` is
-/// the name of their file.
-pub(crate) fn all<C: Display + Send>(
+/// Hunts for each bug on two threads, and gives the seeds that caught them. Where a
+/// checker is named beside a bug, it looks alone. Each must be caught within
+/// `runs_max` seeds. `simulator` is the name of their file.
+pub(crate) fn all<B, C>(
     simulator: &str,
-    quarries: Vec<Quarry<'_, C>>,
-) -> BTreeMap<String, u64> {
-    tell_no_panics_of_hunters();
+    runs_max: u64,
+    bugs: Vec<(B, Option<C>)>,
+    run: impl Fn(B, Option<C>, u64) -> Option<Box<Violation<C>>> + Sync,
+) -> BTreeMap<String, u64>
+where
+    B: Copy + Debug + Send,
+    C: Copy + Display + Send,
+{
+    tell_no_panics_of_simulations();
     let file = format!("{}/caught/{simulator}.txt", env!("CARGO_MANIFEST_DIR"));
     let long = std::env::var("TENURE_HUNT").is_ok_and(|form| form == "long");
     let known = if long {
@@ -68,35 +40,24 @@ pub(crate) fn all<C: Display + Send>(
         fs::read_to_string(&file).expect("seeds")
     };
     let known: BTreeMap<&str, u64> = known.lines().map(seed).collect();
-    let left = Mutex::new(quarries);
+    let left = Mutex::new(bugs);
     let found = Mutex::new(BTreeMap::new());
-    let hunter = || {
-        while let Some(quarry) = { left.lock().expect("no panic").pop() } {
-            let violation = quarry.hunt(known.get(quarry.name.as_str()).copied());
-            found
-                .lock()
-                .expect("no panic")
-                .insert(quarry.name, violation);
+    let hunt = || {
+        while let Some((bug, only)) = { left.lock().expect("no panic").pop() } {
+            let name = name(bug, only);
+            let first = known.get(name.as_str()).copied();
+            let mut seeds = first.into_iter().chain(1..=runs_max);
+            let violation = seeds.find_map(|seed| run(bug, only, seed));
+            found.lock().expect("no panic").insert(name, violation);
         }
     };
     thread::scope(|scope| {
         for _ in 0..2 {
-            let named = thread::Builder::new().name(HUNTER.to_owned());
-            named.spawn_scoped(scope, hunter).expect("a thread");
+            let named = thread::Builder::new().name(SIMULATES.to_owned());
+            named.spawn_scoped(scope, hunt).expect("a thread");
         }
     });
-    println!("| mistake | caught by | seed |\n|---|---|---|");
-    let (mut caught, mut missed) = (BTreeMap::new(), Vec::new());
-    for (name, violation) in found.into_inner().expect("no panic") {
-        match violation {
-            Some(it) => {
-                println!("| `{name}` | {} | {} |", it.check, it.seed);
-                caught.insert(name, it.seed);
-            }
-            None => missed.push(name),
-        }
-    }
-    assert!(missed.is_empty(), "never caught: {missed:?}");
+    let caught = caught(found.into_inner().expect("no panic"));
     if long {
         let mut lines = String::new();
         for (name, seed) in &caught {
@@ -107,18 +68,43 @@ pub(crate) fn all<C: Display + Send>(
     caught
 }
 
-/// A line of the file: the name of a quarry, and its seed.
+/// Prints a table, and gives the seeds. Every bug must have been caught.
+fn caught<C: Display>(found: BTreeMap<String, Option<Box<Violation<C>>>>) -> BTreeMap<String, u64> {
+    println!("| mistake | caught by | seed |\n|---|---|---|");
+    let (mut caught, mut missed) = (BTreeMap::new(), Vec::new());
+    for (name, violation) in found {
+        match violation {
+            Some(it) => {
+                println!("| `{name}` | {} | {} |", it.check, it.seed);
+                caught.insert(name, it.seed);
+            }
+            None => missed.push(name),
+        }
+    }
+    assert!(missed.is_empty(), "never caught: {missed:?}");
+    caught
+}
+
+/// What the file calls a bug, or a bug that one checker is to see.
+fn name(bug: impl Debug, only: Option<impl Display>) -> String {
+    match only {
+        None => format!("{bug:?}"),
+        Some(check) => format!("{bug:?} {check}"),
+    }
+}
+
+/// A line of the file: a name and its seed.
 fn seed(line: &str) -> (&str, u64) {
     let (name, seed) = line.rsplit_once(' ').expect("a name and a seed");
     (name, seed.parse().expect("a seed"))
 }
 
-fn tell_no_panics_of_hunters() {
+fn tell_no_panics_of_simulations() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let others = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if thread::current().name() != Some(HUNTER) {
+            if thread::current().name() != Some(SIMULATES) {
                 others(info);
             }
         }));
