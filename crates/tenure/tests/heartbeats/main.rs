@@ -151,11 +151,16 @@ impl Acts {
         acts.entry(who.to_owned()).or_insert((now, now)).1 = now;
     }
 
-    /// Whether candidates of Tenure and programs have led.
-    fn both_have_led(&self) -> bool {
+    /// How many programs, and how many candidates of Tenure, have led.
+    fn led(&self) -> (usize, usize) {
         let acts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let theirs = acts.keys().filter(|who| who.contains("-1111-")).count();
-        theirs > 0 && acts.len() > theirs
+        (theirs, acts.len() - theirs)
+    }
+
+    fn both_have_led(&self) -> bool {
+        let (theirs, ours) = self.led();
+        theirs > 0 && ours > 0
     }
 
     /// All of them, one after the other.
@@ -209,6 +214,34 @@ fn program(database: &Database, acts: &Acts, first: u64, over: &AtomicBool) {
     }
 }
 
+/// Stands until it is over, and returns its terms. When it has led it stands again only
+/// after a program has led: candidates of Tenure hear at once that a leader has resigned,
+/// and programs ask each `I`, so programs would seldom be first.
+async fn stands(database: &Database, acts: &Acts, name: &str, over: &AtomicBool) -> Vec<u64> {
+    let mut terms = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let mut election = candidate(database, "payroll", name).await;
+        while !over.load(Ordering::Relaxed) {
+            let Ok(Some(led)) = timeout(I, election.elected()).await else {
+                continue;
+            };
+            terms.push(led.term().get());
+            let until = clock::boot().after(T);
+            while led.is_valid() && clock::boot() < until {
+                acts.act(&format!("{name} in term {}", led.term()));
+                sleep(Duration::from_millis(5)).await;
+            }
+            break;
+        }
+        let (before, _) = acts.led();
+        election.stop().await;
+        while acts.led().0 == before && !over.load(Ordering::Relaxed) {
+            sleep(I).await;
+        }
+    }
+    terms
+}
+
 async fn lead_one_at_a_time(database: Database) {
     const FOR: Duration = Duration::from_secs(20);
     let (database, acts) = (Arc::new(database), Arc::new(Acts::default()));
@@ -220,31 +253,13 @@ async fn lead_one_at_a_time(database: Database) {
         let database = Arc::clone(&database);
         tokio::task::spawn_blocking(move || program(&database, &acts, first, &over))
     });
-    let mut candidates = Vec::new();
-    for name in ["a", "b"] {
-        let mut election = candidate(&database, "payroll", name).await;
+    let candidates = ["a", "b"].map(|name| {
         let (acts, over) = (Arc::clone(&acts), Arc::clone(&over));
-        candidates.push(tokio::spawn(async move {
-            let mut terms = Vec::new();
-            while !over.load(Ordering::Relaxed) {
-                let Ok(Some(led)) = timeout(I, election.elected()).await else {
-                    continue;
-                };
-                terms.push(led.term().get());
-                let until = clock::boot().after(T);
-                while led.is_valid() && clock::boot() < until {
-                    acts.act(&format!("{name} in term {}", led.term()));
-                    sleep(Duration::from_millis(5)).await;
-                }
-                election.resign();
-                drop(led);
-            }
-            election.stop().await;
-            terms
-        }));
-    }
+        let database = Arc::clone(&database);
+        tokio::spawn(async move { stands(&database, &acts, name, &over).await })
+    });
     sleep(FOR).await;
-    // Which of them is first after each leader is chance.
+    // Under load it may take longer.
     let mut rounds = 0;
     while !acts.both_have_led() && rounds < 200 {
         rounds += 1;
