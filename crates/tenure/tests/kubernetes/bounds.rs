@@ -22,7 +22,17 @@ fn head(stream: &mut TcpStream) -> io::Result<String> {
 
 /// Answers without end until the client has had enough; counts what it took.
 fn pour(stream: &mut TcpStream, first: &[u8], sent: &AtomicUsize) -> io::Result<()> {
-    stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;
+    pour_as(stream, "200 OK", first, sent)
+}
+
+/// The same with this status.
+fn pour_as(
+    stream: &mut TcpStream,
+    status: &str,
+    first: &[u8],
+    sent: &AtomicUsize,
+) -> io::Result<()> {
+    write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\n\r\n")?;
     stream.write_all(first)?;
     loop {
         stream.write_all(&[b'x'; 65_536])?;
@@ -49,6 +59,23 @@ async fn an_object_without_an_end_is_given_up_soon() {
     // What the system holds on the way counts as well.
     let sent = sent.load(Ordering::Relaxed);
     assert!(sent < 32 * 1024 * 1024, "{sent} bytes");
+}
+
+/// The status of a refusal says what is wrong, whatever its length.
+#[tokio::test]
+async fn a_refusal_without_an_end_is_still_a_refusal() {
+    let port = misanswered::start(move |stream| {
+        head(stream)?;
+        let first = b"<html>a proxy that lets nobody in ";
+        pour_as(stream, "403 Forbidden", first, &AtomicUsize::new(0))
+    });
+    let why = broken(&format!("kubernetes://127.0.0.1:{port}/n?tls=off")).await;
+    assert!(
+        why.contains("403 : ") && why.contains("a Role that allows"),
+        "{why}"
+    );
+    assert!(why.contains("a proxy that lets nobody in"), "{why}");
+    assert!(why.len() < 4_096, "{} bytes", why.len());
 }
 
 /// More objects than were asked for, ones that take much more memory than bytes, and pages

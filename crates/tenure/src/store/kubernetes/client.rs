@@ -468,15 +468,21 @@ fn items_of(page: &Value) -> Result<&[Value], Refused> {
     }
 }
 
+/// A body; that of a refusal is cut where it is too long.
 async fn read_body(
     call: Call,
     mut answer: reqwest::Response,
     bytes_max: usize,
 ) -> Result<Vec<u8>, Refused> {
     let lost = |error| classify::unanswered(call, error);
+    let is_refusal = !answer.status().is_success();
     let mut body = Vec::new();
     while let Some(part) = answer.chunk().await.map_err(lost)? {
         if body.len() + part.len() > bytes_max {
+            // Its beginning says why.
+            if is_refusal {
+                break;
+            }
             return Err(match call {
                 Call::Read => too_long(),
                 // It may have been carried out.
