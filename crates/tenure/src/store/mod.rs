@@ -99,6 +99,8 @@ mod pace;
 mod password;
 #[cfg(any(feature = "consul", feature = "nats"))]
 mod paths;
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres"))]
+mod pem_files;
 mod polled;
 mod polling;
 #[cfg(feature = "postgres")]

@@ -9,7 +9,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::classify;
 use crate::error::StoreError;
-use crate::store::{password, system_authorities, url_options};
+use crate::store::{password, pem_files, system_authorities, url_options};
 
 /// What registers' keys begin with in etcd, if nothing else is asked for.
 const PREFIX: &str = "tenure/";
@@ -160,7 +160,11 @@ impl Tls {
         }
         let mut config = ClientTlsConfig::new();
         config = match &self.authorities {
-            Some(path) => config.ca_certificate(Certificate::from_pem(pem("ca", path)?)),
+            Some(path) => {
+                // The client passes over what it cannot read.
+                pem_files::authorities("ca", path)?;
+                config.ca_certificate(Certificate::from_pem(pem_files::text("ca", path)?))
+            }
             None => {
                 system_authorities::check()?;
                 config.with_native_roots()
@@ -168,23 +172,13 @@ impl Tls {
         };
         match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => {
-                let identity = Identity::from_pem(pem("cert", certificate)?, pem("key", key)?);
-                Ok(Some(config.identity(identity)))
+                let (certificate, key) = pem_files::identity(certificate, key)?;
+                Ok(Some(config.identity(Identity::from_pem(certificate, key))))
             }
             (None, None) => Ok(Some(config)),
             _ => Err(wrong("one of cert= and key= without the other")),
         }
     }
-}
-
-/// The text of a file that an option names.
-fn pem(option: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
-    crate::small::read(path).map_err(|error| {
-        StoreError::broken(format!(
-            "{option}={}: expected a file in PEM: {error}",
-            path.display()
-        ))
-    })
 }
 
 /// Without the password.

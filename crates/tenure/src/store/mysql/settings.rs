@@ -6,14 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mysql_async::{ClientIdentity, SslOpts};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::heartbeat_sql::Tables;
 use crate::error::StoreError;
-use crate::small;
 use crate::store::heartbeats::Options as Heartbeats;
-use crate::store::{password, system_authorities, url_options};
+use crate::store::{password, pem_files, system_authorities, url_options};
 
 /// The table, if nothing else is asked for.
 const TABLE: &str = "tenure_register";
@@ -261,7 +258,7 @@ impl Tls {
             Some(true) | None => {}
         }
         let authorities: Vec<_> = match &self.authorities {
-            Some(path) => certificates("ca", path)?,
+            Some(path) => pem_files::certificates("ca", path)?,
             None => {
                 system_authorities::check()?;
                 rustls_native_certs::load_native_certs().certs
@@ -281,37 +278,13 @@ impl Tls {
         match (&self.certificate, &self.key) {
             (None, None) => Ok(Some(options)),
             (Some(certificate), Some(key)) => {
-                certificates("cert", certificate)?;
-                let text = pem("key", key)?;
-                PrivateKeyDer::from_pem_slice(&text).map_err(|why| not_pem("key", key, &why))?;
-                let identity = ClientIdentity::new(pem("cert", certificate)?.into(), text.into());
+                let (certificate, key) = pem_files::identity(certificate, key)?;
+                let identity = ClientIdentity::new(certificate.into(), key.into());
                 Ok(Some(options.with_client_identity(Some(identity))))
             }
             _ => Err(wrong("one of cert= and key= without the other")),
         }
     }
-}
-
-/// The certificates in a file that an option names: one at least.
-fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
-    let text = pem(option, path)?;
-    let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
-    let found = found.map_err(|why| not_pem(option, path, &why))?;
-    if found.is_empty() {
-        return Err(not_pem(option, path, &"no certificate"));
-    }
-    Ok(found)
-}
-
-fn pem(option: &str, path: &Path) -> Result<Vec<u8>, StoreError> {
-    small::read(path).map_err(|error| not_pem(option, path, &error))
-}
-
-fn not_pem(option: &str, path: &Path, found: &dyn fmt::Display) -> StoreError {
-    StoreError::broken(format!(
-        "{option}={}: expected a file in PEM, found: {found}",
-        path.display()
-    ))
 }
 
 fn decoded(text: &str) -> Result<String, StoreError> {

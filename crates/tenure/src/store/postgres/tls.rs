@@ -2,14 +2,12 @@
 
 use std::future::Future;
 use std::io;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -20,8 +18,7 @@ use super::frames::BackendFrames;
 use super::settings::Trust;
 use super::socket::PgStream;
 use crate::error::StoreError;
-use crate::small;
-use crate::store::system_authorities;
+use crate::store::{pem_files, system_authorities};
 
 /// Makes TLS connections to a server.
 pub(super) struct Connector {
@@ -48,32 +45,12 @@ pub(super) fn connector(trust: &Trust) -> Result<Connector, StoreError> {
             builder.with_root_certificates(roots).with_no_client_auth()
         }
         Trust::File(path) => builder
-            .with_root_certificates(authorities(path)?)
+            .with_root_certificates(pem_files::authorities("sslrootcert", path)?)
             .with_no_client_auth(),
     };
     Ok(Connector {
         config: Arc::new(config),
     })
-}
-
-fn authorities(path: &Path) -> Result<RootCertStore, StoreError> {
-    let fail = |why: &dyn std::fmt::Display| {
-        StoreError::broken(format!(
-            "sslrootcert={}: expected certificates in PEM, found: {why}",
-            path.display()
-        ))
-    };
-    let mut roots = RootCertStore::empty();
-    let text = small::read(path).map_err(|error| fail(&error))?;
-    for certificate in CertificateDer::pem_slice_iter(&text) {
-        let certificate = certificate.map_err(|error| fail(&error))?;
-        roots.add(certificate).map_err(|error| fail(&error))?;
-    }
-    if roots.is_empty() {
-        Err(fail(&"none"))
-    } else {
-        Ok(roots)
-    }
 }
 
 /// Takes any certificate, as `sslmode=require` means in PostgreSQL: the
