@@ -78,24 +78,33 @@ full=tenure/full,tenure-cli/full
 # this and without.
 export RUSTC_WORKSPACE_WRAPPER="$PWD/dist/link_static.sh"
 
-step 'the release after this one, for the test of an upgrade'
-# Of the whole workspace and with one of its tests, so that the packages that
-# it depends on get the features that the tests give them, and are compiled
-# once. It neither simulates nor is measured, so what is compiled for it alone need
-# not be fast.
-next=(--workspace --test trio --features "$full,tenure-cli/next-version" --locked
+# The machines, their scripts and their simulators are tested with the bugs compiled
+# in that scripts and simulators notice; none is made but where a test asks for it.
+# `tenure` has none of it. Debug assertions are on, and what simulates is optimised in
+# this profile too.
+machines=(tenure-core tenure-election tenure-group tenure-alpo tenure-sim)
+bugs=("${machines[@]/#/--package=}" --features planted-bugs --locked)
+# Beside everything else few simulations run, so these need no optimisation.
+rest=(--workspace "${machines[@]/#/--exclude=}" --features "$full,tenure-fence/full" --locked
     --config 'profile.dev.package.tenure-sim.opt-level=0'
+    --config 'profile.dev.package.tenure-group.opt-level=0')
+
+step 'the release after this one, for the test of an upgrade'
+# Of the same packages as the tests and with one of those, so that the packages that
+# they depend on get the same features, and are compiled once. It is not measured, so
+# what is compiled for it alone need not be fast.
+next=("${rest[@]}" --bin tenure --test proto --features tenure-cli/next-version
     --config 'profile.dev.package.tenure-alpo.opt-level=0')
-cargo build --bin tenure "${next[@]}"
+cargo build "${next[@]}"
 cp "${CARGO_TARGET_DIR:-target}/debug/tenure" "${CARGO_TARGET_DIR:-target}/debug/tenure-next"
 TENURE_NEXT="$(cd "${CARGO_TARGET_DIR:-target}/debug" && pwd)/tenure-next"
 export TENURE_NEXT
 dist/try.sh "$TENURE_NEXT"
 
 step 'the release before this one, for the test of an upgrade from it'
-# The newest commit that spoke cluster version 1 alone. With the features of
-# the builds around it, what they depend on is compiled already. Its packages
-# get a version of their own, or cargo would take them for those of this tree.
+# The newest commit that spoke cluster version 1 alone, with the stores that the tests
+# use it for. Its packages get a version of their own, or cargo would take them for
+# those of this tree.
 before=5f7f039
 if git cat-file -e "$before^{commit}" 2>/dev/null; then
     target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
@@ -104,7 +113,8 @@ if git cat-file -e "$before^{commit}" 2>/dev/null; then
     sed -i 's/^version = "0.1.0"$/version = "0.1.0+before"/' "$target/before/Cargo.toml"
     sed -i '/^name = "tenure/{n;s/"0.1.0"/"0.1.0+before"/}' "$target/before/Cargo.lock"
     (cd "$target/before" && CARGO_TARGET_DIR="$target" \
-        cargo build --workspace --bin tenure --test values --features "$full" --locked \
+        cargo build -p tenure-cli --bin tenure --no-default-features \
+        --features sqlite,tenure --locked \
         --config 'profile.dev.package.tenure-sim.opt-level=0' \
         --config 'profile.dev.package.tenure-core.opt-level=0')
     cp "$target/debug/tenure" "$target/debug/tenure-before"
@@ -113,24 +123,15 @@ else
     printf 'NOT TRIED: an upgrade from the release before: its commit %s is not in this clone; fetch the whole history\n' "$before"
 fi
 
-# The machines, their scripts and their simulators are tested with the bugs compiled
-# in that scripts and simulators notice; none is made but where a test asks for it.
-# `tenure` has none of it. Debug assertions are on, and what simulates is optimised in
-# this profile too.
-machines=(tenure-core tenure-election tenure-group tenure-alpo tenure-sim)
-
 step 'tests, with every store; beside them lints and documentation'
 # Seeds that are always the same say that what worked still does; fresh ones find
 # what has not been tried. A sweep that fails prints the seed that it began with and
 # the one that failed. TENURE_SIM_SEED=N begins there.
 TENURE_SIM_SEEDS=many TENURE_TESTS_BESIDE="$PWD/tools/lints.sh" \
-    tools/tests/run.sh --workspace "${machines[@]/#/--exclude=}" \
-    --features "$full,tenure-fence/full" --locked \
-    --and "${machines[@]/#/--package=}" --features planted-bugs --locked
-cargo test --doc --workspace --features "$full,tenure-fence/full" --locked
-
-step 'what only the next release knows'
-cargo test "${next[@]}"
+    tools/tests/run.sh "${rest[@]}" \
+    --and "${bugs[@]}" --and "${bugs[@]}" --test trio --features tenure-alpo/next-version
+cargo test --doc "${rest[@]}"
+cargo test --doc "${bugs[@]}"
 
 step 'a client in another language'
 # With the binary that the tests were of.

@@ -5,16 +5,12 @@
 # started, and fails: of its tests, those hung that have no result.
 set -euo pipefail
 job="$TENURE_LATER/$1"
-# What simulates takes all processors that it gets, and waits for nothing. The others
-# wait for leases, and for answers in time.
-priority=()
-case "$1" in sim:* | alpo:*) priority=(nice -n 10) ;; esac
 # So that one that hangs is known.
 printf '%s\n' "begun: ${1%-*}"
 code=0
 TIMEFORMAT='%1R s, processors %1U s, system %1S s'
 limit="${TENURE_TESTS_SECONDS:-900}"
-took="$({ time "${priority[@]}" timeout --kill-after=10 "$limit" bash "$job" >"$job.said" 2>&1; } 2>&1)" || code=$?
+took="$({ time timeout --kill-after=10 "$limit" bash "$job" >"$job.said" 2>&1; } 2>&1)" || code=$?
 [ "$code" != 124 ] || took="did not end within $limit s, $took"
 [ "$code" = 0 ] || printf '%s\n' "${1%-*}" >>"$TENURE_LATER/failed"
 # One write, because others end at the same time.

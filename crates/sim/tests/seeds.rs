@@ -90,7 +90,7 @@ fn seeds_that_once_failed_do_not_any_more() {
 #[test]
 fn fresh_seeds_do_not_fail() {
     let options = Options::default();
-    let report = sweep_fresh_seeds(5_000, |first, runs| sweep(first, runs, &options, |_| true));
+    let report = sweep_fresh_seeds(3_000, |first, runs| sweep(first, runs, &options, |_| true));
     // Under clocks that keep their promise a leader begins to drain before any
     // rival can lead, so it never finds itself replaced.
     let never = never(&report.stats, "replaced");
@@ -100,7 +100,7 @@ fn fresh_seeds_do_not_fail() {
 #[test]
 fn fresh_seeds_of_clusters_do_not_fail() {
     let options = cluster::Options::default();
-    sweep_fresh_seeds(1_000, |first, runs| {
+    sweep_fresh_seeds(600, |first, runs| {
         cluster::sweep(first, runs, &options, |_| true)
     });
 }
@@ -117,7 +117,7 @@ fn a_server_may_catch_up_after_its_snapshot() {
 #[test]
 fn fresh_seeds_of_groups_do_not_fail() {
     let options = ha::Options::default();
-    let report = sweep_fresh_seeds(2_500, |first, runs| {
+    let report = sweep_fresh_seeds(1_500, |first, runs| {
         ha::sweep(first, runs, &options, |_| true)
     });
     // That a node is judged dead and learns it by that is rare.
