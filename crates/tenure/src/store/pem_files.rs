@@ -3,9 +3,12 @@
 use std::fmt;
 use std::path::Path;
 
+#[cfg(any(feature = "etcd", feature = "postgres"))]
 use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+#[cfg(any(feature = "etcd", feature = "mysql"))]
+use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::error::StoreError;
 use crate::small;
@@ -30,6 +33,7 @@ pub(super) fn certificates(
 }
 
 /// The authorities in a file: one at least, and all of them can be read.
+#[cfg(feature = "postgres")]
 pub(super) fn authorities(option: &str, path: &Path) -> Result<RootCertStore, StoreError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(option, path)? {
@@ -39,7 +43,19 @@ pub(super) fn authorities(option: &str, path: &Path) -> Result<RootCertStore, St
     Ok(roots)
 }
 
+/// Fails unless one authority at least can be read from a file. This is for clients that
+/// pass over the others, which a bundle of a system may have.
+#[cfg(feature = "etcd")]
+pub(super) fn check_authorities(option: &str, path: &Path) -> Result<(), StoreError> {
+    let found = certificates(option, path)?;
+    match RootCertStore::empty().add_parsable_certificates(found) {
+        (0, _) => Err(not_pem(option, path, &"no certificate that can be read")),
+        _ => Ok(()),
+    }
+}
+
 /// The text of a file with a certificate, and of one with its key.
+#[cfg(any(feature = "etcd", feature = "mysql"))]
 pub(super) fn identity(certificate: &Path, key: &Path) -> Result<(Vec<u8>, Vec<u8>), StoreError> {
     certificates("cert", certificate)?;
     let secret = text("key", key)?;
@@ -54,9 +70,11 @@ fn not_pem(option: &str, path: &Path, found: &dyn fmt::Display) -> StoreError {
     ))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "etcd", feature = "postgres"))]
 mod tests {
     use super::*;
+
+    const JUNK: &str = "-----BEGIN CERTIFICATE-----\nanVuaw==\n-----END CERTIFICATE-----\n";
 
     #[test]
     fn a_file_without_certificates_is_none_of_authorities() {
@@ -65,17 +83,21 @@ mod tests {
         for (text, expected) in [
             ("", "found: no certificate"),
             ("junk\n", "found: no certificate"),
-            (
-                "-----BEGIN CERTIFICATE-----\nanVuaw==\n-----END CERTIFICATE-----\n",
-                "ca.pem: expected a file in PEM, found: ",
-            ),
+            (JUNK, "ca.pem: expected a file in PEM, found: "),
         ] {
             std::fs::write(&path, text).expect("written");
             let why = authorities("ca", &path).expect_err(text).to_string();
+            assert!(why.contains(expected), "{text:?}: {why}");
+            let why = check_authorities("ca", &path).expect_err(text).to_string();
             assert!(why.contains(expected), "{text:?}: {why}");
         }
         let made = rcgen::generate_simple_self_signed(["h".into()]).expect("a certificate");
         std::fs::write(&path, made.cert.pem()).expect("written");
         assert_eq!(authorities("ca", &path).expect("one").len(), 1);
+        check_authorities("ca", &path).expect("one");
+        // One of several.
+        std::fs::write(&path, made.cert.pem() + JUNK).expect("written");
+        check_authorities("ca", &path).expect("one");
+        authorities("ca", &path).expect_err("the other is none");
     }
 }

@@ -162,7 +162,7 @@ impl Tls {
         config = match &self.authorities {
             Some(path) => {
                 // The client passes over what it cannot read.
-                pem_files::authorities("ca", path)?;
+                pem_files::check_authorities("ca", path)?;
                 config.ca_certificate(Certificate::from_pem(pem_files::text("ca", path)?))
             }
             None => {
