@@ -102,8 +102,8 @@ export TENURE_NEXT
 dist/try.sh "$TENURE_NEXT"
 
 step 'the release before this one, for the test of an upgrade from it'
-# The newest commit that spoke cluster version 1 alone, with the stores that the tests
-# use it for. Its packages get a version of their own, or cargo would take them for
+# The newest commit that spoke cluster version 1 alone, with its default stores, which
+# the tests use. Its packages get a version of their own, or cargo would take them for
 # those of this tree.
 before=5f7f039
 if git cat-file -e "$before^{commit}" 2>/dev/null; then
@@ -113,8 +113,7 @@ if git cat-file -e "$before^{commit}" 2>/dev/null; then
     sed -i 's/^version = "0.1.0"$/version = "0.1.0+before"/' "$target/before/Cargo.toml"
     sed -i '/^name = "tenure/{n;s/"0.1.0"/"0.1.0+before"/}' "$target/before/Cargo.lock"
     (cd "$target/before" && CARGO_TARGET_DIR="$target" \
-        cargo build -p tenure-cli --bin tenure --no-default-features \
-        --features sqlite,tenure --locked \
+        cargo build -p tenure-cli --bin tenure --locked \
         --config 'profile.dev.package.tenure-sim.opt-level=0' \
         --config 'profile.dev.package.tenure-core.opt-level=0')
     cp "$target/debug/tenure" "$target/debug/tenure-before"

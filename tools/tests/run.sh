@@ -64,12 +64,13 @@ for argument in "$@" --and; do
 done
 unset "CARGO_TARGET_${host}_RUNNER"
 
-# Floods of ports are tests of a binary whose others need no machine for themselves.
+# Floods of ports and storms are tests of a binary whose others need no machine for
+# themselves.
 for job in "$TENURE_LATER"/cli:faults-*; do
     [ -e "$job" ] || continue
     cp "$job" "${job/:faults-/:floods-}"
-    printf ' --skip ports::' >>"$job"
-    printf ' ports::' >>"${job/:faults-/:floods-}"
+    printf ' --skip ports:: --skip storms::' >>"$job"
+    printf ' ports:: storms::' >>"${job/:faults-/:floods-}"
 done
 
 # Those with these names that are to run.
@@ -85,7 +86,7 @@ run() {
 # At the lowest priority; what waits for leases and for answers in time goes first.
 run_beside() {
     local seconds="${TENURE_TESTS_SECONDS:-2400}"
-    sed '/^$/d' | TENURE_TESTS_SECONDS="$seconds" nice -n 19 xargs -r -d '\n' -n 1 "$here/one.sh"
+    sed '/^$/d' | TENURE_TESTS_SECONDS="$seconds" nice -n 19 xargs -r -d '\n' -n 1 -P 2 "$here/one.sh"
 }
 all="$(ls "$TENURE_LATER")"
 early="$(of "${first[@]}")"
