@@ -170,6 +170,15 @@ impl Postgres {
 
     /// Starts a standby that follows it.
     pub(crate) fn standby(&self) -> Self {
+        self.copied_as(&["-R"])
+    }
+
+    /// A server of its own on a copy of the directory of this one.
+    pub(crate) fn copied(&self) -> Self {
+        self.copied_as(&[])
+    }
+
+    fn copied_as(&self, how: &[&str]) -> Self {
         let mut standby = Self {
             directory: directory(),
             port: ports::free(),
@@ -178,7 +187,8 @@ impl Postgres {
             server: None,
         };
         let made = as_server_user(binaries().join("pg_basebackup"))
-            .args(["-d", &self.url(), "-R", "-X", "stream", "-c", "fast"])
+            .args(["-d", &self.url(), "-X", "stream", "-c", "fast"])
+            .args(how)
             .args(["--no-sync", "-D"])
             .arg(standby.directory.path().join("data"))
             .current_dir(standby.directory.path())
@@ -466,13 +476,18 @@ impl Drop for Postgres {
 impl Bouncer {
     /// Starts a proxy in transaction-pooling mode.
     pub(crate) fn start(postgres: &Postgres) -> Self {
+        Self::start_to(postgres, "postgres")
+    }
+
+    /// The same to another database of the server.
+    pub(crate) fn start_to(postgres: &Postgres, database: &str) -> Self {
         let directory = directory();
         let port = ports::free();
         let users = directory.path().join("users");
         fs::write(&users, format!("\"tenure\" \"{PASSWORD}\"\n")).expect("to write it");
         let settings = directory.path().join("pgbouncer.ini");
         let text = format!(
-            "[databases]\npostgres = host=127.0.0.1 port={} dbname=postgres\n\
+            "[databases]\npostgres = host=127.0.0.1 port={} dbname={database}\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
              auth_type = scram-sha-256\nauth_file = {}\npool_mode = transaction\n\
              default_pool_size = 4\n",

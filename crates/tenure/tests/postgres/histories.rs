@@ -40,6 +40,40 @@ async fn two_databases_in_one_url_are_refused() {
     assert_eq!((one.sql(tables), two.sql(tables)), ("0".into(), "0".into()));
 }
 
+/// A copy of the directory of a server, which is used again when the copy is stopped.
+#[tokio::test]
+async fn a_copy_of_a_server_is_not_used_beside_it() {
+    let mut server = Postgres::start();
+    let mut copy = server.copied();
+    for ports in [[server.port(), copy.port()], [copy.port(), server.port()]] {
+        let url = of_ports(&server, &ports);
+        let store = tenure::store::open(&url).await.expect("a store");
+        let refused = store.read(&key("key"), WITHIN).await;
+        let Err(StoreError::Unavailable(why)) = &refused else {
+            panic!("{refused:?}");
+        };
+        let why = why.to_string();
+        assert!(
+            why.contains("two with one history that take writes"),
+            "{why}"
+        );
+    }
+    copy.stop();
+    let store = opened(&of_ports(&server, &[copy.port(), server.port()])).await;
+    put(&store, &key("key"), Expect::Absent, b"x").await;
+    server.stop();
+}
+
+/// Two proxies, of which one leads to another database of the same server.
+#[tokio::test]
+async fn two_databases_of_one_server_are_refused() {
+    let server = Postgres::start();
+    server.sql("CREATE DATABASE other");
+    let bouncer = Bouncer::start_to(&server, "other");
+    let why = calls::broken(&of_ports(&server, &[server.port(), bouncer.port()])).await;
+    assert!(why.contains("found two of one server"), "{why}");
+}
+
 #[tokio::test]
 async fn a_primary_is_used_beside_its_standby_in_either_order() {
     let primary = Postgres::start();
