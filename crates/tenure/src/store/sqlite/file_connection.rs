@@ -157,7 +157,7 @@ impl DatabaseFile {
     /// Whether the path leads to this file still. One that got another name
     /// meanwhile is the same: backups do that, and nobody may open it by that
     /// name.
-    fn is_still(&self, open: Identity) -> bool {
+    fn is_still(&self, open: &Identity) -> bool {
         let Ok(found) = identity::stat(&self.path) else {
             return false;
         };
@@ -172,7 +172,7 @@ impl DatabaseFile {
                 found.hard_links
             );
         }
-        found.identity == open
+        found.identity == *open
     }
 }
 
@@ -246,7 +246,7 @@ impl FileConnection {
     /// leads to still.
     pub(super) fn is_current(&self) -> bool {
         let open = self.open.as_ref();
-        open.is_some_and(|open| self.file.is_still(open.identity))
+        open.is_some_and(|open| self.file.is_still(&open.identity))
     }
 
     /// What has become of the file, if a connection is open and the path does

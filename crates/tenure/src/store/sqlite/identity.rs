@@ -10,6 +10,10 @@
 //! as `docker run -v x.db:/y.db` makes it. A directory that is mounted brings
 //! the journal along and is all right.
 //!
+//! A file that is moved, with a symbolic link in its old place, is one inode under two
+//! names as well: who had it open goes on with the journal beside the old name. So the
+//! name that links lead to is part of what a file is known by.
+//!
 //! What can be seen of a path is seen by stat(2) alone. A file that was
 //! opened here outside SQLite would have to be closed here, and closing any
 //! descriptor of a file drops all POSIX locks that this process has on it,
@@ -18,21 +22,22 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::StoreError;
 
-/// Device and inode. An inode number is not given to another file while
+/// Device, inode, and the name without symbolic links. An inode number is not given to another file while
 /// somebody has the first one open, so as long as a connection is open equal
 /// identities are one file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     device: u64,
     inode: u64,
+    name: PathBuf,
 }
 
 /// What a path leads to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct FileInfo {
     pub(super) identity: Identity,
     /// How many names the file has.
@@ -47,6 +52,7 @@ pub(super) fn stat(path: &Path) -> io::Result<FileInfo> {
     let identity = Identity {
         device: file.dev(),
         inode: file.ino(),
+        name: fs::canonicalize(path)?,
     };
     Ok(FileInfo {
         identity,
@@ -146,6 +152,19 @@ mod tests {
             let refused = refuse_second_name(path, &found).expect_err("no file");
             assert!(refused.to_string().contains("plain file"), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_file_that_was_moved_behind_a_link_is_another() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, moved) = (directory.path().join("a.db"), directory.path().join("b.db"));
+        fs::write(&path, "").expect("a file");
+        let before = stat(&path).expect("a file").identity;
+        fs::rename(&path, &moved).expect("moved");
+        std::os::unix::fs::symlink(&moved, &path).expect("a link");
+        let after = stat(&path).expect("a file").identity;
+        assert_ne!(before, after);
+        assert_eq!(after, stat(&moved).expect("a file").identity);
     }
 
     #[test]
