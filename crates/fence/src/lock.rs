@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
-use rustix::process::{Pid, Signal, getpgid, getpgrp, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::Term;
 use crate::mark::{Mark, MarkError, check_owner, is_in_place, open_plain};
@@ -215,7 +215,7 @@ fn holders_of(path: &Path) -> io::Result<Vec<Holder>> {
         };
         // Processes end while they are looked at.
         if holds(&entry.path(), (lock.dev(), lock.ino()))
-            && let Ok(group) = getpgid(Some(pid))
+            && let Some(group) = process_group(&entry.path())
         {
             let name = fs::read_to_string(entry.path().join("comm"));
             let name = name.unwrap_or_default().trim_end().to_owned();
@@ -223,6 +223,17 @@ fn holders_of(path: &Path) -> io::Result<Vec<Holder>> {
         }
     }
     Ok(found)
+}
+
+/// The process group of the process of this directory in `/proc`, if it can be seen from
+/// here. The group of a process whose parent is in another pid namespace may not be: the
+/// system calls say 0 then, which is no number of a group.
+#[must_use]
+pub fn process_group(of: &Path) -> Option<Pid> {
+    let stat = fs::read_to_string(of.join("stat")).ok()?;
+    // Behind the name, which may have anything in it: state, parent, group.
+    let (_, fields) = stat.rsplit_once(')')?;
+    Pid::from_raw(fields.split_whitespace().nth(2)?.parse().ok()?)
 }
 
 /// Kills the process groups of all that hold the lock of a mark.
@@ -237,8 +248,8 @@ pub fn kill(holders: &[Holder]) -> Result<(), KillError> {
     if holders.is_empty() {
         return Err(KillError::NotFound);
     }
-    let own = getpgrp();
-    if let Some(holder) = holders.iter().find(|holder| holder.group == own) {
+    let own = process_group(Path::new("/proc/self"));
+    if let Some(holder) = holders.iter().find(|holder| Some(holder.group) == own) {
         return Err(KillError::OwnGroup(holder.pid));
     }
     for holder in holders {

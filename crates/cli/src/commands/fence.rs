@@ -29,10 +29,11 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, Signal, getpgrp, pidfd_open, pidfd_send_signal, setpgid};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setpgid};
 use rustix::termios::tcgetpgrp;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -98,10 +99,14 @@ pub(crate) fn fence(args: &args::Fence) -> Result<ExitCode, Failure> {
 /// Leads a process group of its own, unless this is the job in front of a
 /// terminal. Whether it is.
 fn leave_group() -> io::Result<bool> {
-    let in_front = [tcgetpgrp(io::stdin()), tcgetpgrp(io::stderr())];
-    let is_at_terminal = in_front.contains(&Ok(getpgrp()));
+    let group = lock::process_group(Path::new("/proc/self"));
+    let is_in_front = |of: io::Result<Pid>| of.is_ok_and(|it| Some(it) == group);
+    // Of a terminal whose job cannot be seen from here the system says 0.
+    let is_at_terminal = group.is_some()
+        && (is_in_front(tcgetpgrp(io::stdin()).map_err(io::Error::from))
+            || is_in_front(tcgetpgrp(io::stderr()).map_err(io::Error::from)));
     // The leader of a session has one already, and may not make another.
-    if !is_at_terminal && getpgrp() != rustix::process::getpid() {
+    if !is_at_terminal && group != Some(rustix::process::getpid()) {
         setpgid(None, None)?;
     }
     Ok(is_at_terminal)
