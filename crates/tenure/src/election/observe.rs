@@ -300,10 +300,9 @@ pub async fn list(
                     now: page.now,
                     bound: None,
                 };
-                let seen = match decoded(&name, &reading) {
-                    Ok(()) => Ok(judge(store.as_ref(), &name, asked, &reading)),
-                    Err(_) => look(store.as_ref(), &name, within).await,
-                };
+                // What cannot be decoded is not read again: there may be thousands of them.
+                let seen = decoded(&name, &reading);
+                let seen = seen.map(|()| judge(store.as_ref(), &name, asked, &reading));
                 elections.push((name, seen));
             }
             after = page.more_after;
