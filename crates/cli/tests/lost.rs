@@ -23,7 +23,8 @@ use serde_json::{Value, json};
 use tenure::clock;
 
 const SOON: Duration = Duration::from_secs(60);
-const LEASE: [&str; 2] = ["--lease", "2s"];
+/// Long enough that a store on a busy machine answers within a fifth of it.
+const LEASE: [&str; 2] = ["--lease", "4s"];
 /// Where the register is in NATS, and in an object store.
 const STREAM: &str = "KV_tenure";
 const OBJECT: &str = "a/elections=2Fpayroll";
@@ -127,7 +128,7 @@ fn rises_again(shared: &Shared) {
     let low = lost.await_term_above(0, SOON);
     assert_eq!((low.candidate.as_str(), low.term), ("c", 1));
     memory.signal(Signal::CONT);
-    is_led_above(shared, &lost, &memory, 1);
+    is_led_above(shared, &lost, 1);
     await_in(
         &memory,
         "expected term 2 or a higher one in the store, found term 1",
@@ -139,22 +140,16 @@ fn rises_again(shared: &Shared) {
 /// below that.
 ///
 /// It asks that leader to hand over to it. The other candidates hold back for one and
-/// a half intervals, 600 ms (docs/design/election.md, §4.7.3). Who finds changes by
+/// a half intervals, 1.2 s (docs/design/election.md, §4.7.3). Who finds changes by
 /// looking may find this one later: a register that did not change while the process
 /// was stopped is looked at seldom. Then the former leader may be elected again, also
 /// in term 2, and is asked again.
-fn is_led_above(shared: &Shared, lost: &Ledger, memory: &Candidate, below: u64) {
+fn is_led_above(shared: &Shared, lost: &Ledger, below: u64) {
     let below = if shared.is_polled() { 2 } else { below };
     let above = lost.await_term_above(below, SOON);
     assert_eq!(above.term, 3, "{above:?}");
-    if !shared.is_polled() && above.candidate != "memory" {
-        // The store answered it late, or not and then again. The others have held back
-        // for it all the same.
-        await_in(memory, "the store answers ");
-        let runs = lost.runs().into_iter();
-        let before = runs.filter(|run| run.term < above.term).map(|run| run.last);
-        let waited = above.first - before.fold(0.0, f64::max);
-        assert!(waited >= 0.6, "{waited} s: {:?}", lost.runs());
+    if !shared.is_polled() {
+        assert_eq!(above.candidate, "memory");
     }
 }
 
@@ -178,7 +173,7 @@ fn leads_above_a_term_that_was_had(mut shared: Shared) {
     let again = lost.await_term_above(0, SOON);
     assert_eq!((again.candidate.as_str(), again.term), ("c", 2));
     memory.signal(Signal::CONT);
-    is_led_above(&shared, &lost, &memory, 2);
+    is_led_above(&shared, &lost, 2);
     await_in(&memory, "found term 2 again, under another leader");
     await_in(&c, "handed over to memory");
 }
