@@ -61,7 +61,7 @@ async fn an_object_without_an_end_is_given_up_soon() {
     assert!(sent < 32 * 1024 * 1024, "{sent} bytes");
 }
 
-/// The status of a refusal says what is wrong, whatever its length.
+/// The client judges a refusal by its status, also if its text has no end.
 #[tokio::test]
 async fn a_refusal_without_an_end_is_still_a_refusal() {
     let port = misanswered::start(move |stream| {

@@ -64,7 +64,7 @@ async fn a_copy_of_a_server_is_not_used_beside_it() {
     server.stop();
 }
 
-/// Two proxies, of which one leads to another database of the same server.
+/// The URL names a server and a proxy. The proxy leads to another database of that server.
 #[tokio::test]
 async fn two_databases_of_one_server_are_refused() {
     let server = Postgres::start();

@@ -26,9 +26,9 @@ use std::path::{Path, PathBuf};
 
 use crate::error::StoreError;
 
-/// Device, inode, and the name without symbolic links. An inode number is not given to another file while
-/// somebody has the first one open, so as long as a connection is open equal
-/// identities are one file.
+/// Device, inode, and the name without symbolic links. An inode number is not
+/// given to another file while somebody has the first one open, so as long as
+/// a connection is open equal identities are one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     device: u64,
