@@ -394,6 +394,39 @@ fn who_raises_the_mark_and_does_not_go_on_is_named() {
     assert_eq!(code(&scene.write(6, &[])), Some(0));
 }
 
+/// `unshare` is in another pid namespace than its child, whose process group is that of
+/// `unshare`: the child cannot see it.
+#[test]
+fn a_process_group_that_cannot_be_seen_is_left() {
+    let scene = Scene::new();
+    let inner = scene.command(
+        3,
+        &[],
+        "echo 3 >> $LEDGER; cut -d ' ' -f 5 /proc/$PPID/stat",
+    );
+    let done = Command::new("unshare")
+        .args(as_root_of_a_namespace())
+        .args(["--pid", "--fork", "--mount-proc"])
+        .arg(inner.get_program())
+        .args(inner.get_args())
+        .env("LEDGER", scene.path("ledger"))
+        .stdin(Stdio::null())
+        .output()
+        .expect("unshare, of util-linux");
+    assert_eq!(code(&done), Some(0), "{}", said(&done));
+    assert_eq!(scene.ledger(), "3\n");
+    // `tenure fence` leads a group of its own, which it can see.
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "1\n");
+}
+
+/// What `unshare` needs where the test has no rights of its own.
+fn as_root_of_a_namespace() -> &'static [&'static str] {
+    match rustix::process::geteuid().is_root() {
+        true => &[],
+        false => &["--user", "--map-root-user"],
+    }
+}
+
 /// A rename does not reach a mount, so the two would go on apart.
 #[test]
 fn a_mark_that_is_mounted_by_itself_is_refused() {
@@ -402,12 +435,8 @@ fn a_mark_that_is_mounted_by_itself_is_refused() {
     let other = scene.path("other");
     fs::write(&other, "").expect("written");
     let mount = "mount --bind \"$1\" \"$2\" && exec \"$3\" fence --mark \"$2\" --term 6 -- true";
-    let user: &[&str] = match rustix::process::geteuid().is_root() {
-        true => &[],
-        false => &["--user", "--map-root-user"],
-    };
     let refused = Command::new("unshare")
-        .args(user)
+        .args(as_root_of_a_namespace())
         .args(["--mount", "sh", "-ec", mount, "sh"])
         .args([&scene.path("mark"), &other])
         .arg(TENURE)

@@ -100,11 +100,8 @@ pub(crate) fn fence(args: &args::Fence) -> Result<ExitCode, Failure> {
 /// terminal. Whether it is.
 fn leave_group() -> io::Result<bool> {
     let group = lock::process_group(Path::new("/proc/self"));
-    let is_in_front = |of: io::Result<Pid>| of.is_ok_and(|it| Some(it) == group);
-    // Of a terminal whose job cannot be seen from here the system says 0.
-    let is_at_terminal = group.is_some()
-        && (is_in_front(tcgetpgrp(io::stdin()).map_err(io::Error::from))
-            || is_in_front(tcgetpgrp(io::stderr()).map_err(io::Error::from)));
+    let in_front = [tcgetpgrp(io::stdin()), tcgetpgrp(io::stderr())];
+    let is_at_terminal = in_front.into_iter().flatten().any(|it| Some(it) == group);
     // The leader of a session has one already, and may not make another.
     if !is_at_terminal && group != Some(rustix::process::getpid()) {
         setpgid(None, None)?;
