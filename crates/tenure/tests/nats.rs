@@ -372,6 +372,7 @@ async fn a_user_needs_a_password_and_rights() {
            {{ user: looks, password: x,
               permissions: {{ publish: {looks:?}, subscribe: {subscribe:?} }} }}
            {{ user: nothing, password: x, permissions: {{ publish: [\"other\"], subscribe: [\"_INBOX.>\"] }} }}
+           {{ user: deaf, password: x, permissions: {{ publish: {publish:?}, subscribe: [\"other\"] }} }}
          ] }}"
     ));
     let with = |user: &str| server.url().replacen("//", &format!("//{user}@"), 1);
@@ -402,6 +403,7 @@ async fn a_user_needs_a_password_and_rights() {
 
     for (url, words) in [
         (with("nothing:x"), "Permissions Violation"),
+        (with("deaf:x"), "Permissions Violation for Subscription"),
         (with("web:wrong"), "password"),
         (server.url(), "password"),
     ] {

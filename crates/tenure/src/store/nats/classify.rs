@@ -145,6 +145,9 @@ pub(super) enum Unanswered {
     NotDone(StoreError),
     /// It may have been carried out.
     Lost(String),
+    /// It may have been carried out, and no answer is ever heard: the server does not
+    /// let us subscribe to answers. What it said.
+    Unheard(String),
 }
 
 impl Unanswered {
@@ -166,6 +169,7 @@ impl Unanswered {
         match self {
             Self::NotDone(error) => error,
             Self::Lost(why) => StoreError::unavailable(why),
+            Self::Unheard(words) => forbidden(&words),
         }
     }
 
@@ -174,6 +178,7 @@ impl Unanswered {
         match self {
             Self::NotDone(error) => error,
             Self::Lost(why) => StoreError::unknown(why),
+            Self::Unheard(words) => StoreError::unknown(quoted(&words)),
         }
     }
 }

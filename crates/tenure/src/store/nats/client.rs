@@ -47,6 +47,8 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 const ADDRESS_WITHIN: Duration = Duration::from_secs(6);
 /// What the server says when it does not let us send or hear something.
 const FORBIDDEN: &str = "Permissions Violation";
+/// The same of a subscription; all of ours are to answers and to what a stream tells.
+const FORBIDDEN_TO_HEAR: &str = "Permissions Violation for Subscription";
 
 /// Opens connections and carries out calls. Clones are the same one.
 #[derive(Clone)]
@@ -269,6 +271,9 @@ impl NatsConnection {
                     let words = forbidden.borrow_and_update().clone();
                     if words.contains(&subject) {
                         return Err(Unanswered::NotDone(classify::forbidden(&words)));
+                    }
+                    if words.contains(FORBIDDEN_TO_HEAR) {
+                        return Err(Unanswered::Unheard(words));
                     }
                 }
             }
