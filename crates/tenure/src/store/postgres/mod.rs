@@ -37,6 +37,7 @@ mod heartbeat_tables;
 mod heartbeats;
 mod hints;
 mod histories;
+mod notices;
 mod passfile;
 mod pool;
 mod resolved_table;
