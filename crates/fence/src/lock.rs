@@ -31,7 +31,7 @@ use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::Term;
-use crate::mark::{Mark, MarkError, check_owner, is_in_place, open_plain};
+use crate::mark::{Mark, MarkError, check_owner, is_in_place, open_beside, open_plain};
 
 /// The least number of the descriptor that commands inherit.
 const INHERITED_MIN: RawFd = 100;
@@ -276,11 +276,11 @@ fn lock(path: &Path, operation: FlockOperation) -> io::Result<File> {
     loop {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
-        let file = open_plain(path, options.mode(0o600))?;
+        let file = open_beside(path, options.mode(0o600))?;
         let about = file.metadata()?;
         if !about.is_file() {
             return Err(io::Error::other(
-                "expected a plain file, found a directory, a device or a pipe",
+                "expected a plain file, found a device or a pipe; remove it",
             ));
         }
         check_owner(&about)?;

@@ -26,6 +26,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxAttributes, StatxFlags, flock, statx};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::{Deposed, Term};
@@ -155,7 +156,7 @@ impl Mark {
         loop {
             let mut options = OpenOptions::new();
             let options = options.write(true).create(true).truncate(false).mode(0o600);
-            let file = open_plain(&path, options).map_err(failed)?;
+            let file = open_beside(&path, options).map_err(failed)?;
             flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
             // Each turn of the loop is a mark that another process has raised.
             if is_in_place(&path, &file).map_err(failed)? {
@@ -249,7 +250,7 @@ impl Mark {
     pub(crate) fn failed(&self, what: &'static str, error: io::Error) -> MarkError {
         // What a symbolic link leads to would be replaced by another file than
         // the link, and the two would go on apart.
-        if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) {
+        if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) {
             return self.damaged("a plain file", "a symbolic link; name what it leads to");
         }
         MarkError::Io {
@@ -301,6 +302,16 @@ pub(crate) fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<F
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
     options.custom_flags(flags).open(path)
+}
+
+/// The same of a file beside a mark. Where it is of another kind the error says so.
+pub(crate) fn open_beside(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    open_plain(path, options).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => io::Error::other(
+            "expected a plain file, found a link, a directory, a device or a pipe; remove it",
+        ),
+        _ => error,
+    })
 }
 
 /// Whether an open file is the one at a path.
@@ -411,6 +422,14 @@ mod tests {
             .raise(term(1))
             .expect_err("a directory");
         assert!(matches!(refused, MarkError::Damaged(_)), "{refused:?}");
+
+        // What it is to be next is a file of its own as well.
+        fs::remove_file(&other).expect("removed");
+        let mark = Mark::at(&there);
+        symlink(&other, mark.beside(".new")).expect("a link");
+        let refused = mark.raise(term(2)).expect_err("a link");
+        assert!(refused.to_string().contains("found a link"), "{refused}");
+        assert_eq!(mark.read().expect("a mark"), Some(term(1)));
     }
 
     #[test]

@@ -82,7 +82,12 @@ pub async fn run(
     (report.reads, report.writes) = meter.used();
     report.dollars = dollars(&plan.url, report.writes, report.reads);
     match ended {
-        Some(Err(error)) => Err(error),
+        Some(Err(error)) => {
+            if let Some(left) = &report.left_behind {
+                tracing::warn!("left behind below {prefix}: {left}");
+            }
+            Err(error)
+        }
         _ => Ok(report),
     }
 }

@@ -127,8 +127,8 @@ impl Sqlite {
         self.shared.worker.submit(within, job(reply))?;
         match tokio::time::timeout(within, answer).await {
             Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(StoreError::unknown("the store's thread has ended")),
-            Err(_) => Err(on_timeout(format!(
+            // The thread leaves out what is late before this notices it.
+            Ok(Err(_)) | Err(_) => Err(on_timeout(format!(
                 "{self} did not answer within {}",
                 about(within)
             ))),
