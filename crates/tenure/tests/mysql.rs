@@ -298,6 +298,15 @@ async fn a_cluster_of_galera_conforms_on_all_of_its_servers() {
     assert!(value(&both, &counter).await.is_some());
     servers[0].sql("SET GLOBAL wsrep_on = ON");
     assert!(value(&alone, &counter).await.is_some());
+    // A server of no cluster is another database.
+    let stranger = MariaDb::start();
+    let apart = with_hosts(&servers[1], &[&servers[1].host(), &stranger.host()]);
+    let why = broken(&opened(&apart).await).await;
+    assert!(
+        why.contains("of the cluster") && why.contains("of no cluster"),
+        "{why}"
+    );
+    drop(stranger);
     // The one that is left goes on alone.
     let url = with_hosts(&servers[0], &[&servers[0].host(), &servers[1].host()]);
     let both = opened(&url).await;
@@ -406,14 +415,47 @@ async fn a_server_that_is_read_only_is_left_for_the_next() {
     }
 }
 
+/// They stand for a primary, and for the one of before that was started again as it was.
+#[tokio::test]
+async fn of_two_servers_that_take_writes_none_is_used() {
+    let (first, second) = (with_table().await, with_table().await);
+    let url = with_hosts(&first, &[&first.host(), &second.host()]);
+    let store = opened(&url).await;
+    let refused = store.read(&key("key"), WITHIN).await;
+    let Err(StoreError::Unavailable(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    let why = why.to_string();
+    let both = format!("{} and {}", first.host(), second.host());
+    assert!(why.contains("found two") && why.contains(&both), "{why}");
+    first.sql("SET GLOBAL read_only = ON");
+    put_at_last(&store, &key("key"), b"on the second").await;
+    let here = "SELECT COUNT(*) FROM tenure_register WHERE `key` = 'key'";
+    assert_eq!(
+        (first.sql(here), second.sql(here)),
+        ("0".into(), "1".into())
+    );
+}
+
+#[tokio::test]
+async fn one_server_may_have_two_names() {
+    let server = with_table().await;
+    let other = server.host().replace("127.0.0.1", "localhost");
+    assert_ne!(other, server.host());
+    let store = opened(&with_hosts(&server, &[&server.host(), &other])).await;
+    put(&store, &key("key"), Expect::Absent, b"x").await;
+}
+
 #[tokio::test]
 async fn the_server_after_a_mute_one_is_reached_by_impatient_calls() {
     let (mute, server) = (with_table().await, with_table().await);
     let url = with_hosts(&server, &[&mute.host(), &server.host()]);
     let store = opened(&url).await;
     let key = key("key");
+    server.sql("SET GLOBAL read_only = ON");
     put(&store, &key, Expect::Absent, b"x").await;
     mute.pause();
+    server.sql("SET GLOBAL read_only = OFF");
     let give_up = clock::boot().after(WITHIN);
     let (short, began) = (Duration::from_millis(200), clock::boot());
     while store.read(&key, short).await.is_err() {

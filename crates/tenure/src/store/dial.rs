@@ -36,7 +36,7 @@
 //! writes.
 
 mod caught;
-#[cfg(any(feature = "etcd", feature = "postgres"))]
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres"))]
 mod others;
 mod race;
 
@@ -56,7 +56,7 @@ use crate::{clock, drive};
 
 #[cfg(feature = "mysql")]
 pub(super) use caught::caught;
-#[cfg(any(feature = "etcd", feature = "postgres"))]
+#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres"))]
 pub(super) use others::{OTHERS_WITHIN, answers_of};
 #[cfg(any(
     feature = "consul",

@@ -8,7 +8,8 @@
 //! values travel as hexadecimal literals, so there is nothing to escape.
 //!
 //! Calls go to the first of the URL's servers that finishes a handshake and takes
-//! writes (`session.rs`), over some connections (`pool.rs`). Changes are looked for
+//! writes (`session.rs`), if no other of them is another database that does
+//! (`writers.rs`), over some connections (`pool.rs`). Changes are looked for
 //! (`store/polled.rs`), since these servers do not tell of them.
 //!
 //! Grants are judged by observed silence unless the user asks for
@@ -29,6 +30,7 @@ mod session;
 mod settings;
 mod sql;
 mod table;
+mod writers;
 
 use std::fmt;
 use std::sync::Arc;
@@ -150,12 +152,7 @@ impl MySql {
         let (all, table) = (Arc::clone(&settings), Arc::<FoundTable>::default());
         let connect_to: ConnectFn<Pool> = Arc::new(move |at| {
             let (settings, table) = (Arc::clone(&all), Arc::clone(&table));
-            Box::pin(async move {
-                let server = settings.servers.get(at).cloned();
-                let server =
-                    server.ok_or_else(|| StoreError::broken("expected a server of this number"))?;
-                Pool::open(settings, server, &table).await
-            })
+            Box::pin(async move { Pool::open(settings, at, &table).await })
         });
         let labels = settings.servers.iter().map(ToString::to_string);
         let dialer = Dialer::new(settings.to_string(), labels.collect(), 0, connect_to);

@@ -26,6 +26,7 @@ use super::heartbeat_tables;
 use super::session::{self, IDLE_SECONDS};
 use super::settings::{Server, Settings};
 use super::table::{self, FoundTable};
+use super::writers;
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::dial::{self, Connection};
@@ -104,15 +105,21 @@ impl Connection for Pool {
 }
 
 impl Pool {
-    /// Opens the first connection to this server, and finds the table there.
+    /// Opens the first connection to the server of this number, and finds the table there.
     pub(super) async fn open(
         settings: Arc<Settings>,
-        server: Server,
+        at: usize,
         found: &FoundTable,
     ) -> Result<Self, StoreError> {
+        let server = settings.servers.get(at).cloned();
+        let server =
+            server.ok_or_else(|| StoreError::broken("expected a server of this number"))?;
+        let others = writers::ask_others(&settings, at);
         // Who only looks acknowledges nothing.
         let warns = settings.may_create && found.get().is_none();
         let mut connection = session::open(&settings, &server, warns).await?;
+        // Before a table is looked for, and perhaps made.
+        writers::judge(&server, &mut connection, others).await?;
         if settings.heartbeats.is_asked {
             heartbeat_tables::find(&settings, found, &mut connection).await?;
         } else {
