@@ -204,6 +204,44 @@ async fn the_server_after_a_mute_one_is_reached() {
 }
 
 /// Whatever becomes of the register, and of the mark that a deletion leaves.
+/// Each is alone, and has a bucket of its own.
+#[tokio::test]
+async fn servers_of_two_buckets_are_no_store() {
+    let (first, second) = (Nats::start(), Nats::start());
+    let both = format!("nats://{},{}", second.host(0), first.host(0));
+    put(
+        &opened(&first.url()).await,
+        &key("key"),
+        Expect::Absent,
+        b"x",
+    )
+    .await;
+    // The one that has it is used, and nothing is made on the other.
+    let seen = held(&opened(&both).await, &key("key")).await;
+    assert_eq!(seen.as_ref().map(|it| &*it.value), Some(&b"x"[..]));
+    let there = open_existing(&second.url()).await.expect("a store");
+    let missing = there.read(&key("key"), WITHIN).await;
+    assert!(
+        matches!(missing, Err(StoreError::Unavailable(_))),
+        "{missing:?}"
+    );
+    put(
+        &opened(&second.url()).await,
+        &key("key"),
+        Expect::Absent,
+        b"y",
+    )
+    .await;
+    let why = broken(&both).await;
+    assert!(why.contains("found two buckets"), "{why}");
+    // One server under two names has one.
+    let other = first.host(0).replace("127.0.0.1", "localhost");
+    assert_ne!(other, first.host(0));
+    let twice = opened(&format!("nats://{},{other}", first.host(0))).await;
+    let held = held(&twice, &key("key")).await;
+    assert_eq!(held.as_ref().map(|it| &*it.value), Some(&b"x"[..]));
+}
+
 #[tokio::test]
 async fn no_version_is_given_twice() {
     let server = Nats::start();

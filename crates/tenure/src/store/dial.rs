@@ -36,7 +36,12 @@
 //! writes.
 
 mod caught;
-#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "nats",
+    feature = "postgres"
+))]
 mod others;
 mod race;
 
@@ -56,7 +61,12 @@ use crate::{clock, drive};
 
 #[cfg(feature = "mysql")]
 pub(super) use caught::caught;
-#[cfg(any(feature = "etcd", feature = "mysql", feature = "postgres"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "nats",
+    feature = "postgres"
+))]
 pub(super) use others::{OTHERS_WITHIN, answers_of};
 #[cfg(any(
     feature = "consul",

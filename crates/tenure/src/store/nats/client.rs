@@ -24,9 +24,12 @@ use tokio::time::timeout;
 use super::bucket::{Bucket, Entry};
 use super::classify::{self, Refusal, TURN_ON, Unanswered};
 use super::settings::{Login, Settings};
+use super::streams::{self, FoundStream};
 use crate::clock;
 use crate::error::StoreError;
-use crate::store::dial::{ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN};
+use crate::store::dial::{
+    ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN, OTHERS_WITHIN, answers_of,
+};
 use crate::store::{MAX_VALUE_BYTES, no_store, system_authorities};
 
 /// What a message takes beside its value, at most.
@@ -94,8 +97,11 @@ impl NatsClient {
         let connect_to: ConnectFn<NatsConnection> = Arc::new(move |at| {
             let (settings, was_there) = (Arc::clone(&all), Arc::clone(&was_there));
             Box::pin(async move {
+                let others = ask_others(&settings, at);
                 let connection = connect(&settings, at).await?;
-                look(&settings, &connection, create, &was_there).await?;
+                let stream = info(&settings, &connection).await?;
+                let stream = compare(&settings, at, &connection, stream, others).await?;
+                look(&settings, &connection, stream, create, &was_there).await?;
                 Ok(connection)
             })
         });
@@ -283,6 +289,11 @@ impl NatsConnection {
         parsed.map_err(|error| Unanswered::Lost(format!("expected JSON from JetStream: {error}")))
     }
 
+    /// What JetStream says of the stream of a bucket.
+    async fn stream_info(&self, bucket: Bucket<'_>) -> Result<Value, StoreError> {
+        self.api(&api(bucket, "STREAM.INFO"), &json!({})).await
+    }
+
     /// Asks the interface of JetStream something that changes no register, again and
     /// again until it is answered: while the stream has no leader, a question gets no
     /// answer, not even later. The first answer counts, whichever question it is to:
@@ -385,14 +396,8 @@ async fn connect(settings: &Settings, at: usize) -> Result<NatsConnection, Store
     })
 }
 
-/// Looks at the server and at the bucket. If `create` says so the bucket is made where
-/// it is missing, unless this process has used it.
-async fn look(
-    settings: &Settings,
-    connection: &NatsConnection,
-    create: bool,
-    was_there: &AtomicBool,
-) -> Result<(), StoreError> {
+/// Looks at the server, and asks it for the stream of the bucket; what was answered.
+async fn info(settings: &Settings, connection: &NatsConnection) -> Result<Value, StoreError> {
     let info = connection.client.server_info();
     if info.max_payload < MAX_VALUE_BYTES + OVERHEAD {
         return Err(StoreError::broken(format!(
@@ -401,17 +406,66 @@ async fn look(
             info.max_payload
         )));
     }
-    let bucket = settings.bucket();
-    let mut answer = match connection
-        .api(&api(bucket, "STREAM.INFO"), &json!({}))
-        .await
-    {
+    match connection.stream_info(settings.bucket()).await {
         // Its own word that it has no JetStream counts if nobody else has it either.
-        Err(StoreError::Unavailable(_)) if !info.jetstream => {
-            return Err(StoreError::broken(TURN_ON));
-        }
-        answered => answered?,
+        Err(StoreError::Unavailable(_)) if !info.jetstream => Err(StoreError::broken(TURN_ON)),
+        answered => answered,
+    }
+}
+
+/// Asks each other server of the URL for its stream.
+fn ask_others(settings: &Arc<Settings>, at: usize) -> JoinSet<Option<FoundStream>> {
+    let mut asked = JoinSet::new();
+    for other in (0..settings.hosts.len()).filter(|other| *other != at) {
+        let settings = Arc::clone(settings);
+        asked.spawn(async move {
+            let connection = connect(&settings, other).await.ok()?;
+            let answer = connection.stream_info(settings.bucket()).await.ok()?;
+            Some(FoundStream {
+                host: settings.hosts.get(other)?.clone(),
+                made: streams::made(&answer)?.to_owned(),
+            })
+        });
+    }
+    asked
+}
+
+/// Fails if another server of the URL has another stream. What the own one is now.
+async fn compare(
+    settings: &Settings,
+    at: usize,
+    connection: &NatsConnection,
+    answer: Value,
+    asked: JoinSet<Option<FoundStream>>,
+) -> Result<Value, StoreError> {
+    let is_told = Refusal::find(&answer).is_none_or(|refusal| refusal.is_no_stream());
+    let Some(host) = settings
+        .hosts
+        .get(at)
+        .filter(|_| is_told && !asked.is_empty())
+    else {
+        return Ok(answer);
     };
+    let others = answers_of(asked, clock::boot().after(OTHERS_WITHIN)).await;
+    if streams::compare(host, streams::made(&answer), &others).is_ok() {
+        return Ok(answer);
+    }
+    // It may have been made, or made anew, before the others were asked.
+    let answer = connection.stream_info(settings.bucket()).await?;
+    streams::compare(host, streams::made(&answer), &others)?;
+    Ok(answer)
+}
+
+/// Looks at the bucket, of which `answer` was told. If `create` says so the bucket is made
+/// where it is missing, unless this process has used it.
+async fn look(
+    settings: &Settings,
+    connection: &NatsConnection,
+    mut answer: Value,
+    create: bool,
+    was_there: &AtomicBool,
+) -> Result<(), StoreError> {
+    let bucket = settings.bucket();
     if Refusal::find(&answer).is_some_and(|refusal| refusal.is_no_stream()) {
         if was_there.load(Ordering::Relaxed) {
             return Err(classify::missing(bucket));
@@ -447,11 +501,7 @@ async fn make(settings: &Settings, connection: &NatsConnection) -> Result<Value,
         answer = create(replicas).await?;
     }
     match Refusal::find(&answer) {
-        Some(refusal) if refusal.is_made_already() => {
-            connection
-                .api(&api(bucket, "STREAM.INFO"), &json!({}))
-                .await
-        }
+        Some(refusal) if refusal.is_made_already() => connection.stream_info(bucket).await,
         Some(refusal) => Err(refusal.making(bucket)),
         None => {
             let stream = bucket.stream();

@@ -10,7 +10,8 @@
 //! (`DIRECT.GET`) are not used.
 //!
 //! All calls of a store go over one connection to one server, which forwards them to
-//! the leader of the stream. A call without an answer in time makes its connection
+//! the leader of the stream. Servers of one URL that have two streams are refused
+//! (`streams.rs`). A call without an answer in time makes its connection
 //! suspect: it is left, and the next call goes to the next server. A write is never
 //! sent again.
 //!
@@ -30,6 +31,7 @@ mod classify;
 mod client;
 mod listener;
 mod settings;
+mod streams;
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,0 +1,79 @@
+//! Whether the servers of a URL have one bucket.
+//!
+//! Each server of a cluster answers for the one stream that the bucket is. A server that
+//! is alone, a leaf node and a domain have streams of their own, and candidates that use
+//! either lead beside each other. So where a URL names several servers, each handshake with
+//! one asks the others at the same time when their stream was made. JetStream says it to
+//! the nanosecond, and in a cluster all servers say the same. Two moments are two streams.
+//!
+//! A server that does not answer in time, or has no stream, is passed over.
+//!
+//! What remains: a server is compared with those alone that answer when it is connected to.
+
+use serde_json::Value;
+
+use crate::error::{StoreError, quoted};
+
+/// The stream of another server.
+#[derive(Debug)]
+pub(super) struct FoundStream {
+    pub(super) host: String,
+    /// When it was made.
+    pub(super) made: String,
+}
+
+/// When a stream was made, from the answer to `STREAM.INFO`; `None` if there is none.
+pub(super) fn made(answer: &Value) -> Option<&str> {
+    answer.get("created")?.as_str()
+}
+
+/// Fails if one of the others has another stream than `host`, whose own was made `own`.
+pub(super) fn compare(
+    host: &str,
+    own: Option<&str>,
+    others: &[FoundStream],
+) -> Result<(), StoreError> {
+    match others.iter().find(|it| own != Some(&it.made)) {
+        None => Ok(()),
+        Some(other) => {
+            let own = own.map_or_else(
+                || "has none".to_owned(),
+                |it| format!("has one of {}", quoted(it)),
+            );
+            Err(StoreError::broken(format!(
+                "expected servers of one cluster, found two buckets: {host} {own}, and {} has one \
+                 of {}; name servers of one cluster in the store's URL",
+                other.host,
+                quoted(&other.made)
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_moments_are_two_streams() {
+        let found = |host: &str, made: &str| FoundStream {
+            host: host.into(),
+            made: made.into(),
+        };
+        let (early, late) = ("2026-11-29T10:00:00.1Z", "2026-11-29T10:00:00.2Z");
+        let same = [found("b", early), found("c", early)];
+        assert!(compare("a", Some(early), &same).is_ok());
+        assert!(compare("a", None, &[]).is_ok());
+        let refused = |own, others: &[FoundStream]| {
+            let refused = compare("a", own, others).expect_err("two");
+            assert!(matches!(refused, StoreError::Broken(_)), "{refused:?}");
+            refused.to_string()
+        };
+        let why = refused(Some(early), &[found("b", early), found("c", late)]);
+        assert!(
+            why.contains("a has one of") && why.contains("c has one of"),
+            "{why}"
+        );
+        assert!(refused(None, &same).contains("a has none, and b has one"));
+    }
+}
