@@ -32,7 +32,7 @@ computing=(
     sim:seeds sim:model sim:ha sim:planted alpo:all
 )
 # These attack a server until it is busy, or measure times that other tests would
-# lengthen. The first few leave processors to what runs at the lowest priority.
+# lengthen. The first few leave processors to what runs at low priorities.
 alone=(
     cli:chaos cli:distant tenure:many cli:quota
 )
@@ -83,10 +83,10 @@ of() {
 run() {
     sed '/^$/d' | xargs -r -d '\n' -n 1 -P "$1" "$here/one.sh"
 }
-# At the lowest priority; what waits for leases and for answers in time goes first.
+# At this priority, below that of what waits for leases and for answers in time.
 run_beside() {
     local seconds="${TENURE_TESTS_SECONDS:-2400}"
-    sed '/^$/d' | TENURE_TESTS_SECONDS="$seconds" nice -n 19 xargs -r -d '\n' -n 1 -P 2 "$here/one.sh"
+    sed '/^$/d' | TENURE_TESTS_SECONDS="$seconds" nice -n "$1" xargs -r -d '\n' -n 1 -P 1 "$here/one.sh"
 }
 all="$(ls "$TENURE_LATER")"
 early="$(of "${first[@]}")"
@@ -95,20 +95,23 @@ beside="$(of "${computing[@]}")"
 late="$(of "${alone[@]}" cli:floods)"
 last="$(of "${alone_and_busy[@]}")"
 others="$(grep -vxF -e "$early" -e "$slow" -e "$beside" -e "$late" -e "$last" <<<"$all" || true)"
+compiles=''
 if [ -n "${TENURE_TESTS_BESIDE:-}" ]; then
-    name="beside:$(basename "$TENURE_TESTS_BESIDE")-"
-    printf 'exec %q\n' "$TENURE_TESTS_BESIDE" >"$TENURE_LATER/$name"
-    beside="$name
-$beside"
+    compiles="beside:$(basename "$TENURE_TESTS_BESIDE")-"
+    printf 'exec %q\n' "$TENURE_TESTS_BESIDE" >"$TENURE_LATER/$compiles"
 fi
-run_beside <<<"$beside" &
-background=$!
+# What compiles cannot use all processors to its end, and what simulates can. So the
+# former is to end first.
+run_beside 16 <<<"$compiles" &
+background=("$!")
+run_beside 19 <<<"$beside" &
+background+=("$!")
 run 1 <<<"$slow" &
 waits=$!
 printf '%s\n' "$early" "$others" | run "$together"
 wait "$waits"
 run 1 <<<"$late"
-wait "$background"
+for one in "${background[@]}"; do wait "$one"; done
 run 1 <<<"$last"
 
 if [ -e "$TENURE_LATER/failed" ]; then
