@@ -16,11 +16,7 @@ as_root() {
 # What is compiled once gains nothing from what makes compiling again quicker,
 # and that is half of the disk that a whole run takes. Nobody looks at it in a debugger
 # either: without lines for backtraces it compiles in four fifths of the time.
-if [ ! -e "${CARGO_TARGET_DIR:-target}" ]; then
-    export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=false
-    # jemalloc asks for the most that there is.
-    export CFLAGS="${CFLAGS:-} -g0"
-fi
+[ -e "${CARGO_TARGET_DIR:-target}" ] || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=false
 
 # Installs packages of the distribution. The tests start private servers; the packages'
 # own need not run.
