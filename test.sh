@@ -84,9 +84,10 @@ fi
 full=tenure/full,tenure-cli/full
 
 # `tenure` is static, as what people run is, whose build takes longer (dist/build.sh,
-# and twice dist/reproduce.sh). For all builds, or each package would be compiled with
-# this and without.
-export RUSTC_WORKSPACE_WRAPPER="$PWD/dist/link_static.sh"
+# and twice dist/reproduce.sh); and tests are linted as they are compiled. For all builds,
+# or each package would be compiled with this and without.
+export RUSTC_WORKSPACE_WRAPPER="$PWD/tools/tests/rustc.sh" TENURE_LINTS=yes
+export CLIPPY_ARGS="-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"
 
 # The machines, their scripts and their simulators are tested with the bugs compiled
 # in that scripts and simulators notice; none is made but where a test asks for it.
@@ -122,7 +123,7 @@ if git cat-file -e "$before^{commit}" 2>/dev/null; then
     git archive "$before" | tar -x -C "$target/before"
     sed -i 's/^version = "0.1.0"$/version = "0.1.0+before"/' "$target/before/Cargo.toml"
     sed -i '/^name = "tenure/{n;s/"0.1.0"/"0.1.0+before"/}' "$target/before/Cargo.lock"
-    (cd "$target/before" && CARGO_TARGET_DIR="$target" \
+    (cd "$target/before" && CARGO_TARGET_DIR="$target" TENURE_LINTS='' \
         cargo build -p tenure-cli --bin tenure --locked \
         --config 'profile.dev.package.tenure-sim.opt-level=0' \
         --config 'profile.dev.package.tenure-core.opt-level=0')
@@ -132,16 +133,15 @@ else
     printf 'NOT TRIED: an upgrade from the release before: its commit %s is not in this clone; fetch the whole history\n' "$before"
 fi
 
-step 'tests, with every store; beside them lints and documentation'
+step 'tests, with every store; beside them documentation'
 # Seeds that are always the same say that what worked still does; fresh ones find
 # what has not been tried. A sweep that fails prints the seed that it began with and
 # the one that failed. TENURE_SIM_SEED=N begins there.
 wait "$installing"
-TENURE_SIM_SEEDS=many TENURE_TESTS_BESIDE="$PWD/tools/lints.sh" \
+beside="$(printf '%q ' "$PWD/tools/lints.sh" "${rest[@]}" --and "${bugs[@]}")"
+TENURE_SIM_SEEDS=many TENURE_TESTS_BESIDE="$beside" \
     tools/tests/run.sh "${rest[@]}" \
     --and "${bugs[@]}" --and "${bugs[@]}" --test trio --features tenure-alpo/next-version
-cargo test --doc "${rest[@]}"
-cargo test --doc "${bugs[@]}"
 
 step 'a client in another language'
 # With the binary that the tests were of.

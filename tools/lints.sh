@@ -1,14 +1,23 @@
 #!/usr/bin/env bash
-# Lints without the default features and with all, and the documentation. Those with
-# the default features, which are between these, are in ./check.
+# What test.sh looks at beside its tests: lints without the default features, and of
+# examples and benches; documentation, and the tests in it. All other lints come with
+# the compiling of the tests (tests/rustc.sh). The arguments are those of these tests.
+#
+#     tools/lints.sh CARGO_ARGUMENTS [--and CARGO_ARGUMENTS]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 cargo clippy -p tenure -p tenure-cli --no-default-features --locked -- -D warnings
-cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
-# With all features, as docs.rs has it. What the lints have checked is not checked again
-# for it: cargo finds the same compiler with the same arguments, which `cargo clippy`
-# sets, and with examples among the targets the same features of what is depended on.
-RUSTC_WORKSPACE_WRAPPER="$(rustc --print sysroot)/bin/clippy-driver"
-export RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS="-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"
-RUSTDOCFLAGS='-D warnings' cargo doc --workspace --lib --examples --all-features --no-deps --locked
+
+TENURE_DOCUMENTATION="$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/doc"
+export TENURE_DOCUMENTATION RUSTDOC="$PWD/tools/tests/rustdoc.sh"
+arguments=()
+for argument in "$@" --and; do
+    if [ "$argument" = --and ]; then
+        cargo test --no-run --examples --benches "${arguments[@]}"
+        cargo test --doc "${arguments[@]}"
+        arguments=()
+    else
+        arguments+=("$argument")
+    fi
+done

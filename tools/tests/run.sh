@@ -13,8 +13,8 @@
 # As many binaries run at the same time as there are processors, or as
 # TENURE_TESTS_TOGETHER says, and beside them one of those that mostly wait. Each
 # runs as many of its tests at a time as there are processors. What then is left of
-# the processors goes to the program that TENURE_TESTS_BESIDE names, which fails as a
-# test does, and to the simulators.
+# the processors goes to the command in TENURE_TESTS_BESIDE, which fails as a test does,
+# and to the simulators.
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 together="${TENURE_TESTS_TOGETHER:-$(nproc)}"
@@ -97,8 +97,8 @@ last="$(of "${alone_and_busy[@]}")"
 others="$(grep -vxF -e "$early" -e "$slow" -e "$beside" -e "$late" -e "$last" <<<"$all" || true)"
 compiles=''
 if [ -n "${TENURE_TESTS_BESIDE:-}" ]; then
-    compiles="beside:$(basename "$TENURE_TESTS_BESIDE")-"
-    printf 'exec %q\n' "$TENURE_TESTS_BESIDE" >"$TENURE_LATER/$compiles"
+    compiles='beside:lints-'
+    printf 'exec %s\n' "$TENURE_TESTS_BESIDE" >"$TENURE_LATER/$compiles"
 fi
 # What compiles cannot use all processors to its end, and what simulates can. So the
 # former is to end first.
