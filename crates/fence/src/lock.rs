@@ -277,13 +277,7 @@ fn lock(path: &Path, operation: FlockOperation) -> io::Result<File> {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
         let file = open_beside(path, options.mode(0o600))?;
-        let about = file.metadata()?;
-        if !about.is_file() {
-            return Err(io::Error::other(
-                "expected a plain file, found a device or a pipe; remove it",
-            ));
-        }
-        check_owner(&about)?;
+        check_owner(&file.metadata()?)?;
         flock(&file, operation)?;
         // A process that comes later does not see the lock of a file that was removed.
         if is_in_place(path, &file)? {

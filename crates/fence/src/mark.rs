@@ -306,7 +306,11 @@ pub(crate) fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<F
 
 /// The same of a file beside a mark. Where it is of another kind the error says so.
 pub(crate) fn open_beside(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    open_plain(path, options).map_err(|error| match Errno::from_io_error(&error) {
+    let opened = open_plain(path, options).and_then(|file| match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(Errno::NXIO.into()),
+    });
+    opened.map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::LOOP | Errno::NXIO | Errno::ISDIR) => io::Error::other(
             "expected a plain file, found a link, a directory, a device or a pipe; remove it",
         ),
