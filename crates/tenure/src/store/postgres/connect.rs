@@ -22,13 +22,12 @@ use tokio_stream::StreamExt as _;
 
 use super::error_text::{self, PgError};
 use super::hints::NotificationInbox;
-use super::notices::NoticeLog;
 use super::settings::{Server, Settings};
 use super::socket::{self, PgStream};
-use super::{classify, tls};
+use super::{classify, notices, tls};
+use crate::drive;
 use crate::error::{StoreError, quoted};
 use crate::store::dial::{self, Connection, Repeats};
-use crate::{clock, drive};
 
 /// How many addresses of one host are tried.
 const ADDRESSES_MAX: usize = 16;
@@ -249,7 +248,6 @@ async fn serve(
     inbox: Arc<NotificationInbox>,
 ) {
     let EndNotice(inbox) = &EndNotice(inbox);
-    let mut log = NoticeLog::new(clock::boot());
     loop {
         let message = poll_fn(|context| connection.poll_message(context)).await;
         counts.count_message();
@@ -263,7 +261,7 @@ async fn serve(
                 // Counted before the messages after it are handed out: a
                 // caller that gets the answer of a write finds its warning.
                 counts.count_warning(&notice);
-                log.log(notice.message(), clock::boot());
+                notices::log(notice.message());
                 tokio::task::consume_budget().await;
             }
             Some(Ok(_)) => {}

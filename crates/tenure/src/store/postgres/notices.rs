@@ -1,41 +1,51 @@
 //! What a server says unasked goes to the log, but no flood of it does.
 //!
 //! A trigger, or a server that is not what it should be, may send notices by the
-//! thousand. Each connection logs some a minute, and counts the others.
+//! thousand, over one connection or over many that it ends. A process logs some a minute,
+//! and counts the others.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::time::Instant;
 
+use crate::clock;
 use crate::error::quoted;
 
-/// How many notices of one connection are logged a minute.
+/// How many notices are logged a minute.
 const LOGGED_MAX: u32 = 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Which notices of one connection are logged.
+/// Logs a notice, unless many were logged within this minute.
+pub(super) fn log(message: &str) {
+    static LOG: Mutex<Option<NoticeLog>> = Mutex::new(None);
+    let (left_out, is_logged) = {
+        let now = clock::boot();
+        let mut log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = log.get_or_insert_with(|| NoticeLog::new(now));
+        (log.begin_minute(now), log.is_logged())
+    };
+    if let Some(left_out) = left_out {
+        tracing::warn!("the database has said {left_out} more in a minute, which are not here");
+    }
+    if is_logged {
+        tracing::warn!("the database says: {}", quoted(message));
+    }
+}
+
+/// Which notices are logged.
 #[derive(Debug)]
-pub(super) struct NoticeLog {
+struct NoticeLog {
     since: Instant,
     /// How many there were since then.
     seen: u32,
 }
 
 impl NoticeLog {
-    pub(super) const fn new(now: Instant) -> Self {
+    const fn new(now: Instant) -> Self {
         Self {
             since: now,
             seen: 0,
-        }
-    }
-
-    /// Logs a notice, unless many were logged within this minute.
-    pub(super) fn log(&mut self, message: &str, now: Instant) {
-        if let Some(left_out) = self.begin_minute(now) {
-            tracing::warn!("the database has said {left_out} more in a minute, which are not here");
-        }
-        if self.is_logged() {
-            tracing::warn!("the database says: {}", quoted(message));
         }
     }
 
