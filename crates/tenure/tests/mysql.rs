@@ -320,6 +320,31 @@ async fn a_cluster_of_galera_conforms_on_all_of_its_servers() {
     );
 }
 
+/// They are cut off from each other, and somebody makes both go on alone.
+#[tokio::test]
+async fn two_parts_of_a_cluster_of_galera_are_no_store() {
+    let servers = MariaDb::start_cluster(2);
+    let url = with_hosts(&servers[0], &[&servers[0].host(), &servers[1].host()]);
+    let both = opened(&url).await;
+    let key = key("key");
+    put(&both, &key, Expect::Absent, b"x").await;
+    servers[1].sql("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=1'");
+    for server in &servers {
+        server.await_status("wsrep_cluster_status", "non-Primary");
+    }
+    for server in &servers {
+        server.sql("SET GLOBAL wsrep_provider_options = 'pc.bootstrap=1'");
+        server.await_status("wsrep_ready", "ON");
+        let alone = opened(&server.url()).await;
+        put_at_last(&alone, &key, b"each by itself").await;
+    }
+    let refused = opened(&url).await.read(&key, WITHIN).await;
+    let Err(StoreError::Unavailable(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.to_string().contains("that see each other"), "{why}");
+}
+
 #[tokio::test]
 async fn a_server_that_is_cut_off_from_its_cluster_acknowledges_nothing() {
     let mut servers = MariaDb::start_cluster(2);

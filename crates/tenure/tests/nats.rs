@@ -7,6 +7,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -240,6 +241,37 @@ async fn servers_of_two_buckets_are_no_store() {
     let twice = opened(&format!("nats://{},{other}", first.host(0))).await;
     let held = held(&twice, &key("key")).await;
     assert_eq!(held.as_ref().map(|it| &*it.value), Some(&b"x"[..]));
+}
+
+/// Its stream was made at the same moment as that of the other.
+#[tokio::test]
+async fn a_copy_of_a_server_is_no_second_one_of_it() {
+    let mut first = Nats::start();
+    put(
+        &opened(&first.url()).await,
+        &key("key"),
+        Expect::Absent,
+        b"x",
+    )
+    .await;
+    first.kill(0);
+    let mut copy = Nats::prepared(JETSTREAM);
+    let files = Command::new("cp")
+        .arg("-r")
+        .arg(first.directory().join("jetstream"))
+        .arg(copy.directory())
+        .status();
+    assert!(files.expect("cp").success());
+    first.launch(0);
+    copy.launch(0);
+    let both = format!("nats://{},{}", copy.host(0), first.host(0));
+    let refused = opened(&both).await.read(&key("key"), WITHIN).await;
+    let Err(StoreError::Unavailable(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.to_string().contains("is a copy of the other"), "{why}");
+    copy.kill(0);
+    assert!(held(&opened(&both).await, &key("key")).await.is_some());
 }
 
 #[tokio::test]

@@ -61,6 +61,8 @@ use crate::{clock, drive};
 
 #[cfg(feature = "mysql")]
 pub(super) use caught::caught;
+#[cfg(any(feature = "mysql", feature = "nats", feature = "postgres"))]
+pub(super) use others::comparable;
 #[cfg(any(
     feature = "etcd",
     feature = "mysql",

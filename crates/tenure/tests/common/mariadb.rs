@@ -195,17 +195,19 @@ impl MariaDb {
             }
             let options: Vec<_> = options.iter().map(String::as_str).collect();
             let server = Self::start_with(&options);
-            server.await_cluster();
+            server.await_status("wsrep_ready", "ON");
             servers.push(server);
         }
         servers
     }
 
-    /// It takes connections before it is a part of the cluster.
-    fn await_cluster(&self) {
+    /// Waits until the server says this of itself. (It takes connections before it is a
+    /// part of its cluster.)
+    pub(crate) fn await_status(&self, name: &str, value: &str) {
         let give_up = clock::boot().after(PATIENCE);
-        while !self.sql("SHOW STATUS LIKE 'wsrep_ready'").ends_with("ON") {
-            assert!(clock::boot() < give_up, "it never joined its cluster");
+        let asked = format!("SHOW STATUS LIKE '{name}'");
+        while self.sql(&asked).split_whitespace().nth(1) != Some(value) {
+            assert!(clock::boot() < give_up, "{name} was never {value}");
             std::thread::park_timeout(Duration::from_millis(20));
         }
     }

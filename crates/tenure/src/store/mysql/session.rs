@@ -47,7 +47,7 @@ const READY: &str = "SHOW STATUS LIKE 'wsrep_ready'";
 
 /// The settings of a server that are looked at.
 const VARIABLES: &str = "SHOW VARIABLES WHERE Variable_name IN ('read_only', \
-     'innodb_read_only', 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', \
+     'innodb_read_only', 'innodb_force_recovery', 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', \
      'wsrep_on', 'wsrep_provider', 'max_allowed_packet', 'group_replication_single_primary_mode')";
 
 /// Connects to one server, over the first of its addresses that answers, and looks
@@ -135,7 +135,7 @@ async fn set_up(connection: &mut Conn, server: &str, warns: bool) -> Result<(), 
     connection.query_drop(TRANSACTIONS).await.map_err(failed)?;
     let rows = rows::rows(connection, VARIABLES).await.map_err(failed)?;
     let variables = Variables(rows.into_iter().map(mysql_async::from_row).collect());
-    if variables.is_on("read_only") || variables.is_on("innodb_read_only") {
+    if variables.is_read_only() {
         return Err(StoreError::unavailable(format!(
             "expected {server} to take writes, found it read-only"
         )));
@@ -178,6 +178,13 @@ impl Variables {
 
     fn is_on(&self, name: &str) -> bool {
         self.get(name).is_some_and(|it| !["OFF", "0"].contains(&it))
+    }
+
+    fn is_read_only(&self) -> bool {
+        // Beyond 3 nothing is written to its tables.
+        let recovery = self.get("innodb_force_recovery");
+        let recovers = recovery.and_then(|it| it.parse().ok()) > Some(3);
+        self.is_on("read_only") || self.is_on("innodb_read_only") || recovers
     }
 
     /// Whether it is a server of a cluster of Galera whose writes stay its own, by this
@@ -253,6 +260,18 @@ mod tests {
             "{log}"
         );
         assert!(risks(&[("max_allowed_packet", "1024")]).contains("found 1024"));
+    }
+
+    #[test]
+    fn a_server_that_recovers_takes_no_writes() {
+        let is_read_only =
+            |recovery| variables(&[("innodb_force_recovery", recovery)]).is_read_only();
+        assert_eq!(
+            ["0", "3", "4", "6"].map(is_read_only),
+            [false, false, true, true]
+        );
+        assert!(variables(&[("read_only", "ON")]).is_read_only());
+        assert!(!variables(&[]).is_read_only());
     }
 
     #[test]

@@ -3,66 +3,102 @@
 //! A fail-over makes a replica take writes. If the old primary is started again as it was,
 //! it takes writes too, and candidates that use either lead beside each other. So where a
 //! URL names several hosts, each handshake with one asks the others at the same time
-//! whether they take writes. Servers of one cluster of Galera are one database. Of servers
-//! without a cluster one alone may take writes: while two do, neither is used, because none
-//! is known to be the older.
+//! whether they take writes. Of servers without a cluster one alone may take writes: while
+//! two do, neither is used, because none is known to be the older.
 //!
-//! One server under two names (a proxy's and its own) is told from two by a named lock.
-//! The server that grants one says to every session that it is held, and copies it to no
-//! other server.
+//! Servers of one cluster of Galera are one database if they see each other. All that do
+//! have one view: its number, its size, and the addresses in it; and each has another place
+//! in it. Two parts that were both made to go on alone (`pc.bootstrap`, or a cluster that
+//! was begun twice from one state) have two views, or one place twice.
+//!
+//! One server without a cluster that has two names (a proxy's and its own) is told from two
+//! by a named lock. The server that grants one says to every session that it is held, and
+//! copies it to no other server. (Servers of Galera grant none.)
 //!
 //! A host that does not answer in time, takes no writes, or does not tell (a server that
 //! only speaks MySQL's protocol) is passed over.
 //!
 //! What remains: a host is compared with those alone that answer when it is connected to.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Error};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use super::session;
 use super::settings::{Server, Settings};
+use super::{rows, session};
 use crate::clock;
-use crate::error::StoreError;
+use crate::error::{StoreError, quoted};
 use crate::store::dial::{self, OTHERS_WITHIN, answers_of};
 
-/// The cluster of Galera that a server is of. One of none has no such row, or nothing in it.
-const CLUSTER: &str = "SHOW STATUS LIKE 'wsrep_cluster_state_uuid'";
-/// What a server that has not joined its cluster says.
+/// What a server says of its cluster of Galera. One of none has no such rows, or no
+/// identifier.
+const CLUSTER: &str = "SHOW STATUS WHERE Variable_name IN ('wsrep_cluster_state_uuid', \
+     'wsrep_cluster_conf_id', 'wsrep_cluster_size', 'wsrep_incoming_addresses', \
+     'wsrep_local_index', 'wsrep_gcomm_uuid')";
+/// The identifier that a server has which has not joined its cluster.
 const NO_CLUSTER: &str = "00000000-0000-0000-0000-000000000000";
+
+/// What a server is of.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Membership {
+    /// The identifier of a cluster of Galera; `None` of none.
+    cluster: Option<String>,
+    /// Which servers see each other: number, size and addresses.
+    view: [String; 3],
+    /// The server's place among them.
+    place: String,
+    /// The server itself, since it was started.
+    server: String,
+}
+
+impl Membership {
+    /// Whether two servers of one cluster of Galera see each other, or are one.
+    fn sees(&self, other: &Self) -> bool {
+        self.view == other.view && (self.place != other.place || self.server == other.server)
+    }
+}
 
 /// A session with a host that takes writes.
 struct Writer {
     host: String,
     session: Conn,
-    cluster: Option<String>,
+    of: Membership,
 }
 
-/// Questions to the other hosts that are under way. Dropping them ends them.
+/// Questions to the other hosts that are under way.
 pub(super) struct Asked(JoinSet<Option<Writer>>);
 
 /// Asks each other host whether it takes writes. To be called on the background thread.
+///
+/// A handshake goes on when it is not waited for any more: a server counts those that are
+/// broken off, and after a hundred (`max_connect_errors`) takes none of this machine. Who
+/// only looks may have ended by then, and acknowledges nothing, so it asks nobody.
 pub(super) fn ask_others(settings: &Arc<Settings>, at: usize) -> Asked {
     let mut asked = JoinSet::new();
-    for other in (0..settings.servers.len()).filter(|other| *other != at) {
-        let settings = Arc::clone(settings);
-        asked.spawn(async move {
-            let server = settings.servers.get(other)?;
-            // It fails if the host takes no writes.
-            let opened = dial::caught(session::open(&settings, server, false)).await;
-            let mut session = opened.ok()?;
-            let cluster = cluster(&mut session).await.ok()?;
-            let host = server.to_string();
-            Some(Writer {
-                host,
-                session,
-                cluster,
-            })
-        });
+    let others = (0..settings.servers.len()).filter(|other| *other != at);
+    for other in others.filter(|_| settings.may_create) {
+        let answer = tokio::spawn(ask(Arc::clone(settings), other));
+        asked.spawn(async move { answer.await.ok().flatten() });
     }
     Asked(asked)
+}
+
+/// What the host of this number says, if it takes writes.
+async fn ask(settings: Arc<Settings>, host: usize) -> Option<Writer> {
+    let server = settings.servers.get(host)?;
+    let asked = async {
+        // It fails if the host takes no writes.
+        let opened = dial::caught(session::open(&settings, server, false)).await;
+        let host = server.to_string();
+        let mut session = dial::comparable(&host, opened)?;
+        let of = membership(&mut session).await.ok()?;
+        Some(Writer { host, session, of })
+    };
+    timeout(dial::HANDSHAKE_WITHIN, asked).await.ok()?
 }
 
 /// Fails if a host that was connected to is not to be used, for what the others say.
@@ -75,46 +111,76 @@ pub(super) async fn judge(
         return Ok(());
     }
     let others = answers_of(asked, clock::boot().after(OTHERS_WITHIN)).await;
-    let Ok(own) = cluster(session).await else {
+    let Ok(own) = membership(session).await else {
         return Ok(());
     };
-    if let Some(other) = others.iter().find(|it| it.cluster != own) {
+    if let Some(other) = others.iter().find(|it| it.of.cluster != own.cluster) {
         return Err(StoreError::broken(format!(
             "expected servers of one cluster, found two that take writes and are not: {server} of \
              {}, and {} of {}; name servers of one of them in the store's URL",
-            shown(own.as_deref()),
+            shown(&own),
             other.host,
-            shown(other.cluster.as_deref())
+            shown(&other.of)
         )));
     }
-    if own.is_some() {
+    let other = if own.cluster.is_some() {
+        let apart = others.into_iter().find(|it| !it.of.sees(&own));
+        apart.map(|it| it.host)
+    } else {
+        another(session, others).await
+    };
+    let Some(other) = other else {
         return Ok(());
-    }
-    match another(session, others).await {
-        None => Ok(()),
-        Some(other) => {
-            let why = format!(
-                "expected one server that takes writes, found two: {server} and {other}; set the \
-                 one that is a replica, or was the primary before, read-only (read_only = ON in \
-                 its configuration)"
-            );
-            tracing::warn!("{why}");
-            Err(StoreError::unavailable(why))
-        }
-    }
+    };
+    let why = if own.cluster.is_some() {
+        format!(
+            "expected servers of one cluster that see each other, found two parts that both take \
+             writes: {server} is of one, and {other} of another; stop one part, and have its \
+             servers join the other"
+        )
+    } else {
+        format!(
+            "expected one server that takes writes, found two: {server} and {other}; set the one \
+             that is a replica, or was the primary before, read-only (read_only = ON in its \
+             configuration)"
+        )
+    };
+    tracing::warn!("{why}");
+    Err(StoreError::unavailable(why))
 }
 
-async fn cluster(session: &mut Conn) -> Result<Option<String>, Error> {
-    let row: Option<(String, String)> = session.query_first(CLUSTER).await?;
-    let named = row.map(|(_, uuid)| uuid);
-    Ok(named.filter(|uuid| !uuid.is_empty() && uuid != NO_CLUSTER))
+async fn membership(session: &mut Conn) -> Result<Membership, Error> {
+    let rows = rows::rows(session, CLUSTER).await?;
+    let rows = rows
+        .into_iter()
+        .map(mysql_async::from_row::<(String, String)>);
+    let mut told: BTreeMap<_, _> = rows.collect();
+    let mut take = |name: &str| told.remove(name).unwrap_or_default();
+    let cluster = take("wsrep_cluster_state_uuid");
+    if cluster.is_empty() || cluster == NO_CLUSTER {
+        return Ok(Membership::default());
+    }
+    let mut addresses: Vec<_> = take("wsrep_incoming_addresses")
+        .split(',')
+        .map(str::to_owned)
+        .collect();
+    addresses.sort_unstable();
+    Ok(Membership {
+        cluster: Some(cluster),
+        view: [
+            take("wsrep_cluster_conf_id"),
+            take("wsrep_cluster_size"),
+            addresses.join(","),
+        ],
+        place: take("wsrep_local_index"),
+        server: take("wsrep_gcomm_uuid"),
+    })
 }
 
-fn shown(cluster: Option<&str>) -> String {
-    cluster.map_or_else(
-        || "no cluster".to_owned(),
-        |it| format!("the cluster {it:?}"),
-    )
+fn shown(of: &Membership) -> String {
+    let named = |cluster| format!("the cluster {}", quoted(cluster));
+    let cluster = of.cluster.as_deref();
+    cluster.map_or_else(|| "no cluster".to_owned(), named)
 }
 
 /// A host that is another server than that of this session, if there is one. Both are of
@@ -144,4 +210,27 @@ async fn another(session: &mut Conn, others: Vec<Writer>) -> Option<String> {
         .await;
     let mut apart = answers.into_iter().filter(|(_, is_held)| !is_held);
     apart.next().map(|(host, _)| host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_of_galera_see_each_other_in_one_view_from_two_places() {
+        let member = |number: &str, place: &str, server: &str| Membership {
+            cluster: Some("c".into()),
+            view: [number.into(), "2".into(), "AUTO".into()],
+            place: place.into(),
+            server: server.into(),
+        };
+        let one = member("3", "0", "a");
+        assert!(one.sees(&member("3", "1", "b")));
+        assert!(one.sees(&one), "under another name");
+        assert!(
+            !one.sees(&member("3", "0", "b")),
+            "each has its own first place"
+        );
+        assert!(!one.sees(&member("4", "1", "b")));
+    }
 }

@@ -146,9 +146,12 @@ pub(super) enum Unanswered {
     /// It may have been carried out.
     Lost(String),
     /// It may have been carried out, and no answer is ever heard: the server does not
-    /// let us subscribe to answers. What it said.
-    Unheard(String),
+    /// let us subscribe to answers.
+    Unheard,
 }
+
+/// What the server says then, without the name of each inbox, which is random.
+const UNHEARD: &str = "Permissions Violation for Subscription to \"_INBOX.>\"";
 
 impl Unanswered {
     pub(super) fn new(error: &RequestError) -> Self {
@@ -169,7 +172,7 @@ impl Unanswered {
         match self {
             Self::NotDone(error) => error,
             Self::Lost(why) => StoreError::unavailable(why),
-            Self::Unheard(words) => forbidden(&words),
+            Self::Unheard => forbidden(UNHEARD),
         }
     }
 
@@ -178,7 +181,7 @@ impl Unanswered {
         match self {
             Self::NotDone(error) => error,
             Self::Lost(why) => StoreError::unknown(why),
-            Self::Unheard(words) => StoreError::unknown(quoted(&words)),
+            Self::Unheard => StoreError::unknown(UNHEARD),
         }
     }
 }

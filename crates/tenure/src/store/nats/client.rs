@@ -1,10 +1,10 @@
 //! The connection that calls go over: to one server at a time, opened when needed,
 //! shared by all calls, left for the next server when it becomes suspect.
 //!
-//! A connection is believed to be open when the bucket has been looked at over it. The
-//! library connects again by itself, once and to the same server; then it gives up,
-//! and the next call opens another connection. What it has not sent by then is never
-//! sent.
+//! A connection is believed to be open when the bucket has been looked at over it, until
+//! it breaks. The library connects again by itself, once and to the same server; that is
+//! not used, and the next call opens another connection. What the library has not sent by
+//! then is never sent.
 //!
 //! A call that is given up before its answer has come leaves its connection: the
 //! server may be gone, or cut off from the others, and the next call finds out.
@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
 
 use super::bucket::{Bucket, Entry};
 use super::classify::{self, Refusal, TURN_ON, Unanswered};
@@ -28,7 +29,7 @@ use super::streams::{self, FoundStream};
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::dial::{
-    ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN, OTHERS_WITHIN, answers_of,
+    ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN, OTHERS_WITHIN, answers_of, comparable,
 };
 use crate::store::{MAX_VALUE_BYTES, no_store, system_authorities};
 
@@ -45,6 +46,10 @@ const REPLICAS: u8 = 3;
 const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
 /// When to ask again, in a handshake, what has no answer yet.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// When the library connects again by itself.
+const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+/// How often another server is asked for an answer that is to come over this connection.
+const ASKED_MAX: u32 = 6;
 /// How long one of several addresses of a name may take: a server at a distance of a
 /// second has answered, and there is time for two more.
 const ADDRESS_WITHIN: Duration = Duration::from_secs(6);
@@ -64,19 +69,25 @@ struct Shared {
     dialer: Dialer<NatsConnection>,
 }
 
+/// Questions to the other servers of the URL that are under way.
+type Asked = JoinSet<Option<FoundStream<NatsConnection>>>;
+
 /// An open connection.
 #[derive(Clone)]
 pub(super) struct NatsConnection {
     client: Client,
     /// What the server has said last that it does not let us do.
     forbidden: watch::Receiver<String>,
+    /// It broke. The library may have made another, whose server was not looked at.
+    was_lost: Arc<AtomicBool>,
     /// Tells connections apart.
     identity: Arc<()>,
 }
 
 impl Connection for NatsConnection {
     fn is_open(&self) -> bool {
-        self.client.connection_state() == State::Connected
+        let is_connected = self.client.connection_state() == State::Connected;
+        is_connected && !self.was_lost.load(Ordering::Acquire)
     }
 
     fn is(&self, other: &Self) -> bool {
@@ -101,7 +112,13 @@ impl NatsClient {
                 let connection = connect(&settings, at).await?;
                 let stream = info(&settings, &connection).await?;
                 let stream = compare(&settings, at, &connection, stream, others).await?;
-                look(&settings, &connection, stream, create, &was_there).await?;
+                let is_new = streams::made(&stream).is_none();
+                let stream = look(&settings, &connection, stream, create, &was_there).await?;
+                if is_new {
+                    // Another process may have made one on another server meanwhile.
+                    let others = ask_others(&settings, at);
+                    compare(&settings, at, &connection, stream, others).await?;
+                }
                 Ok(connection)
             })
         });
@@ -279,7 +296,7 @@ impl NatsConnection {
                         return Err(Unanswered::NotDone(classify::forbidden(&words)));
                     }
                     if words.contains(FORBIDDEN_TO_HEAR) {
-                        return Err(Unanswered::Unheard(words));
+                        return Err(Unanswered::Unheard);
                     }
                 }
             }
@@ -292,6 +309,32 @@ impl NatsConnection {
     /// What JetStream says of the stream of a bucket.
     async fn stream_info(&self, bucket: Bucket<'_>) -> Result<Value, StoreError> {
         self.api(&api(bucket, "STREAM.INFO"), &json!({})).await
+    }
+
+    /// Whether answers to questions that another server is asked do not come over this
+    /// connection, though that server answers. (To publish otherwise takes other rights.)
+    async fn is_apart_from(&self, other: &Self, bucket: Bucket<'_>) -> bool {
+        let inbox = self.client.new_inbox();
+        let Ok(mut heard) = self.client.subscribe(inbox.clone()).await else {
+            return false;
+        };
+        // The server has it before the other one is asked.
+        if self.client.flush().await.is_err() {
+            return false;
+        }
+        for _ in 0..ASKED_MAX {
+            let (subject, to) = (api(bucket, "STREAM.INFO"), inbox.clone());
+            let asked = other.client.publish_with_reply(subject, to, "{}".into());
+            if asked.await.is_err() {
+                return false;
+            }
+            if let Ok(Some(_)) = timeout(ASK_AGAIN_AFTER, heard.next()).await {
+                return false;
+            }
+        }
+        // It may have gone meanwhile, or its stream may have no leader.
+        let there = timeout(HANDSHAKE_WITHIN / 10, other.stream_info(bucket)).await;
+        matches!(there, Ok(Ok(_)))
     }
 
     /// Asks the interface of JetStream something that changes no register, again and
@@ -324,13 +367,13 @@ async fn within(host: &str) -> Duration {
     }
 }
 
-/// How long the library waits before it connects again by itself. It reads the system's
-/// authorities then: where that would not end it is not to begin, and the next call opens
-/// another connection, which says what is wrong.
+/// How long the library waits before it connects again by itself, for which nobody waits:
+/// where a server ends each connection it would do so without a pause. It reads the
+/// system's authorities then: where that would not end it is not to begin.
 fn before_reconnect(is_system: bool) -> Duration {
     match system_authorities::check() {
         Err(_) if is_system => Duration::from_secs(3_600),
-        _ => Duration::ZERO,
+        _ => RECONNECT_AFTER,
     }
 }
 
@@ -346,7 +389,10 @@ async fn connect(settings: &Settings, at: usize) -> Result<NatsConnection, Store
         system_authorities::check()?;
     }
     let (say, forbidden) = watch::channel(String::new());
-    let say = Arc::new(say);
+    let was_lost = Arc::new(AtomicBool::new(false));
+    let lost = Arc::clone(&was_lost);
+    let was_connected = Arc::new(AtomicBool::new(false));
+    let connects_again = Arc::clone(&was_connected);
     let mut options = ConnectOptions::new()
         .name("tenure")
         .connection_timeout(within(host).await)
@@ -357,17 +403,22 @@ async fn connect(settings: &Settings, at: usize) -> Result<NatsConnection, Store
         .ignore_discovered_servers()
         .retain_servers_order()
         .max_reconnects(1)
-        .reconnect_delay_callback(move |_| before_reconnect(is_system))
+        .reconnect_delay_callback(move |_| match connects_again.load(Ordering::Acquire) {
+            false => Duration::ZERO,
+            true => before_reconnect(is_system),
+        })
         .event_callback(move |event| {
-            let say = Arc::clone(&say);
-            async move {
-                if let Event::ServerError(error) = event {
+            match event {
+                Event::Disconnected => lost.store(true, Ordering::Release),
+                Event::ServerError(error) => {
                     let words = error.to_string();
                     if words.contains(FORBIDDEN) {
                         say.send_replace(words);
                     }
                 }
+                _ => {}
             }
+            async {}
         });
     options = match &settings.login {
         Login::Nobody => options,
@@ -389,9 +440,11 @@ async fn connect(settings: &Settings, at: usize) -> Result<NatsConnection, Store
     }
     let connected = options.connect(format!("nats://{host}")).await;
     let client = connected.map_err(|error| classify::connecting(&error))?;
+    was_connected.store(true, Ordering::Release);
     Ok(NatsConnection {
         client,
         forbidden,
+        was_lost,
         identity: Arc::new(()),
     })
 }
@@ -414,16 +467,19 @@ async fn info(settings: &Settings, connection: &NatsConnection) -> Result<Value,
 }
 
 /// Asks each other server of the URL for its stream.
-fn ask_others(settings: &Arc<Settings>, at: usize) -> JoinSet<Option<FoundStream>> {
+fn ask_others(settings: &Arc<Settings>, at: usize) -> Asked {
     let mut asked = JoinSet::new();
     for other in (0..settings.hosts.len()).filter(|other| *other != at) {
         let settings = Arc::clone(settings);
         asked.spawn(async move {
-            let connection = connect(&settings, other).await.ok()?;
-            let answer = connection.stream_info(settings.bucket()).await.ok()?;
+            let host = settings.hosts.get(other)?.clone();
+            let connection = comparable(&host, connect(&settings, other).await)?;
+            let answer = connection.stream_info(settings.bucket()).await;
+            let answer = comparable(&host, answer)?;
             Some(FoundStream {
-                host: settings.hosts.get(other)?.clone(),
+                host,
                 made: streams::made(&answer)?.to_owned(),
+                connection,
             })
         });
     }
@@ -436,7 +492,7 @@ async fn compare(
     at: usize,
     connection: &NatsConnection,
     answer: Value,
-    asked: JoinSet<Option<FoundStream>>,
+    asked: Asked,
 ) -> Result<Value, StoreError> {
     let is_told = Refusal::find(&answer).is_none_or(|refusal| refusal.is_no_stream());
     let Some(host) = settings
@@ -446,25 +502,32 @@ async fn compare(
     else {
         return Ok(answer);
     };
+    let (bucket, mut answer) = (settings.bucket(), answer);
     let others = answers_of(asked, clock::boot().after(OTHERS_WITHIN)).await;
-    if streams::compare(host, streams::made(&answer), &others).is_ok() {
-        return Ok(answer);
+    if streams::compare(host, streams::made(&answer), &others).is_err() {
+        // It may have been made, or made anew, before the others were asked.
+        answer = connection.stream_info(bucket).await?;
+        streams::compare(host, streams::made(&answer), &others)?;
     }
-    // It may have been made, or made anew, before the others were asked.
-    let answer = connection.stream_info(settings.bucket()).await?;
-    streams::compare(host, streams::made(&answer), &others)?;
+    for other in others {
+        if connection.is_apart_from(&other.connection, bucket).await {
+            let why = streams::copied(host, &other.host);
+            tracing::warn!("{why}");
+            return Err(StoreError::unavailable(why));
+        }
+    }
     Ok(answer)
 }
 
 /// Looks at the bucket, of which `answer` was told. If `create` says so the bucket is made
-/// where it is missing, unless this process has used it.
+/// where it is missing, unless this process has used it. What is told of it then.
 async fn look(
     settings: &Settings,
     connection: &NatsConnection,
     mut answer: Value,
     create: bool,
     was_there: &AtomicBool,
-) -> Result<(), StoreError> {
+) -> Result<Value, StoreError> {
     let bucket = settings.bucket();
     if Refusal::find(&answer).is_some_and(|refusal| refusal.is_no_stream()) {
         if was_there.load(Ordering::Relaxed) {
@@ -481,7 +544,7 @@ async fn look(
     }
     bucket.check(answer.get("config").unwrap_or(&Value::Null))?;
     was_there.store(true, Ordering::Relaxed);
-    Ok(())
+    Ok(answer)
 }
 
 /// Makes the bucket; what was answered.

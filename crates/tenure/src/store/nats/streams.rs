@@ -6,6 +6,10 @@
 //! one asks the others at the same time when their stream was made. JetStream says it to
 //! the nanosecond, and in a cluster all servers say the same. Two moments are two streams.
 //!
+//! A copy of a server's directory has a stream that was made at the same moment. So a
+//! question that is put to one server has its answer sent to a connection with the other.
+//! It comes only if the two are of one cluster.
+//!
 //! A server that does not answer in time, or has no stream, is passed over.
 //!
 //! What remains: a server is compared with those alone that answer when it is connected to.
@@ -16,10 +20,12 @@ use crate::error::{StoreError, quoted};
 
 /// The stream of another server.
 #[derive(Debug)]
-pub(super) struct FoundStream {
+pub(super) struct FoundStream<C> {
     pub(super) host: String,
     /// When it was made.
     pub(super) made: String,
+    /// A connection with the server.
+    pub(super) connection: C,
 }
 
 /// When a stream was made, from the answer to `STREAM.INFO`; `None` if there is none.
@@ -28,10 +34,10 @@ pub(super) fn made(answer: &Value) -> Option<&str> {
 }
 
 /// Fails if one of the others has another stream than `host`, whose own was made `own`.
-pub(super) fn compare(
+pub(super) fn compare<C>(
     host: &str,
     own: Option<&str>,
-    others: &[FoundStream],
+    others: &[FoundStream<C>],
 ) -> Result<(), StoreError> {
     match others.iter().find(|it| own != Some(&it.made)) {
         None => Ok(()),
@@ -50,6 +56,15 @@ pub(super) fn compare(
     }
 }
 
+/// What is wrong with two servers whose streams were made at one moment, and of which
+/// neither sends answers to the other's clients.
+pub(super) fn copied(host: &str, other: &str) -> String {
+    format!(
+        "expected servers of one cluster, found two of none with the same bucket: {host} and \
+         {other}; one is a copy of the other, or cut off from it: stop one"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,12 +74,13 @@ mod tests {
         let found = |host: &str, made: &str| FoundStream {
             host: host.into(),
             made: made.into(),
+            connection: (),
         };
         let (early, late) = ("2026-11-29T10:00:00.1Z", "2026-11-29T10:00:00.2Z");
         let same = [found("b", early), found("c", early)];
         assert!(compare("a", Some(early), &same).is_ok());
-        assert!(compare("a", None, &[]).is_ok());
-        let refused = |own, others: &[FoundStream]| {
+        assert!(compare::<()>("a", None, &[]).is_ok());
+        let refused = |own, others: &[FoundStream<()>]| {
             let refused = compare("a", own, others).expect_err("two");
             assert!(matches!(refused, StoreError::Broken(_)), "{refused:?}");
             refused.to_string()

@@ -30,7 +30,7 @@ use super::connect::{self, PgConnection};
 use super::settings::Settings;
 use crate::clock;
 use crate::error::StoreError;
-use crate::store::dial::{OTHERS_WITHIN, answers_of};
+use crate::store::dial::{OTHERS_WITHIN, answers_of, comparable};
 
 /// A standby has no file that it writes to, and would fail to name it; it has no row.
 const HISTORY: &str = "SELECT system_identifier, \
@@ -62,7 +62,8 @@ pub(super) fn ask_others(settings: &Arc<Settings>, at: usize) -> Asked {
         asked.spawn(async move {
             let server = settings.servers.get(other)?;
             // It fails if the host takes no writes.
-            let connected = connect::open(&settings, server).await.ok()?;
+            let connected = connect::open(&settings, server).await;
+            let connected = comparable(&server.label, connected)?;
             primary(&server.label, &connected).await
         });
     }
