@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::common::{Candidate, Ledger, Shared, TENURE, poll_until};
 use rustix::process::Signal;
+use tenure::StoreError;
 use tenure::core::cas::{self, Expect, Stamp};
 use tenure::core::ids::{Key, Name};
 use tenure::store::open;
@@ -478,18 +479,20 @@ fn scribble(url: &str, bytes: &[u8]) {
     runtime.block_on(async {
         let store = open(url).await.expect("a store");
         let key = Key::of_election(&Name::new("payroll").expect("a name"));
-        let held = store.read(&key, WITHIN).await.expect("a read").register;
-        let expect = held.map_or(Expect::Absent, |held| Expect::Version(held.version));
-        let write = cas::Write {
-            key,
-            expect,
-            value: bytes.into(),
-            stamp: Stamp::Now,
-        };
-        store
-            .compare_and_swap(write, WITHIN)
-            .await
-            .expect("a write");
+        loop {
+            let held = store.read(&key, WITHIN).await.expect("a read").register;
+            let write = cas::Write {
+                key: key.clone(),
+                expect: held.map_or(Expect::Absent, |held| Expect::Version(held.version)),
+                value: bytes.into(),
+                stamp: Stamp::Now,
+            };
+            match store.compare_and_swap(write, WITHIN).await {
+                // The leader has renewed its grant meanwhile.
+                Err(StoreError::Conflict) => {}
+                written => return drop(written.expect("a write")),
+            }
+        }
     });
 }
 
