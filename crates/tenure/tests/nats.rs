@@ -5,10 +5,13 @@
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use crate::common::calls::{
@@ -179,7 +182,7 @@ async fn a_server_that_keeps_silent_leaves_a_write_unknown_and_is_left() {
 }
 
 /// A listener that takes connections and says nothing.
-fn mute() -> std::net::TcpListener {
+fn mute() -> TcpListener {
     let listener = ports::listener();
     let accepts = listener.try_clone().expect("a handle");
     std::thread::spawn(move || {
@@ -204,19 +207,23 @@ async fn the_server_after_a_mute_one_is_reached() {
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
-/// Whatever becomes of the register, and of the mark that a deletion leaves.
+/// Makes the register `key` on a server, and the bucket where it is missing.
+async fn put_on(server: &Nats, value: &[u8]) {
+    let store = opened(&server.url()).await;
+    put(&store, &key("key"), Expect::Absent, value).await;
+}
+
+async fn with_register(value: &[u8]) -> Nats {
+    let server = Nats::start();
+    put_on(&server, value).await;
+    server
+}
+
 /// Each is alone, and has a bucket of its own.
 #[tokio::test]
 async fn servers_of_two_buckets_are_no_store() {
-    let (first, second) = (Nats::start(), Nats::start());
+    let (first, second) = (with_register(b"x").await, Nats::start());
     let both = format!("nats://{},{}", second.host(0), first.host(0));
-    put(
-        &opened(&first.url()).await,
-        &key("key"),
-        Expect::Absent,
-        b"x",
-    )
-    .await;
     // The one that has it is used, and nothing is made on the other.
     let seen = held(&opened(&both).await, &key("key")).await;
     assert_eq!(seen.as_ref().map(|it| &*it.value), Some(&b"x"[..]));
@@ -226,13 +233,7 @@ async fn servers_of_two_buckets_are_no_store() {
         matches!(missing, Err(StoreError::Unavailable(_))),
         "{missing:?}"
     );
-    put(
-        &opened(&second.url()).await,
-        &key("key"),
-        Expect::Absent,
-        b"y",
-    )
-    .await;
+    put_on(&second, b"y").await;
     let why = broken(&both).await;
     assert!(why.contains("found two buckets"), "{why}");
     // One server under two names has one.
@@ -246,14 +247,7 @@ async fn servers_of_two_buckets_are_no_store() {
 /// Its stream was made at the same moment as that of the other.
 #[tokio::test]
 async fn a_copy_of_a_server_is_no_second_one_of_it() {
-    let mut first = Nats::start();
-    put(
-        &opened(&first.url()).await,
-        &key("key"),
-        Expect::Absent,
-        b"x",
-    )
-    .await;
+    let mut first = with_register(b"x").await;
     first.kill(0);
     let mut copy = Nats::prepared(JETSTREAM);
     let files = Command::new("cp")
@@ -274,6 +268,74 @@ async fn a_copy_of_a_server_is_no_second_one_of_it() {
     assert!(held(&opened(&both).await, &key("key")).await.is_some());
 }
 
+/// Each process finds no bucket anywhere, and makes one on the first server of its URL.
+#[tokio::test]
+async fn of_two_servers_without_a_bucket_one_at_most_takes_writes() {
+    let (first, second) = (Nats::start(), Nats::start());
+    let hosts = [first.host(0), second.host(0)];
+    let urls = [[0, 1], [1, 0]].map(|[a, b]| format!("nats://{},{}", hosts[a], hosts[b]));
+    let make = async |url: &str| {
+        let change = write(&key("key"), Expect::Absent, b"x");
+        opened(url).await.compare_and_swap(change, WITHIN).await
+    };
+    let made = tokio::join!(make(&urls[0]), make(&urls[1]));
+    assert!(made.0.is_err() || made.1.is_err(), "{made:?}");
+}
+
+/// Passes connections on to `host`. Its address, and each connection once the server has
+/// let the client in, which it says by a `PONG`.
+fn proxy(host: String) -> (String, Receiver<TcpStream>) {
+    let listener = ports::listener();
+    let address = listener.local_addr().expect("an address").to_string();
+    let (say, let_in) = channel();
+    let pass = move |mut from: TcpStream, mut to: TcpStream| {
+        let say = say.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 64 * 1024];
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
+                if to.write_all(&bytes[..count]).is_err() {
+                    break;
+                }
+                if bytes[..count].windows(4).any(|word| word == b"PONG") {
+                    let _ = say.send(to.try_clone().expect("a handle"));
+                }
+            }
+            let _ = to.shutdown(Shutdown::Both);
+        });
+    };
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let server = TcpStream::connect(&host).expect("a server");
+            let again = |it: &TcpStream| it.try_clone().expect("a handle");
+            pass(again(&client), again(&server));
+            pass(server, client);
+        }
+    });
+    (address, let_in)
+}
+
+/// The client library connects again by itself, and looks at nothing then.
+#[tokio::test]
+async fn a_connection_that_broke_is_not_used_again() {
+    let first = with_register(b"x").await;
+    let mut second = Nats::prepared(JETSTREAM);
+    let (near, let_in) = proxy(first.host(0));
+    let store = opened(&format!("nats://{near},{}", second.host(0))).await;
+    assert!(held(&store, &key("key")).await.is_some());
+    second.launch(0);
+    put_on(&second, b"y").await;
+    let connection = let_in.recv().expect("a connection");
+    connection.shutdown(Shutdown::Both).expect("it is up");
+    let_in.recv_timeout(WITHIN).expect("another one");
+    let refused = store.read(&key("key"), WITHIN).await;
+    let Err(StoreError::Broken(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    let why = why.to_string();
+    assert!(why.contains("found two buckets"), "{why}");
+}
+
+/// Whatever becomes of the register, and of the mark that a deletion leaves.
 #[tokio::test]
 async fn no_version_is_given_twice() {
     let server = Nats::start();

@@ -416,6 +416,17 @@ async fn a_file_that_goes_missing_is_not_made_again_and_may_come_back() {
     assert!(matches!(late.await, Err(StoreError::Conflict)));
 }
 
+/// Whichever notices first that it is late: the caller, or the thread.
+#[tokio::test]
+async fn a_read_that_is_late_is_no_uncertain_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Sqlite::open(file(&directory)).expect("a store");
+    for _ in 0..20 {
+        let late = store.read(&key("key"), Duration::from_nanos(1)).await;
+        assert!(matches!(late, Err(StoreError::Unavailable(_))), "{late:?}");
+    }
+}
+
 /// The writer finds the file as it should be, begins its commit, waits for a
 /// reader to let go, and commits to a file that nobody can find any more.
 #[tokio::test]
