@@ -68,6 +68,7 @@ command -v cc >/dev/null || packages gcc libc6-dev
 # In a shell of its own, in which a step that fails ends it.
 (install_servers) &
 installing=$!
+# What installs is not left behind where a build fails.
 trap 'wait' EXIT
 
 step 'format'
@@ -134,11 +135,11 @@ else
 fi
 
 step 'tests, with every store; beside them documentation'
+wait "$installing"
+beside="$(printf '%q ' "$PWD/tools/lints.sh" "${rest[@]}" --and "${bugs[@]}")"
 # Seeds that are always the same say that what worked still does; fresh ones find
 # what has not been tried. A sweep that fails prints the seed that it began with and
 # the one that failed. TENURE_SIM_SEED=N begins there.
-wait "$installing"
-beside="$(printf '%q ' "$PWD/tools/lints.sh" "${rest[@]}" --and "${bugs[@]}")"
 TENURE_SIM_SEEDS=many TENURE_TESTS_BESIDE="$beside" \
     tools/tests/run.sh "${rest[@]}" \
     --and "${bugs[@]}" --and "${bugs[@]}" --test trio --features tenure-alpo/next-version

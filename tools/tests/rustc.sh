@@ -3,8 +3,8 @@
 #
 # With TENURE_LINTS, tests, examples and benches are compiled by clippy, which is rustc
 # and lints; the tests of a library are all of it. So nothing is compiled once more for
-# its lints. What is under test is compiled by rustc, and has no warnings either. Of
-# clippy CLIPPY_ARGS says it, in the way of `cargo clippy`.
+# its lints. What is under test is compiled by rustc. Warnings are errors of both; clippy
+# takes that from CLIPPY_ARGS, as `cargo clippy` sets it.
 #
 # `tenure` is linked statically. The packages that it depends on stay compiled as for the
 # tests: only the linker has to know. (In bash: other shells drop variables with a `-`,

@@ -440,7 +440,7 @@ async fn a_server_that_is_read_only_is_left_for_the_next() {
     }
 }
 
-/// They stand for a primary, and for the one of before that was started again as it was.
+/// Two servers that share nothing stand for a new primary and the old one.
 #[tokio::test]
 async fn of_two_servers_that_take_writes_none_is_used() {
     let (first, second) = (with_table().await, with_table().await);

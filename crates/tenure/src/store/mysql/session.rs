@@ -47,8 +47,9 @@ const READY: &str = "SHOW STATUS LIKE 'wsrep_ready'";
 
 /// The settings of a server that are looked at.
 const VARIABLES: &str = "SHOW VARIABLES WHERE Variable_name IN ('read_only', \
-     'innodb_read_only', 'innodb_force_recovery', 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', \
-     'wsrep_on', 'wsrep_provider', 'max_allowed_packet', 'group_replication_single_primary_mode')";
+     'innodb_read_only', 'innodb_force_recovery', 'innodb_flush_log_at_trx_commit', \
+     'log_bin', 'sync_binlog', 'wsrep_on', 'wsrep_provider', 'max_allowed_packet', \
+     'group_replication_single_primary_mode')";
 
 /// Connects to one server, over the first of its addresses that answers, and looks
 /// whether it takes writes; with `warns` says where an acknowledged write can be lost.

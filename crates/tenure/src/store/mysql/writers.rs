@@ -11,9 +11,9 @@
 //! in it. Two parts that were both made to go on alone (`pc.bootstrap`, or a cluster that
 //! was begun twice from one state) have two views, or one place twice.
 //!
-//! One server without a cluster that has two names (a proxy's and its own) is told from two
-//! by a named lock. The server that grants one says to every session that it is held, and
-//! copies it to no other server. (Servers of Galera grant none.)
+//! A server without a cluster may have two names (a proxy's and its own). A named lock
+//! tells it from two servers: the server that grants the lock says to every session that
+//! it is held, and copies it to no other server. (Servers of Galera grant none.)
 //!
 //! A host that does not answer in time, takes no writes, or does not tell (a server that
 //! only speaks MySQL's protocol) is passed over.
@@ -74,9 +74,10 @@ pub(super) struct Asked(JoinSet<Option<Writer>>);
 
 /// Asks each other host whether it takes writes. To be called on the background thread.
 ///
-/// A handshake goes on when it is not waited for any more: a server counts those that are
-/// broken off, and after a hundred (`max_connect_errors`) takes none of this machine. Who
-/// only looks may have ended by then, and acknowledges nothing, so it asks nobody.
+/// A handshake goes on when nothing waits for it any more. A server counts the handshakes
+/// that are broken off, and after a hundred (`max_connect_errors`) it refuses this machine.
+/// A process that only looks (`may_create` is off) may end during one. It acknowledges
+/// nothing, so it asks no host.
 pub(super) fn ask_others(settings: &Arc<Settings>, at: usize) -> Asked {
     let mut asked = JoinSet::new();
     let others = (0..settings.servers.len()).filter(|other| *other != at);

@@ -367,9 +367,10 @@ async fn within(host: &str) -> Duration {
     }
 }
 
-/// How long the library waits before it connects again by itself, for which nobody waits:
-/// where a server ends each connection it would do so without a pause. It reads the
-/// system's authorities then: where that would not end it is not to begin.
+/// How long the library waits before it connects again by itself. No call waits for that,
+/// and a server may end each connection: without a pause the library would connect as fast
+/// as it can. It reads the system's authorities each time. Where they are a file that never
+/// ends it does not connect again.
 fn before_reconnect(is_system: bool) -> Duration {
     match system_authorities::check() {
         Err(_) if is_system => Duration::from_secs(3_600),
@@ -449,7 +450,7 @@ async fn connect(settings: &Settings, at: usize) -> Result<NatsConnection, Store
     })
 }
 
-/// Looks at the server, and asks it for the stream of the bucket; what was answered.
+/// Checks the server, and returns what JetStream says there of the bucket's stream.
 async fn info(settings: &Settings, connection: &NatsConnection) -> Result<Value, StoreError> {
     let info = connection.client.server_info();
     if info.max_payload < MAX_VALUE_BYTES + OVERHEAD {
@@ -486,12 +487,13 @@ fn ask_others(settings: &Arc<Settings>, at: usize) -> Asked {
     asked
 }
 
-/// Fails if another server of the URL has another stream. What the own one is now.
+/// Fails if another server of the URL has another stream. Returns what JetStream says of
+/// the own one now.
 async fn compare(
     settings: &Settings,
     at: usize,
     connection: &NatsConnection,
-    answer: Value,
+    mut answer: Value,
     asked: Asked,
 ) -> Result<Value, StoreError> {
     let is_told = Refusal::find(&answer).is_none_or(|refusal| refusal.is_no_stream());
@@ -502,7 +504,7 @@ async fn compare(
     else {
         return Ok(answer);
     };
-    let (bucket, mut answer) = (settings.bucket(), answer);
+    let bucket = settings.bucket();
     let others = answers_of(asked, clock::boot().after(OTHERS_WITHIN)).await;
     if streams::compare(host, streams::made(&answer), &others).is_err() {
         // It may have been made, or made anew, before the others were asked.
@@ -519,8 +521,9 @@ async fn compare(
     Ok(answer)
 }
 
-/// Looks at the bucket, of which `answer` was told. If `create` says so the bucket is made
-/// where it is missing, unless this process has used it. What is told of it then.
+/// Checks the bucket by `answer`, what JetStream has said of its stream. Where the bucket
+/// is missing and `create` is set, makes it, unless this process has used it. Returns what
+/// JetStream says of the stream now.
 async fn look(
     settings: &Settings,
     connection: &NatsConnection,

@@ -56,8 +56,8 @@ pub(super) fn compare<C>(
     }
 }
 
-/// What is wrong with two servers whose streams were made at one moment, and of which
-/// neither sends answers to the other's clients.
+/// The error of two servers whose streams were made at the same moment, while neither sends
+/// answers to clients of the other.
 pub(super) fn copied(host: &str, other: &str) -> String {
     format!(
         "expected servers of one cluster, found two of none with the same bucket: {host} and \

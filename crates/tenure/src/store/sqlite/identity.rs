@@ -26,9 +26,9 @@ use std::path::{Path, PathBuf};
 
 use crate::error::StoreError;
 
-/// Device, inode, and the name without symbolic links. An inode number is not
-/// given to another file while somebody has the first one open, so as long as
-/// a connection is open equal identities are one file.
+/// Device, inode, and the name without symbolic links. A file system gives the inode
+/// number of a file to no other while the file is open. So equal identities are one file
+/// as long as a connection is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     device: u64,
