@@ -422,3 +422,42 @@ fn what_strangers_ask_for_is_not_in_the_log() {
     assert_eq!(server.count(&["5ecre7"]), 0);
     assert_eq!(server.count(&[known.trim()]), 0);
 }
+
+/// A disk that is full: the file that could not be written is named, what was there
+/// stays as it was, and nothing stands in the way of the next attempt.
+#[test]
+fn on_a_full_disk_files_are_named_and_left_as_they_were() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (out, tokens, certs) = (path("out"), path("tokens.toml"), path("certs"));
+    // 500 bytes of 512, so that the next table would be cut in two.
+    let before = format!("{:499}\n", "# nobody yet");
+    fs::write(&tokens, &before).expect("written");
+    let add = format!("token a --read x/ --tokens {tokens}");
+    for (blocks, command, named) in [
+        (0, format!("token a --read x/ --out {out}"), &out),
+        (1, add.clone(), &tokens),
+        (1, format!("{add} --out {out}"), &tokens),
+        (0, format!("certs {certs}"), &certs),
+        // There is room for the key, and none for the certificate.
+        (1, format!("certs {certs}"), &certs),
+    ] {
+        // Files of more blocks of 512 bytes are refused, as by a full disk.
+        let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec {TENURE} {command}");
+        let ran = Command::new("sh").args(["-c", &script]).output();
+        let ran = ran.expect("it runs");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(1), "{command}: {said}");
+        assert!(said.contains(named), "{command}: {said}");
+        assert!(said.contains("File too large"), "{command}: {said}");
+        assert_eq!(fs::read_to_string(&tokens).expect("read"), before);
+        assert!(!Path::new(&out).exists(), "{command}");
+    }
+    let left: Vec<_> = fs::read_dir(&certs).expect("made").collect();
+    assert!(left.is_empty(), "{left:?}");
+    for command in [format!("{add} --out {out}"), format!("certs {certs}")] {
+        let args: Vec<_> = command.split(' ').collect();
+        let made = tenure(&args);
+        assert!(made.status.success(), "{made:?}");
+    }
+}

@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::SystemTime;
 
+use anyhow::Context as _;
 use base64::Engine as _;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, Issuer, KeyPair,
@@ -26,7 +27,11 @@ pub(super) fn authority(dir: &Path) -> Result<Issuer<'static, KeyPair>, Failure>
     let name = name_of(&fresh);
     let made = CertifiedIssuer::self_signed(params(&name)?, fresh)?;
     write(&key, &made.key().serialize_pem(), 0o600)?;
-    write(&pem, &made.pem(), 0o644)?;
+    if let Err(error) = write(&pem, &made.pem(), 0o644) {
+        // A key without its certificate would refuse the next attempt.
+        let _ = fs::remove_file(&key);
+        return Err(error);
+    }
     let key = KeyPair::from_pem(&made.key().serialize_pem())?;
     Ok(Issuer::new(params(&name)?, key))
 }
@@ -96,13 +101,21 @@ fn params(name: &str) -> Result<CertificateParams, Failure> {
 /// Replaces a file by a new one that only its owner reads, if it is a key.
 pub(super) fn write(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
     let unfinished = path.with_extension("tmp");
+    let replaced = write_unfinished(&unfinished, text, mode)
+        .and_then(|()| fs::rename(&unfinished, path))
+        .with_context(|| path.display().to_string());
+    if replaced.is_err() {
+        let _ = fs::remove_file(&unfinished);
+    }
+    Ok(replaced?)
+}
+
+fn write_unfinished(path: &Path, text: &str, mode: u32) -> std::io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(mode);
-    let mut file = options.open(&unfinished)?;
+    let mut file = options.open(path)?;
     file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path)?;
-    Ok(())
+    file.sync_all()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
+use anyhow::Context as _;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 
 use tenure::small;
@@ -38,7 +39,8 @@ pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure
     let hosts = hosts(args)?;
     // Other users must not be able to write here under any umask.
     let mut directory = fs::DirBuilder::new();
-    directory.recursive(true).mode(0o755).create(&args.dir)?;
+    let made = directory.recursive(true).mode(0o755).create(&args.dir);
+    made.with_context(|| args.dir.display().to_string())?;
     let issuer = authority(&args.dir)?;
     revoke::begin(&args.dir, &issuer)?;
     let mut params = CertificateParams::new(hosts.clone()).map_err(|error| {

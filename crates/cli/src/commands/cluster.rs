@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use serde_json::{Value, json};
 use tenure_api::v1;
 use tenure_client::{Client, Error, ServerStatus};
@@ -409,10 +410,12 @@ pub(crate) async fn backup(context: &Context, args: &args::Backup) -> Result<Exi
     let mut bytes: u64 = 0;
     while let Some(part) = parts.next().await {
         let part = part.map_err(failure)?;
-        partial.file.write_all(&part)?;
+        let written = partial.file.write_all(&part);
+        written.with_context(|| args.file.display().to_string())?;
         bytes += part.len() as u64;
     }
-    partial.complete(&args.file)?;
+    let completed = partial.complete(&args.file);
+    completed.with_context(|| args.file.display().to_string())?;
     let file = args.file.display().to_string();
     let text = format!("{file}: {bytes} bytes");
     let object = json!({ "file": file, "bytes": bytes });
@@ -456,12 +459,11 @@ impl Partial {
     }
 
     /// Puts it in its place: whole, and on the disk.
-    fn complete(&self, target: &Path) -> Result<(), Failure> {
+    fn complete(&self, target: &Path) -> std::io::Result<()> {
         self.file.sync_all()?;
         fs::rename(&self.path, target)?;
         let directory = target.parent().filter(|it| !it.as_os_str().is_empty());
-        File::open(directory.unwrap_or_else(|| Path::new(".")))?.sync_all()?;
-        Ok(())
+        File::open(directory.unwrap_or_else(|| Path::new(".")))?.sync_all()
     }
 }
 

@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use serde_json::json;
 use tenure::core::ha::Keys;
 use tenure_server::{check_tokens, draw_token, fingerprint};
@@ -25,11 +26,7 @@ pub(crate) fn token(context: &Context, args: &Token) -> Result<ExitCode, Failure
         None => false,
     };
     if let Some(out) = &args.out {
-        let mut options = fs::OpenOptions::new();
-        let opened = options.write(true).create_new(true).mode(0o600).open(out);
-        let mut file = opened.map_err(|why| usage(format!("--out {}: {why}", out.display())))?;
-        writeln!(file, "{token}")?;
-        file.sync_all()?;
+        write_new(out, &format!("{token}\n"))?;
     }
     let mut text = Vec::new();
     if args.out.is_none() {
@@ -59,19 +56,53 @@ pub(crate) fn token(context: &Context, args: &Token) -> Result<ExitCode, Failure
         print()?;
     }
     if let Some(file) = &args.tokens {
-        let mut options = fs::OpenOptions::new();
-        // Who may write it gives himself every right, and who may read it
-        // learns who has which.
-        let mut file = options.append(true).create(true).mode(0o600).open(file)?;
-        // A server that reads half of it keeps what it had, and reads again.
         let gap = if known { "\n" } else { "" };
-        file.write_all(format!("{gap}{table}").as_bytes())?;
-        file.sync_all()?;
+        let added = append(file, &format!("{gap}{table}"));
+        if let (Err(_), Some(out)) = (&added, &args.out) {
+            // A token without rights, and in the way of the next attempt.
+            let _ = fs::remove_file(out);
+        }
+        added?;
     }
     if args.out.is_some() {
         print()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the token to a file that is not there yet.
+fn write_new(out: &Path, text: &str) -> Result<(), Failure> {
+    let mut options = fs::OpenOptions::new();
+    let opened = options.write(true).create_new(true).mode(0o600).open(out);
+    let mut file = opened.map_err(|why| usage(format!("--out {}: {why}", out.display())))?;
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all());
+    written.map_err(|why| {
+        // A file without the token would only be in the way of the next attempt.
+        let _ = fs::remove_file(out);
+        Failure::Other(anyhow::Error::new(why).context(format!("--out {}", out.display())))
+    })
+}
+
+/// Adds a table to the file that servers read. A server that reads half of it keeps
+/// what it had, and reads again.
+fn append(file: &Path, text: &str) -> Result<(), Failure> {
+    let named = || format!("--tokens {}", file.display());
+    let mut options = fs::OpenOptions::new();
+    // Who may write it gives himself every right, and who may read it
+    // learns who has which.
+    let opened = options.append(true).create(true).mode(0o600).open(file);
+    let mut opened = opened.with_context(named)?;
+    let before = opened.metadata().with_context(named)?.len();
+    let written = opened
+        .write_all(text.as_bytes())
+        .and_then(|()| opened.sync_all());
+    if written.is_err() {
+        // With half a table in it no server would start.
+        opened.set_len(before).with_context(named)?;
+    }
+    Ok(written.with_context(named)?)
 }
 
 /// What servers must know, as a table of their file.

@@ -37,7 +37,9 @@
 
 mod caught;
 #[cfg(any(
+    feature = "consul",
     feature = "etcd",
+    feature = "kubernetes",
     feature = "mysql",
     feature = "nats",
     feature = "postgres"
@@ -61,10 +63,20 @@ use crate::{clock, drive};
 
 #[cfg(feature = "mysql")]
 pub(super) use caught::caught;
-#[cfg(any(feature = "mysql", feature = "nats", feature = "postgres"))]
+#[cfg(any(feature = "consul", feature = "kubernetes"))]
+pub(super) use others::ask_others;
+#[cfg(any(
+    feature = "consul",
+    feature = "kubernetes",
+    feature = "mysql",
+    feature = "nats",
+    feature = "postgres"
+))]
 pub(super) use others::comparable;
 #[cfg(any(
+    feature = "consul",
     feature = "etcd",
+    feature = "kubernetes",
     feature = "mysql",
     feature = "nats",
     feature = "postgres"
@@ -193,6 +205,10 @@ impl HostOutcomes {
             let comma = if text.is_empty() { "" } else { "; " };
             let name = hosts.get(*host).map_or("", String::as_str);
             let _ = write!(text, "{comma}{name}: {what}");
+        }
+        if text.is_empty() {
+            // The caller's time was up before anything came of the first host.
+            text.push_str("no host has answered or refused yet");
         }
         text
     }
@@ -621,6 +637,24 @@ mod tests {
         // At 0, 1/4, 3/4, 7/4, 11/4 and 15/4 s, and one that was waited for.
         let asked = *lock(&asked);
         assert!((3..=7).contains(&asked), "{asked}");
+    }
+
+    /// As those that compare servers for seconds do: at each moment there is one with
+    /// which a handshake goes on.
+    #[tokio::test]
+    async fn hosts_that_take_long_to_refuse_are_told_of_once_all_have() {
+        let connect_to: ConnectFn<Fake> = Arc::new(move |_| {
+            Box::pin(async move {
+                sleep(NEXT_HOST_AFTER * 3 / 2).await;
+                Err(StoreError::unavailable("a copy"))
+            })
+        });
+        let names = vec!["h0".into(), "h1".into()];
+        let dialer = Dialer::new("all".into(), names, 0, connect_to);
+        let refused = dialer.connected(soon(10_000)).await.map(|_| ());
+        let why = refused.expect_err("copies").to_string();
+        assert!(why.contains("no host of all can be used"), "{why}");
+        assert!(why.contains("h0: a copy; h1: a copy"), "{why}");
     }
 
     /// A wrong password is not tried until the account is locked.

@@ -226,6 +226,9 @@ async fn without_a_leader_a_read_fails_and_a_write_is_unknown() {
 #[tokio::test]
 async fn the_host_after_one_that_is_away_is_used() {
     let (first, second) = (Consul::start(), Consul::start());
+    // Of one datacenter, for all that can be seen.
+    first.follow("10.1.1.1:8300");
+    second.follow("10.1.1.1:8300");
     let url = format!("{},{}", first.url(), second.host());
     let store = opened(&url).await;
     let key = key("key");
@@ -237,6 +240,30 @@ async fn the_host_after_one_that_is_away_is_used() {
         assert!(clock::boot() < give_up, "the second was not reached");
     }
     assert!(second.counts().reads > 0);
+}
+
+#[tokio::test]
+async fn hosts_of_two_datacenters_are_no_store() {
+    let (one, two, away) = (Consul::start(), Consul::start(), Consul::prepared(None));
+    let url = format!("{},{},{}", away.url(), one.host(), two.host());
+    let store = opened(&url).await;
+    let key = key("key");
+    let change = write(&key, Expect::Absent, b"x");
+    let refused = store.compare_and_swap(change, WITHIN).await;
+    let Err(StoreError::Unavailable(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    let why = why.to_string();
+    assert!(why.contains("found two leaders"), "{why}");
+    assert_eq!([one.counts().writes, two.counts().writes], [0, 0]);
+    // One without a leader has no registers to offer.
+    two.lose_the_leader(true);
+    let give_up = clock::boot().after(WITHIN);
+    while let Err(error) = store.read(&key, WITHIN).await {
+        assert!(clock::boot() < give_up, "{error}");
+    }
+    put(&store, &key, Expect::Absent, b"x").await;
+    assert_eq!((one.names().len(), two.names().len()), (1, 0));
 }
 
 #[tokio::test]

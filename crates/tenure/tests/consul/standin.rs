@@ -3,7 +3,7 @@
 //!
 //! *It is not Consul.* It is one process in memory, and what it does is what its
 //! writer has read: the pages of the HTTP interface on keys and values, transactions,
-//! blocking queries and consistency modes. Where the documentation leaves something
+//! blocking queries, consistency modes and the leader. Where the documentation leaves something
 //! open, it does what is harder for a client: it does not count a write that changes
 //! nothing, a deletion on a condition of what is not there succeeds, reads that are
 //! not `consistent` are answered with the state before the last write, and dots and
@@ -13,7 +13,9 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::net::Ipv4Addr;
 use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -61,6 +63,8 @@ pub(crate) struct Agent {
     /// Tokens, where they are asked for.
     tokens: Option<BTreeMap<String, Policy>>,
     has_no_leader: bool,
+    /// The leader's address; each stand-in is a datacenter of its own.
+    leader: String,
     /// How long a query waits at most.
     wait_max: Option<Duration>,
     counts: Counts,
@@ -111,6 +115,11 @@ impl Consul {
         self.change(|state| state.has_no_leader = is_lost);
     }
 
+    /// Says that this server leads, from now on.
+    pub(crate) fn follow(&self, leader: &str) {
+        self.change(|state| leader.clone_into(&mut state.leader));
+    }
+
     pub(crate) fn wait_at_most(&self, wait: Duration) {
         self.change(|state| state.wait_max = Some(wait));
     }
@@ -158,7 +167,10 @@ impl Consul {
 
 impl Default for Agent {
     fn default() -> Self {
+        static AGENTS: AtomicU32 = AtomicU32::new(1);
+        let number = AGENTS.fetch_add(1, Ordering::Relaxed);
         Self {
+            leader: format!("{}:8300", Ipv4Addr::from(0x0a00_0000 + number)),
             store: Store::begun(),
             before: Store::begun(),
             tokens: None,
@@ -211,6 +223,9 @@ fn answer(shared: &Shared<Agent>, request: &Request) -> Response {
     }
     if state.has_no_leader {
         return plain(500, "No cluster leader");
+    }
+    if request.path == "/v1/status/leader" {
+        return plain(200, &format!("{:?}", state.leader));
     }
     let name = request.path.strip_prefix("/v1/kv/");
     let response = match (request.method.as_str(), name) {

@@ -354,6 +354,27 @@ async fn the_host_after_one_that_is_away_is_used() {
 }
 
 #[tokio::test]
+async fn servers_of_two_clusters_are_no_store() {
+    let (one, two) = (Kubernetes::start(), Kubernetes::start());
+    one.publish("one");
+    two.publish("two");
+    for (first, second) in [(&one, &two), (&two, &one)] {
+        let url = format!("kubernetes://{},{}/n?tls=off", first.host(), second.host());
+        let why = broken(&url).await;
+        assert!(why.contains("expected servers of one cluster"), "{why}");
+        let change = write(&key("key"), Expect::Absent, b"x");
+        let refused = opened(&url).await.compare_and_swap(change, WITHIN).await;
+        assert!(matches!(refused, Err(StoreError::Broken(_))), "{refused:?}");
+        assert_eq!([one.counts().writes, two.counts().writes], [0, 0]);
+    }
+    // Two servers of one cluster.
+    two.publish("one");
+    let url = format!("kubernetes://{},{}/n?tls=off", one.host(), two.host());
+    put(&opened(&url).await, &key("key"), Expect::Absent, b"x").await;
+    assert_eq!([one.counts().writes, two.counts().writes], [1, 0]);
+}
+
+#[tokio::test]
 async fn versions_that_go_back_are_noticed() {
     let server = Kubernetes::start();
     let (store, writer) = (opened(&server.url()).await, opened(&server.url()).await);

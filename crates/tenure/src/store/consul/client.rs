@@ -3,8 +3,9 @@
 //!
 //! The library keeps connections and opens them as they are needed: one for each
 //! request that is under way. A host is believed when it has answered a consistent
-//! read, which takes the leader and a majority. A request that is given up before its
-//! answer has come makes the host suspect.
+//! read, which takes the leader and a majority, and follows the same leader as the other
+//! hosts (`datacenters.rs`). A request that is given up before its answer has come makes
+//! the host suspect.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,14 +13,19 @@ use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::classify::{self, Call};
+use super::datacenters;
 use super::kv::{self, ENTRIES_MAX, Entry};
 use super::settings::Settings;
 use crate::clock;
 use crate::error::StoreError;
-use crate::store::dial::{ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN};
+use crate::store::dial::{
+    ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN, OTHERS_WITHIN, answers_of, ask_others,
+    comparable,
+};
 use crate::store::{Key, MAX_VALUE_BYTES, PAGE_MAX, password};
 
 /// The largest answer about one key: the largest value that Consul takes (512 KiB unless
@@ -28,6 +34,8 @@ const ONE_MAX: usize = 1024 * 1024;
 /// The largest answer about all keys behind a prefix: a full page of the largest registers,
 /// and as much again for the form that Consul gives them.
 const ALL_MAX: usize = 2 * PAGE_MAX * (MAX_VALUE_BYTES + Key::MAX_BYTES);
+/// The largest answer about the leader.
+const LEADER_MAX: usize = 1024;
 /// How long a server may wait for a change.
 const WAIT: Duration = Duration::from_secs(30);
 /// How much longer its answer may take. A server waits up to a sixteenth longer, so
@@ -121,8 +129,15 @@ impl ConsulClient {
         let connect_to: ConnectFn<Host> = Arc::new(move |at| {
             let (settings, http) = (Arc::clone(&all), client.clone());
             Box::pin(async move {
-                let probe = settings.keyspace().prefix.to_owned() + PROBE;
-                read(&settings, &http, at, &Query::key(&probe)).await?;
+                let others = ask_others(&settings.hosts, at, |other| {
+                    let (settings, http) = (Arc::clone(&settings), http.clone());
+                    async move {
+                        probe(&settings, &http, other).await?;
+                        leader(&settings, &http, other).await
+                    }
+                });
+                probe(&settings, &http, at).await?;
+                compare(&settings, &http, at, others).await?;
                 let identity = Arc::new(());
                 Ok(Host { at, identity })
             })
@@ -189,6 +204,48 @@ impl ConsulClient {
         pending.ended(is_well(&answer));
         answer
     }
+}
+
+/// Reads what takes a leader and a majority.
+async fn probe(settings: &Settings, http: &reqwest::Client, at: usize) -> Result<(), StoreError> {
+    let probe = settings.keyspace().prefix.to_owned() + PROBE;
+    read(settings, http, at, &Query::key(&probe)).await?;
+    Ok(())
+}
+
+/// The address of the leader that a host follows, if it has one.
+async fn leader(
+    settings: &Settings,
+    http: &reqwest::Client,
+    at: usize,
+) -> Result<Option<String>, StoreError> {
+    let url = settings.url(at, "/v1/status/leader", "");
+    let request = http.request(Method::GET, url);
+    let answer = ask(settings, request, Call::Read, LEADER_MAX).await?;
+    if !answer.status.is_success() {
+        return Err(classify::refused(Call::Read, answer.status, &answer.body));
+    }
+    let leader: String = serde_json::from_slice(&answer.body).map_err(StoreError::unavailable)?;
+    Ok(Some(leader).filter(|leader| !leader.is_empty()))
+}
+
+/// Fails if another host is of another datacenter than the one of this number, which has
+/// answered.
+async fn compare(
+    settings: &Settings,
+    http: &reqwest::Client,
+    at: usize,
+    others: JoinSet<Option<(String, String)>>,
+) -> Result<(), StoreError> {
+    if others.is_empty() {
+        return Ok(());
+    }
+    let host = settings.hosts.get(at).map_or("", String::as_str);
+    let Some(own) = comparable(host, leader(settings, http, at).await).flatten() else {
+        return Ok(());
+    };
+    let others = answers_of(others, clock::boot().after(OTHERS_WITHIN)).await;
+    datacenters::compare(host, &own, &others)
 }
 
 /// Whether the host need not be left: it has answered, or another would say the same.

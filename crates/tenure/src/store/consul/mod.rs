@@ -24,6 +24,7 @@
 
 mod classify;
 mod client;
+mod datacenters;
 mod kv;
 mod settings;
 mod watcher;

@@ -115,6 +115,8 @@ struct Tried<K> {
     name: K,
     /// How many handshakes wait, but for the repeat.
     waiting: u32,
+    /// Whether the first handshake waits: nothing has come of this host yet.
+    first_waits: bool,
     repeat: Option<AbortHandle>,
     /// Set once a person must mend something: a wrong password is not tried until the
     /// account is locked.
@@ -138,6 +140,7 @@ impl<K> Hosts<K> {
         let tried = |name| Tried {
             name,
             waiting: 0,
+            first_waits: false,
             repeat: None,
             is_broken: false,
         };
@@ -199,6 +202,7 @@ impl<K> Hosts<K> {
         let Some(host) = self.all.get_mut(it.host) else {
             return;
         };
+        host.first_waits |= it.kind == Kind::First;
         if it.kind != Kind::Repeat {
             host.waiting += 1;
         } else if let Some(before) = host.repeat.replace(task) {
@@ -215,6 +219,7 @@ impl<K> Hosts<K> {
             return;
         }
         host.waiting -= 1;
+        host.first_waits &= it.kind != Kind::First;
         if is_refused {
             let again = Handshake {
                 kind: Kind::Again,
@@ -228,8 +233,9 @@ impl<K> Hosts<K> {
         }
     }
 
-    /// Whether none keeps silent and none is left to be asked.
+    /// Whether something has come of each host. Handshakes with hosts that have refused
+    /// before are not waited for: where refusals take long there may always be one.
     fn are_done(&self) -> bool {
-        self.begun >= self.all.len() && self.all.iter().all(|it| it.waiting == 0)
+        self.begun >= self.all.len() && self.all.iter().all(|it| !it.first_waits)
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! The library keeps connections and opens them as they are needed: one for each
 //! request that is under way. A server is believed when it has answered a read of an
-//! object, which need not be there. A request that is given up before its answer has
-//! come makes the server suspect.
+//! object, which need not be there, and is of the same cluster as the other servers
+//! (`clusters.rs`). A request that is given up before its answer has come makes the
+//! server suspect.
 //!
 //! A token that is not good any more (401) is read again, and the request sent once
 //! more with another one: it was refused before anything was done.
@@ -15,15 +16,20 @@ use std::time::Duration;
 use reqwest::header::HeaderValue;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
+use tokio::task::JoinSet;
 
 use super::classify::{self, Call, Status};
+use super::clusters;
 use super::names::Kind;
 use super::object;
 use super::settings::Settings;
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::bounded_json;
-use crate::store::dial::{ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN};
+use crate::store::dial::{
+    ConnectFn, Connection, Dialer, HANDSHAKE_WITHIN, OTHERS_WITHIN, answers_of, ask_others,
+    comparable,
+};
 use crate::store::pace::Pace;
 
 /// The largest answer about one object: etcd behind a server takes 1.5 MiB.
@@ -151,7 +157,12 @@ impl KubernetesClient {
         let connect_to: ConnectFn<Host> = Arc::new(move |at| {
             let link = dialled.clone();
             Box::pin(async move {
+                let others = ask_others(&link.settings.servers, at, |other| {
+                    let link = link.clone();
+                    async move { link.published(other).await }
+                });
                 link.get(at, Kind::Lease, PROBE).await?;
+                link.compare(at, others).await?;
                 let identity = Arc::new(());
                 Ok(Host { at, identity })
             })
@@ -298,6 +309,31 @@ fn is_well(refused: &Refused) -> bool {
 }
 
 impl Link {
+    /// The uid of what a server's cluster publishes in the namespace, if it does.
+    async fn published(&self, at: usize) -> Result<Option<String>, StoreError> {
+        let found = self.get(at, Kind::ConfigMap, clusters::PUBLISHED).await?;
+        let uid = found.as_ref().and_then(|it| object::metadata(it, "uid"));
+        Ok(uid.map(str::to_owned))
+    }
+
+    /// Fails if another server is of another cluster than the one of this number, which
+    /// has answered.
+    async fn compare(
+        &self,
+        at: usize,
+        others: JoinSet<Option<(String, String)>>,
+    ) -> Result<(), StoreError> {
+        if others.is_empty() {
+            return Ok(());
+        }
+        let server = self.settings.servers.get(at).map_or("", String::as_str);
+        let Some(own) = comparable(server, self.published(at).await).flatten() else {
+            return Ok(());
+        };
+        let others = answers_of(others, clock::boot().after(OTHERS_WITHIN)).await;
+        clusters::compare(server, &own, &others)
+    }
+
     async fn get(&self, at: usize, kind: Kind, name: &str) -> Result<Option<Value>, Refused> {
         let request = Request {
             call: Call::Read,

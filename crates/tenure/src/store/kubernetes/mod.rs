@@ -22,6 +22,7 @@
 mod access;
 mod classify;
 mod client;
+mod clusters;
 mod config_maps;
 mod files;
 mod kubeconfig;

@@ -12,6 +12,8 @@ use crate::store::REPAIR;
 
 /// There is such a row already.
 const DUPLICATE: u16 = 1062;
+/// The server is not a part of its cluster (Galera).
+const CUT_OFF: u16 = 1047;
 /// There is no such table.
 const NO_TABLE: u16 = 1146;
 /// Too many handshakes from this host have failed (`max_connect_errors`).
@@ -25,7 +27,9 @@ const READ_ONLY: [u16; 3] = [1290, 1836, 1792];
 /// table is full (1114), limits of the user (1203, 1226), a lock was waited for too
 /// long (1205), a deadlock or a certificate that was refused (1213), a trigger of
 /// others (1644), a group of servers that refuses the commit (3101).
-const ROLLED_BACK: [u16; 10] = [1021, 1040, 1047, 1114, 1203, 1205, 1213, 1226, 1644, 3101];
+const ROLLED_BACK: [u16; 10] = [
+    1021, 1040, CUT_OFF, 1114, 1203, 1205, 1213, 1226, 1644, 3101,
+];
 
 /// A person must do something: the user or the password (1044, 1045, 1130, 1251, 1524,
 /// 1698, 1820, 1862, 3118, 4151), no such database (1046, 1049), no right (1142, 1143,
@@ -52,7 +56,14 @@ fn is_for_a_person(code: u16) -> bool {
 /// What went wrong, in the words of the server.
 pub(super) fn text(server: &str, error: &Error) -> String {
     match error {
-        Error::Server(said) => format!("{server}: {} ({})", quoted(&said.message), said.code),
+        Error::Server(said) => {
+            let more = match said.code {
+                CUT_OFF => "; it is cut off from its cluster",
+                _ => "",
+            };
+            let words = quoted(&said.message);
+            format!("{server}: {words} ({}){more}", said.code)
+        }
         Error::Io(why) => format!("{server}: {}", quoted(&why.to_string())),
         other => format!("{server}: {}", quoted(&other.to_string())),
     }
@@ -67,7 +78,7 @@ pub(super) fn is_of_the_statement(error: &Error) -> bool {
 
 /// Whether the server has stopped to take writes, or is cut off from its cluster.
 pub(super) fn is_of_another_server(error: &Error) -> bool {
-    code(error).is_some_and(|code| READ_ONLY.contains(&code) || code == 1047)
+    code(error).is_some_and(|code| READ_ONLY.contains(&code) || code == CUT_OFF)
 }
 
 /// Whether a row is there already.
