@@ -50,7 +50,7 @@ impl OrderQueue {
                 let starts = queue.iter().filter(|it| matches!(it, ShimOrder::Begin(_)));
                 if starts.count() >= STARTS_MAX {
                     let why = format!(
-                        "expected a steward that starts it, found none, and {STARTS_MAX} starts \
+                        "expected a shim that starts it, found none, and {STARTS_MAX} starts \
                          that wait for one"
                     );
                     return Some((begin.run, Some(why)));

@@ -1,6 +1,6 @@
 //! How a server behaves: times, sizes, options.
 //!
-//! All servers of a cluster must agree on `timeout`, `drift`, `lease_reads`
+//! All servers of a cluster must agree on `election_timeout`, `drift`, `lease_reads`
 //! and `fast_detection`: one server's stickiness is what another's lease
 //! rests on. The driver makes sure of it when servers meet.
 
@@ -20,8 +20,9 @@ pub struct Config {
     /// The least time without a word from a leader before somebody may stand
     /// for election; each wait is drawn between this and twice this. Several
     /// times the round trip and the sync of a disk. 20 ms to 60 s.
-    pub timeout: Duration,
-    /// How often an idle leader is heard of; at most a third of `timeout`.
+    pub election_timeout: Duration,
+    /// How often an idle leader is heard of; at most a third of
+    /// `election_timeout`.
     pub heartbeat: Duration,
     /// How far the rate of any clock may be off.
     pub drift: Drift,
@@ -31,8 +32,8 @@ pub struct Config {
     /// Whether a broken connection to the leader shortens the wait.
     /// Excludes `lease_reads`.
     pub fast_detection: bool,
-    /// Requests to one peer that may be unanswered.
-    pub window: usize,
+    /// Requests to one peer that may be unanswered (in flight).
+    pub max_inflight: usize,
     /// Bytes of entries in one request, about.
     pub append_bytes: usize,
     /// Bytes of a snapshot in one request, at most.
@@ -52,11 +53,11 @@ pub struct Config {
     pub backlog_requests: usize,
     /// Reads that may wait for a round of a majority, or be part of one. The
     /// machine does not know callers: the driver leaves each of them some places.
-    pub reads: usize,
-    /// About so many bytes of applied entries make the next snapshot due, or as
-    /// many as the last snapshot had if that is more: more than half of it, and
-    /// at most half as much again.
-    pub log_bytes: usize,
+    pub max_pending_reads: usize,
+    /// How many bytes of applied entries make the next snapshot due, about: more than
+    /// half of this, and at most half as much again. Where the last snapshot had more
+    /// bytes than this, its size counts instead.
+    pub snapshot_threshold_bytes: usize,
     /// Entries kept behind a snapshot for servers that are a little late; of
     /// these at most half of what makes a snapshot due.
     pub kept_entries: u64,
@@ -74,20 +75,20 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            timeout: Duration::from_secs(1),
+            election_timeout: Duration::from_secs(1),
             heartbeat: Duration::from_millis(100),
             drift: Drift::DEFAULT,
             lease_reads: false,
             fast_detection: true,
-            window: 64,
+            max_inflight: 64,
             append_bytes: 512 * 1024,
             chunk_bytes: 512 * 1024,
             uncommitted_bytes: 64 * 1024 * 1024,
             disk_lag: Duration::from_secs(10),
             disk_bytes: 256 * 1024 * 1024,
             backlog_requests: 4_096,
-            reads: 65_536,
-            log_bytes: 64 * 1024 * 1024,
+            max_pending_reads: 65_536,
+            snapshot_threshold_bytes: 64 * 1024 * 1024,
             kept_entries: 1_024,
             version: ClusterVersion::NEWEST,
             checksum: crc32c_append,
@@ -100,9 +101,9 @@ impl Default for Config {
 /// Why settings were refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConfigError {
-    /// `timeout` is out of range.
+    /// `election_timeout` is out of range.
     Timeout(Duration),
-    /// `heartbeat` is zero or more than a third of `timeout`.
+    /// `heartbeat` is zero or more than a third of `election_timeout`.
     Heartbeat {
         /// What it is.
         heartbeat: Duration,
@@ -148,10 +149,10 @@ impl Config {
     /// The first that does not.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let range = Duration::from_millis(20)..=Duration::from_secs(60);
-        if !range.contains(&self.timeout) {
-            return Err(ConfigError::Timeout(self.timeout));
+        if !range.contains(&self.election_timeout) {
+            return Err(ConfigError::Timeout(self.election_timeout));
         }
-        let most = self.timeout / 3;
+        let most = self.election_timeout / 3;
         if self.heartbeat.is_zero() || self.heartbeat > most {
             let heartbeat = self.heartbeat;
             return Err(ConfigError::Heartbeat { heartbeat, most });
@@ -161,15 +162,18 @@ impl Config {
         }
         let frame = super::codec::MAX_FRAME_BYTES / 4;
         for (name, fits) in [
-            ("window", self.window > 0),
+            ("max_inflight", self.max_inflight > 0),
             ("append_bytes", (1..=frame).contains(&self.append_bytes)),
             ("chunk_bytes", (1..=frame).contains(&self.chunk_bytes)),
             ("uncommitted_bytes", self.uncommitted_bytes > 0),
             ("disk_lag", self.disk_lag >= Duration::from_secs(5)),
             ("disk_bytes", self.disk_bytes > 0),
             ("backlog_requests", self.backlog_requests > 0),
-            ("reads", self.reads > 0),
-            ("log_bytes", self.log_bytes > 0),
+            ("max_pending_reads", self.max_pending_reads > 0),
+            (
+                "snapshot_threshold_bytes",
+                self.snapshot_threshold_bytes > 0,
+            ),
             ("version", self.version <= ClusterVersion::NEWEST),
         ] {
             if !fits {
@@ -186,7 +190,7 @@ impl Config {
     /// by then (`docs/design/identity.md`).
     pub fn no_vote_time(&self) -> Duration {
         if self.lease_reads {
-            self.drift.lengthen(self.timeout)
+            self.drift.lengthen(self.election_timeout)
         } else {
             Duration::ZERO
         }

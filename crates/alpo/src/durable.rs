@@ -140,8 +140,8 @@ pub struct Recovered {
     /// here. 0 if there was none. A server that knew less might take its next
     /// snapshot below one that its log names already.
     pub committed: LogId,
-    /// The longest time without votes that this disk may owe a leader of before, as it
-    /// was kept beside the log; none if nobody ever read by a lease that
-    /// counted on it. See [`Config::no_vote_time`](super::Config::no_vote_time).
+    /// How long a server with this disk refuses to vote after its start, as it is kept
+    /// beside the log: a leader that it answered before may still hold a read lease. Zero
+    /// if none ever read by a lease. See [`Config::no_vote_time`](super::Config::no_vote_time).
     pub no_vote_time: Duration,
 }

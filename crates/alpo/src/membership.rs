@@ -60,11 +60,11 @@ pub enum Change {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChangeError {
     /// The server is a member already.
-    Known,
+    AlreadyMember,
     /// The server is not a member.
-    Unknown,
-    /// The server that is to be promoted counts already.
-    Counts,
+    NotAMember,
+    /// The server that is to be promoted is a voter already.
+    AlreadyVoter,
     /// Nobody would be left to vote.
     LastVoter,
     /// There are [`MAX_MEMBERS`] already.
@@ -104,7 +104,7 @@ impl Membership {
         self.members.get(&server).copied()
     }
 
-    /// Whether `server` counts.
+    /// Whether `server` votes: whether it is a voter.
     pub fn is_voter(&self, server: ServerId) -> bool {
         self.get(server)
             .is_some_and(|m| m.voting_status == VotingStatus::Voter)
@@ -147,7 +147,7 @@ impl Membership {
         match change {
             Change::AddLearner { server, storage } => {
                 if self.get(server).is_some() {
-                    return Err(ChangeError::Known);
+                    return Err(ChangeError::AlreadyMember);
                 }
                 if self.len() >= MAX_MEMBERS {
                     return Err(ChangeError::Full);
@@ -165,12 +165,12 @@ impl Membership {
                 Some(member) if member.voting_status == VotingStatus::Learner => {
                     member.voting_status = VotingStatus::Voter;
                 }
-                Some(_) => return Err(ChangeError::Counts),
-                None => return Err(ChangeError::Unknown),
+                Some(_) => return Err(ChangeError::AlreadyVoter),
+                None => return Err(ChangeError::NotAMember),
             },
             Change::Remove(server) => {
                 if next.members.remove(&server).is_none() {
-                    return Err(ChangeError::Unknown);
+                    return Err(ChangeError::NotAMember);
                 }
                 if next.voters().next().is_none() {
                     return Err(ChangeError::LastVoter);

@@ -171,8 +171,8 @@ pub enum Reply {
     /// To [`Request::Vote`]: it is given already. To [`Request::PreVote`]: it is
     /// on its way to the disk.
     AlreadyVoted {
-        /// The rank of the one who has it.
-        owner: Rank,
+        /// The rank of the candidate who has it.
+        voted_for: Rank,
     },
     /// To [`Request::Defer`]: I step back. My voters are yours to ask again.
     Deferred,

@@ -80,9 +80,9 @@ fn server(index: usize) -> ServerId {
 
 fn start(index: usize, held: Recovered, rng: Rng, now: u64) -> Node {
     let config = Config {
-        timeout: Duration::from_millis(200),
+        election_timeout: Duration::from_millis(200),
         heartbeat: Duration::from_millis(20),
-        log_bytes: 600,
+        snapshot_threshold_bytes: 600,
         kept_entries: 3,
         chunk_bytes: 100,
         append_bytes: 300,

@@ -333,7 +333,7 @@ fn a_vote_is_given_again_only_to_the_disk_that_has_it() {
         server.told(from, 1, vote())
     };
     let taken = [Reply::AlreadyVoted {
-        owner: Rank {
+        voted_for: Rank {
             last: Position::ZERO,
             server: id(2),
         },

@@ -353,18 +353,18 @@ fn changes_that_make_no_sense_are_refused() {
         server: server(number),
         storage: storage(number),
     };
-    assert_eq!(one.after(admit(1)), Err(ChangeError::Known));
+    assert_eq!(one.after(admit(1)), Err(ChangeError::AlreadyMember));
     assert_eq!(
         one.after(Change::Promote(server(1))),
-        Err(ChangeError::Counts)
+        Err(ChangeError::AlreadyVoter)
     );
     assert_eq!(
         one.after(Change::Promote(server(2))),
-        Err(ChangeError::Unknown)
+        Err(ChangeError::NotAMember)
     );
     assert_eq!(
         one.after(Change::Remove(server(2))),
-        Err(ChangeError::Unknown)
+        Err(ChangeError::NotAMember)
     );
     assert_eq!(
         one.after(Change::Remove(server(1))),

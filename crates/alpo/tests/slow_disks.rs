@@ -99,7 +99,7 @@ impl Cluster {
             storage: storage(id_of(index)),
         };
         let config = Config {
-            timeout: TIMEOUT,
+            election_timeout: TIMEOUT,
             heartbeat: TIMEOUT / 10,
             lease_reads: self.leases,
             fast_detection: !self.leases,

@@ -23,7 +23,8 @@ macro_rules! bugs {
     };
 }
 
-/// Which mistake is made, if any.
+/// Which bug is planted (injected on purpose, for a checker to catch), if any. A release
+/// has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plant<B> {
     #[cfg(feature = "planted-bugs")]

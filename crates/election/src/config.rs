@@ -17,8 +17,8 @@ use tenure_core::time::{Drift, Instant};
 
 use super::{Bug, Grant};
 
-/// By what a grant is judged over (§3). What to choose follows from what the
-/// store offers.
+/// By which clock a lease is judged to have expired (§3). What to choose follows from
+/// what the store offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Expiry {
@@ -78,7 +78,7 @@ impl Default for Priority {
 /// What a candidate is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// What is being led.
+    /// The name of the election.
     pub election: Name,
     /// The candidate's name for people; by custom the host name.
     pub name: Name,
@@ -99,7 +99,7 @@ pub struct Config {
     pub drift: Drift,
     /// How soon to race.
     pub priority: Priority,
-    /// By what a grant is judged over.
+    /// By which clock a lease is judged to have expired.
     pub expiry: Expiry,
     /// Stand only while each of these other elections is led by a candidate of
     /// the same name; at most [`Config::AFFINITIES_MAX`], each once.

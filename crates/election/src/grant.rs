@@ -9,6 +9,8 @@
 //!   renewals ... | TERM, grace ...  | KILL ... | is_valid: false  | a rival may lead
 //! ```
 //!
+//! [`Grant::new`] has the arithmetic (`config.rs`, which checks settings by it).
+//!
 //! All times are on the holder's own boot-time clock, counted from the
 //! moment *before* the last successful write was sent: the answer may take
 //! any time to come back, and a judge may have seen the write at once.

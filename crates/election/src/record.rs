@@ -49,7 +49,7 @@ const FORMAT: u64 = 1;
 /// What an election's register says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// What is being led.
+    /// The name of the election.
     pub election: Name,
     /// Grows by one whenever the leader changes; never resets.
     pub term: Term,

@@ -17,11 +17,11 @@ bugs! {
     /// A node that passed its own deadline takes a late success for a grant.
     Revival,
     /// A beat that finds no register creates it.
-    BeatCreates,
+    HeartbeatCreates,
     /// A node that joins under a new id keeps what ran under the old one.
     AdoptAcross,
     /// Successors are chosen from the nodes in the order of joining.
-    UnsortedHeirs,
+    UnsortedSuccessors,
     /// The grant is counted from the answer to a beat, not from before it
     /// was sent.
     DeadlineFromEnd,
@@ -36,7 +36,7 @@ bugs! {
     /// Nodes that are not HA count for the quorum.
     QuorumOfAll,
     /// A node that is not HA may be successor.
-    HeirWithoutHa,
+    SuccessorWithoutHa,
     /// A workload that fails over runs in one instance.
     InstancesForgotten,
     /// What was being moved when its node died is forgotten.
@@ -79,7 +79,7 @@ bugs! {
     /// An older copy of the view that came back is not reported.
     LossNotReported,
     /// A heartbeat that an older copy of the store shows is taken for old news.
-    FallenBeatIgnored,
+    FallenHeartbeatIgnored,
     /// Only a timer tells a node the time: what comes first after a stall is
     /// handled as of before it.
     GuardByTimer,
@@ -94,5 +94,5 @@ bugs! {
     MarkOfAnother,
 }
 
-/// Which mistake a node makes, if any.
+/// Which bug is planted in a node, if any.
 pub type Plant = tenure_core::bug::Plant<Bug>;

@@ -568,7 +568,7 @@ impl PeerState {
     /// If it were ignored, every later compare-and-swap would fail (§3.4).
     fn is_newer_than(&self, shown: &HeartbeatState, asked: Option<Instant>, plant: Plant) -> bool {
         let overtaken = asked.is_none_or(|asked| asked <= self.first);
-        let old_news = overtaken || plant.is(Bug::FallenBeatIgnored);
+        let old_news = overtaken || plant.is(Bug::FallenHeartbeatIgnored);
         match (&self.beat, shown) {
             (HeartbeatState::Alive { record: known, .. }, HeartbeatState::Alive { record, .. }) => {
                 old_news && record.sequence < known.sequence

@@ -64,8 +64,8 @@ pub use heartbeat::{Heartbeat, STATUS_BYTES_MAX};
 pub use ids::{Digest, Keys, NodeId};
 pub use node::Node;
 pub use reconcile::{
-    Action, BACKOFF, BACKOFF_MAX, Cooling, HEALTHY, HEALTHY_PAUSES, Job, Jobs, Phase, STARTS_MAX,
-    Times, reconcile,
+    Action, BACKOFF, BACKOFF_MAX, HEALTHY, HEALTHY_BACKOFFS, Job, Jobs, Phase, STARTS_MAX,
+    StartBackoff, Times, reconcile,
 };
 pub use resume_state::{ResumeState, is_one_clock, may_resume};
 pub use types::{Command, Event, Input, KeyPage, Order, Output, Run, Why};

@@ -139,7 +139,7 @@ impl Node {
         // Their failures are not known; the view may count those of others.
         let proven = now.boot.after(HEALTHY);
         let names = resume_state.jobs.keys().cloned();
-        node.jobs.proving = names.map(|name| (name, proven)).collect();
+        node.jobs.backoff_resets_at = names.map(|name| (name, proven)).collect();
         node.jobs.jobs = resume_state.jobs;
         node.stage = Stage::Resuming;
         node.unsettled = !node.context.config.plant.is(Bug::StartsUnsettled);
@@ -251,8 +251,8 @@ impl Node {
         self.detector.give_up(self.context.me);
         self.context.me = NodeId::from_u128(self.context.rng.next_u128());
         self.own_heartbeat = self.own_heartbeat.again(self.context.now);
-        self.jobs.cooling.clear();
-        self.jobs.let_go.clear();
+        self.jobs.backoffs.clear();
+        self.jobs.released_in_flight.clear();
         self.unsettled = false;
         self.view_sync.begin_again(&mut self.context);
         self.stage = Stage::Joining;
@@ -264,7 +264,7 @@ impl Node {
             return;
         };
         self.replan = true;
-        self.jobs.let_go.clear();
+        self.jobs.released_in_flight.clear();
         let (context, view) = (&self.context, self.view_sync.view());
         self.uploads.another_view(context, before.as_ref(), view);
         self.collector.another_view(context, before.as_ref(), view);
@@ -374,7 +374,7 @@ impl Node {
         if matches!(self.stage, Stage::Stopped) {
             return;
         }
-        self.view_sync.dirty |= self.jobs.forgive(now);
+        self.view_sync.dirty |= self.jobs.reset_backoffs(now);
         self.own_heartbeat.advance(&mut self.context);
         self.view_sync.advance(&mut self.context);
         if let (Stage::Member, Some(view)) = (self.stage, self.view_sync.view()) {

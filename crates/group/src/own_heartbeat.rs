@@ -284,7 +284,7 @@ impl OwnHeartbeat {
     /// its way, or took effect and was deleted since. An id is created once.
     fn absent(&mut self, context: &Context) -> BeatOutcome {
         let tried = self.created || !self.attempts.is_empty();
-        if tried && !context.config.plant.is(Bug::BeatCreates) {
+        if tried && !context.config.plant.is(Bug::HeartbeatCreates) {
             return BeatOutcome::Lost(Why::Forgotten);
         }
         self.version = None;

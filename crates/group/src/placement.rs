@@ -49,12 +49,12 @@ impl Placement {
     /// `not`.
     pub(crate) fn new(view: &View, not: Option<NodeId>, plant: Plant) -> Self {
         let eligible = |member: &&Member| {
-            let ha = member.ha || plant.is(Bug::HeirWithoutHa);
+            let ha = member.ha || plant.is(Bug::SuccessorWithoutHa);
             ha && !member.draining && Some(member.id) != not
         };
         let members = view.members.iter().filter(eligible);
         let mut ring: Vec<(Member, u64)> = members.map(|member| (member.clone(), 0)).collect();
-        if !plant.is(Bug::UnsortedHeirs) {
+        if !plant.is(Bug::UnsortedSuccessors) {
             ring.sort_by_key(|(member, _)| member.id);
         }
         let mut chooser = Self {

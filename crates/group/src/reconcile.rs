@@ -2,12 +2,13 @@
 //!
 //! [`reconcile`] is a pure function of the view, the node's id, what runs here,
 //! and the node's times. It is level-triggered: an extra call changes nothing,
-//! and a missed event costs only time. Three things decide whether a workload is
+//! and a missed event costs only time, so there is no work queue. Three things decide whether a workload is
 //! wanted here: the view assigns it to this node *and does not ask for its
 //! release*, the group has its quorum (if the workload is HA), and the node's own
 //! grant still counts.
 //!
-//! A start that failed is repeated after a back-off that doubles. After
+//! A start that failed is repeated after a back-off that doubles (of a crash loop;
+//! Kubernetes: `CrashLoopBackOff`). After
 //! [`STARTS_MAX`] failures in a row the next node may try. A workload that starts
 //! well and ends by itself soon after counts as a failure too. A start alone
 //! proves nothing, so failures are forgotten only once the workload has run for a
@@ -32,10 +33,9 @@ pub const BACKOFF: Duration = Duration::from_millis(500);
 pub const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// How long a workload must run, at least, before its failures are forgotten.
 pub const HEALTHY: Duration = Duration::from_secs(10);
-/// The same as a multiple of the pause before its last start: after a long
-/// one it must run for longer, or it would be started in a circle that is
-/// slow only now and then.
-pub const HEALTHY_PAUSES: u32 = 10;
+/// The same as a multiple of its last back-off. Without this, a workload that always
+/// crashes just after [`HEALTHY`] would have its back-off reset each time.
+pub const HEALTHY_BACKOFFS: u32 = 10;
 
 /// A workload that runs here, or is about to, or is about to end.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,7 +70,7 @@ pub enum Phase {
 
 /// Starts that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Cooling {
+pub struct StartBackoff {
     /// What failed to start.
     pub digest: Digest,
     /// How many times in a row.
@@ -85,12 +85,12 @@ pub struct Jobs {
     /// By the workload's name.
     pub jobs: BTreeMap<Name, Job>,
     /// Those that failed to start, by name.
-    pub cooling: BTreeMap<Name, Cooling>,
+    pub backoffs: BTreeMap<Name, StartBackoff>,
     /// Those that run again after failures, by name: when these are forgotten.
-    pub proving: BTreeMap<Name, Instant>,
-    /// What a swap of the view lets go of that was sent and may still land:
-    /// none of it may be started before another version of the view is known.
-    pub let_go: BTreeSet<Name>,
+    pub backoff_resets_at: BTreeMap<Name, Instant>,
+    /// Workloads that a write of the view gives away which is under way. None of them is
+    /// started before a newer view is seen, since the write may yet succeed.
+    pub released_in_flight: BTreeSet<Name>,
 }
 
 /// What to do next.
@@ -147,8 +147,8 @@ pub fn reconcile(view: &View, me: NodeId, here: &Jobs, times: Times, plant: Plan
         match here.jobs.get(name).map(|job| job.phase) {
             Some(Phase::Starting) => first = first.min(it.order),
             Some(Phase::Running | Phase::Stopping { .. }) => {}
-            None if here.let_go.contains(name) => {}
-            None if here.is_cooling(name, &it.digest, times.now) => {}
+            None if here.released_in_flight.contains(name) => {}
+            None if here.backs_off(name, &it.digest, times.now) => {}
             None => {
                 first = first.min(it.order);
                 starts.push((it.order, name));
@@ -192,7 +192,7 @@ impl Jobs {
         for (name, it) in now.held_by(me) {
             let kept = next.workloads.get(name).map(|it| it.place);
             if it.place == Place::Assigned(me) && kept != Some(it.place) {
-                self.let_go.insert(name.clone());
+                self.released_in_flight.insert(name.clone());
             }
         }
     }
@@ -202,8 +202,8 @@ impl Jobs {
         self.jobs.is_empty()
     }
 
-    fn is_cooling(&self, name: &Name, digest: &Digest, now: Instant) -> bool {
-        let cooling = self.cooling.get(name);
+    fn backs_off(&self, name: &Name, digest: &Digest, now: Instant) -> bool {
+        let cooling = self.backoffs.get(name);
         cooling.is_some_and(|it| it.digest == *digest && now < it.until)
     }
 
@@ -214,8 +214,9 @@ impl Jobs {
 
     /// Whether a start that failed is to be repeated.
     pub(super) fn is_retry_due(&self, now: Instant) -> bool {
-        let due = |(name, it): (&Name, &Cooling)| now >= it.until && !self.jobs.contains_key(name);
-        self.cooling.iter().any(due)
+        let due =
+            |(name, it): (&Name, &StartBackoff)| now >= it.until && !self.jobs.contains_key(name);
+        self.backoffs.iter().any(due)
     }
 
     /// Takes note that a job runs, whose starts failed on so many other nodes.
@@ -224,35 +225,38 @@ impl Jobs {
             return;
         };
         job.phase = Phase::Running;
-        let known = self.cooling.get(name);
+        let known = self.backoffs.get(name);
         let known = known.filter(|it| it.digest == job.digest);
         let fails = known.map_or(0, |it| it.fails).saturating_add(elsewhere);
         if fails > 0 {
-            let healthy = pause(fails).saturating_mul(HEALTHY_PAUSES).max(HEALTHY);
-            self.proving.insert(name.clone(), now.after(healthy));
+            let healthy = pause(fails).saturating_mul(HEALTHY_BACKOFFS).max(HEALTHY);
+            self.backoff_resets_at
+                .insert(name.clone(), now.after(healthy));
         }
     }
 
     /// Forgets the failures of what has run for long enough since; says
     /// whether there was any.
-    pub(super) fn forgive(&mut self, now: Instant) -> bool {
-        let before = self.proving.len();
+    pub(super) fn reset_backoffs(&mut self, now: Instant) -> bool {
+        let before = self.backoff_resets_at.len();
         let Self {
-            proving, cooling, ..
+            backoff_resets_at,
+            backoffs,
+            ..
         } = self;
-        proving.retain(|name, at| {
+        backoff_resets_at.retain(|name, at| {
             if now >= *at {
-                cooling.remove(name);
+                backoffs.remove(name);
             }
             now < *at
         });
-        before > self.proving.len()
+        before > self.backoff_resets_at.len()
     }
 
     /// A job has ended, and everything of it is reaped.
     pub(super) fn ended(&mut self, name: &Name) {
         self.jobs.remove(name);
-        self.proving.remove(name);
+        self.backoff_resets_at.remove(name);
     }
 
     /// Takes note of a failed start, after those on so many other nodes; says
@@ -264,12 +268,12 @@ impl Jobs {
         now: Instant,
         elsewhere: u32,
     ) -> u32 {
-        let known = self.cooling.get(&name).filter(|it| it.digest == digest);
+        let known = self.backoffs.get(&name).filter(|it| it.digest == digest);
         let fails = known.map_or(0, |it| it.fails).saturating_add(1);
         let until = now.after(pause(fails.saturating_add(elsewhere)));
-        self.cooling.insert(
+        self.backoffs.insert(
             name,
-            Cooling {
+            StartBackoff {
                 digest,
                 fails,
                 until,
@@ -280,7 +284,7 @@ impl Jobs {
 
     /// Forgets the failures of what is not assigned here any more.
     pub(super) fn forget(&mut self, view: &View, me: NodeId) {
-        self.cooling.retain(|name, cooling| {
+        self.backoffs.retain(|name, cooling| {
             let it = view.workloads.get(name);
             it.is_some_and(|it| it.place.holder() == Some(me) && it.digest == cooling.digest)
         });
@@ -289,7 +293,7 @@ impl Jobs {
     /// When the next of them wants attention: a start to repeat, a job to
     /// kill, failures to forget.
     pub(super) fn deadline(&self, now: Instant) -> Instant {
-        let retries = self.cooling.values().map(|cooling| cooling.until);
+        let retries = self.backoffs.values().map(|cooling| cooling.until);
         let retries = retries.filter(|until| *until > now);
         let kills = self.jobs.values().filter_map(|job| match job.phase {
             Phase::Stopping {
@@ -298,7 +302,7 @@ impl Jobs {
             } => Some(kill_at),
             _ => None,
         });
-        let proofs = self.proving.values().copied();
+        let proofs = self.backoff_resets_at.values().copied();
         retries
             .chain(kills)
             .chain(proofs)

@@ -93,14 +93,14 @@ impl Node {
         for name in &released {
             draft.release(me, name);
         }
-        for (name, cooling) in &self.jobs.cooling {
+        for (name, cooling) in &self.jobs.backoffs {
             let stays = matches!(self.stage, Stage::Member);
             if stays && cooling.fails >= STARTS_MAX && !self.jobs.jobs.contains_key(name) {
                 draft.hand_on(me, name);
             }
         }
         for (name, job) in &self.jobs.jobs {
-            if job.phase == Phase::Running && !self.jobs.proving.contains_key(name) {
+            if job.phase == Phase::Running && !self.jobs.backoff_resets_at.contains_key(name) {
                 draft.succeeded(me, name);
             }
         }

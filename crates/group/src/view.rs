@@ -40,7 +40,7 @@ pub const DEPARTURES_MAX: usize = 8;
 /// The most digests that are marked at a time.
 pub const MARKS_MAX: usize = 32;
 
-/// Serials of attempts begin here. A node of before begins below, and keeps
+/// Serials of attempts begin here. A node of an earlier release begins below, and keeps
 /// the serials of others as they are: so a line of the view says whether its
 /// node keeps the rules of `content.rs`.
 pub(super) const SERIALS: u64 = 1 << 62;

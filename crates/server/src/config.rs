@@ -115,7 +115,7 @@ impl Config {
             hosts: Vec::new(),
             node: NodeConfig {
                 checksum: crc32c::crc32c_append,
-                timeout: Duration::from_millis(250),
+                election_timeout: Duration::from_millis(250),
                 heartbeat: Duration::from_millis(50),
                 ..NodeConfig::default()
             },

@@ -133,7 +133,7 @@ impl EventLoop {
             last_submitted: 0,
             stopping: None,
             transfer_pending: false,
-            timeout: config.node.timeout,
+            timeout: config.node.election_timeout,
             data: config.data.clone(),
             no_vote_time: None,
         }

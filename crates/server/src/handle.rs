@@ -1,4 +1,4 @@
-//! How clients get to the machine, and how many at once.
+//! How requests of clients reach the replicated log, and how many at once.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -74,12 +74,12 @@ fn held(session: SessionId, bound: u64, ttl: Duration) -> v1::Error {
 /// Why members are not changed so.
 const fn change(why: ChangeError) -> &'static str {
     match why {
-        ChangeError::Known => "this server is a member already",
-        ChangeError::Unknown => {
+        ChangeError::AlreadyMember => "this server is a member already",
+        ChangeError::NotAMember => {
             "expected a member, found no server of this number among them; `tenure member list` \
              shows them"
         }
-        ChangeError::Counts => "this server is a voter already; there is nothing to promote",
+        ChangeError::AlreadyVoter => "this server is a voter already; there is nothing to promote",
         ChangeError::LastVoter => "this is the last voter: no voter would be left",
         ChangeError::Full => "there are as many members as there may be",
     }

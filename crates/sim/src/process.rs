@@ -128,7 +128,7 @@ impl World {
     }
 
     /// A candidate asks a leader to go, for the sake of a floor.
-    fn note_petition(&mut self, p: usize, call: Call, now: Instant) {
+    fn note_leader_request(&mut self, p: usize, call: Call, now: Instant) {
         self.stats.floor_requests += 1;
         let proc = &mut self.processes[p];
         let finding = proc.floors.asks(call, now, proc.config.lease);
@@ -154,7 +154,7 @@ impl World {
             (Actor::Candidate(campaign), None) => campaign.tick(now),
             (Actor::Observer(observer), Some(input)) => observer.handle(now, input),
             (Actor::Observer(observer), None) => observer.tick(now),
-            (Actor::RequestSender(_), Some(input)) => return self.petition_step(p, input),
+            (Actor::RequestSender(_), Some(input)) => return self.leader_request_step(p, input),
             (Actor::RequestSender(_), None) => return,
         }
         self.carry_out(p, now);
@@ -211,7 +211,7 @@ impl World {
                     self.judge(Check::Races, p, finding);
                     self.extends(p, Some(&write));
                     if write.stamp == Stamp::Keep {
-                        self.note_petition(p, call, now.boot);
+                        self.note_leader_request(p, call, now.boot);
                     }
                     let key = write.key.clone();
                     self.begin_call(p, call, key, Op::Write(write, bind), now.boot.after(within));
@@ -311,36 +311,36 @@ impl World {
 
     /// An operator begins to write `request` into the register.
     pub(crate) fn leader_request(&mut self, p: usize, request: Request) {
-        if let Actor::RequestSender(petitioner) = &mut self.processes[p].actor {
-            petitioner.request = Some(request);
-            petitioner.tries = 0;
+        if let Actor::RequestSender(sender) = &mut self.processes[p].actor {
+            sender.request = Some(request);
+            sender.tries = 0;
         }
-        self.petition_read(p);
+        self.leader_request_read(p);
     }
 
-    fn petition_read(&mut self, p: usize) {
-        let Actor::RequestSender(petitioner) = &mut self.processes[p].actor else {
+    fn leader_request_read(&mut self, p: usize) {
+        let Actor::RequestSender(sender) = &mut self.processes[p].actor else {
             return;
         };
-        petitioner.tries += 1;
-        petitioner.calls += 1;
-        let call = Call(petitioner.calls);
-        if petitioner.tries > 3 {
-            petitioner.request = None;
+        sender.tries += 1;
+        sender.calls += 1;
+        let call = Call(sender.calls);
+        if sender.tries > 3 {
+            sender.request = None;
             return;
         }
         let key = Key::of_election(&self.processes[p].config.election);
         self.begin_call(p, call, key, Op::Read, Instant::MAX);
     }
 
-    fn petition_step(&mut self, p: usize, input: Input) {
-        let Actor::RequestSender(petitioner) = &mut self.processes[p].actor else {
+    fn leader_request_step(&mut self, p: usize, input: Input) {
+        let Actor::RequestSender(sender) = &mut self.processes[p].actor else {
             return;
         };
         let (Input::Read { call, .. } | Input::Wrote { call, .. }) = &input else {
             return;
         };
-        if call.0 != petitioner.calls {
+        if call.0 != sender.calls {
             return;
         }
         let found = match input {
@@ -353,17 +353,17 @@ impl World {
                 ..
             } => register,
             Input::Wrote { result: Ok(_), .. } => {
-                petitioner.request = None;
+                sender.request = None;
                 return;
             }
-            _ => return self.petition_read(p),
+            _ => return self.leader_request_read(p),
         };
-        let request = petitioner.request.clone();
+        let request = sender.request.clone();
         let Some(write) = request.and_then(|request| asked(&found, request)) else {
             return;
         };
-        petitioner.calls += 1;
-        let call = Call(petitioner.calls);
+        sender.calls += 1;
+        let call = Call(sender.calls);
         let key = Key::of_election(&self.processes[p].config.election);
         self.begin_call(
             p,

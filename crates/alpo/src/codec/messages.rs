@@ -369,9 +369,9 @@ fn write_reply(to: &mut Vec<u8>, reply: &Reply) {
         }
         Reply::NotAMember => to.push(kind(4)),
         Reply::Granted => to.push(kind(5)),
-        Reply::AlreadyVoted { owner } => {
+        Reply::AlreadyVoted { voted_for } => {
             to.push(kind(6));
-            write_rank(to, owner);
+            write_rank(to, voted_for);
         }
         Reply::Deferred => to.push(kind(7)),
         Reply::AlreadyLeader => to.push(kind(8)),
@@ -440,7 +440,7 @@ fn read_reply(kind: u8, from: &mut Reader<'_>) -> Result<Reply, DecodeError> {
         4 => Reply::NotAMember,
         5 => Reply::Granted,
         6 => Reply::AlreadyVoted {
-            owner: read_rank(from)?,
+            voted_for: read_rank(from)?,
         },
         7 => Reply::Deferred,
         8 => Reply::AlreadyLeader,

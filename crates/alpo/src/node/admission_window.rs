@@ -44,8 +44,8 @@ use super::super::ids::LogId;
 const LONG: Duration = Duration::from_millis(250);
 /// One that takes less than this may be longer.
 const SHORT: Duration = Duration::from_millis(125);
-/// So often a queue may be neither, before the window becomes half as large: it
-/// may be no queue.
+/// After so many judgements in a row that find a queue between [`SHORT`] and [`LONG`] the
+/// window is halved: what is taken for a queue may be the delay of the link.
 const PATIENCE: u32 = 8;
 
 /// The window of one leadership.
@@ -244,7 +244,7 @@ mod tests {
     fn longest_of_first_flow(round_trip: u64) -> u64 {
         const ENTRY: usize = 4_096;
         let config = Config {
-            timeout: Duration::from_secs(2),
+            election_timeout: Duration::from_secs(2),
             heartbeat: Duration::from_millis(400),
             ..Config::default()
         };

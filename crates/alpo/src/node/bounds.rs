@@ -203,7 +203,7 @@ fn named(body: &Body) -> impl Iterator<Item = Term> {
             | Reply::Heard { last, .. }
             | Reply::Installed { last, .. } => [Some(*last), None],
             Reply::Mismatch { last, conflict, .. } => [Some(*last), *conflict],
-            Reply::NotOutranked { mine: rank } | Reply::AlreadyVoted { owner: rank } => {
+            Reply::NotOutranked { mine: rank } | Reply::AlreadyVoted { voted_for: rank } => {
                 [Some(rank.last), None]
             }
             Reply::StaleTerm

@@ -130,7 +130,7 @@ impl Candidate {
     /// candidates that disturb each other get out of step; shorter than the
     /// election timeout of followers.
     fn cycle(server: &mut Server, cycles: u32) -> Instant {
-        let base = (server.config.timeout / 4) * (1 << cycles.min(2));
+        let base = (server.config.election_timeout / 4) * (1 << cycles.min(2));
         server.random_instant(base).after(base)
     }
 
@@ -152,7 +152,7 @@ impl Candidate {
             self.asked_since = server.now;
             return true;
         }
-        let longest = (server.config.timeout / 4) * (1 << self.cycles.min(DOUBLINGS));
+        let longest = (server.config.election_timeout / 4) * (1 << self.cycles.min(DOUBLINGS));
         // Those disks are hardly quicker than its own.
         let longest = longest.max(server.round_of_votes());
         let voters = server.members.now().iter();
@@ -183,29 +183,30 @@ impl Candidate {
             };
             server.send_request(voter, request);
         }
-        for owner in self.outranked(server) {
-            server.send_request(owner, Request::Defer { last });
+        for candidate in self.outranked(server) {
+            server.send_request(candidate, Request::Defer { last });
         }
     }
 
-    /// Owners of votes this server wants, who have not stepped back.
+    /// The candidates of lower rank that have votes which this server wants, and that
+    /// have not deferred.
     fn outranked(&self, server: &Server) -> BTreeSet<ServerId> {
         let mine = server.rank();
-        let owners = self
+        let lower = self
             .votes_for_others
             .values()
-            .filter(|owner| mine > **owner);
-        owners
-            .map(|owner| owner.server)
-            .filter(|owner| *owner != server.id() && !self.has_deferred(*owner))
+            .filter(|candidate| mine > **candidate);
+        lower
+            .map(|candidate| candidate.server)
+            .filter(|candidate| *candidate != server.id() && !self.has_deferred(*candidate))
             .collect()
     }
 
-    /// Whether it stepped back, with whatever disk. Which of two disks of
-    /// one number owns a vote is not said; whether this server asks once more
+    /// Whether it has deferred, with any disk. Which of two disks of one number
+    /// a vote was given to is not said; whether this server asks once more
     /// or begins its next cycle early is a matter of time alone.
-    fn has_deferred(&self, owner: ServerId) -> bool {
-        self.deferred.iter().any(|(id, _)| *id == owner)
+    fn has_deferred(&self, candidate: ServerId) -> bool {
+        self.deferred.iter().any(|(id, _)| *id == candidate)
     }
 
     /// Whether the votes are enough. A server's own counts when it is on its
@@ -241,11 +242,11 @@ impl Candidate {
             Reply::Granted if self.phase == CandidatePhase::Standing => {
                 self.granted.insert(from);
             }
-            Reply::AlreadyVoted { owner } if self.phase == CandidatePhase::Standing => {
-                self.votes_for_others.insert(from, *owner);
-                if server.rank() > *owner && !self.has_deferred(owner.server) {
+            Reply::AlreadyVoted { voted_for } if self.phase == CandidatePhase::Standing => {
+                self.votes_for_others.insert(from, *voted_for);
+                if server.rank() > *voted_for && !self.has_deferred(voted_for.server) {
                     let last = server.rank().last;
-                    server.send_request(owner.server, Request::Defer { last });
+                    server.send_request(voted_for.server, Request::Defer { last });
                 }
                 return self.early(server);
             }
@@ -287,7 +288,7 @@ impl Candidate {
         let theirs = self
             .votes_for_others
             .iter()
-            .filter(|(_, owner)| self.has_deferred(owner.server))
+            .filter(|(_, candidate)| self.has_deferred(candidate.server))
             .map(|(voter, _)| *voter);
         let all: BTreeSet<_> = theirs
             .chain(self.granted.iter().copied())

@@ -246,7 +246,7 @@ impl Leader {
         let Some(ready_at) = self.ready_at.filter(|_| self.transfer.is_none()) else {
             return;
         };
-        let now = self.time(server);
+        let now = self.log_time(server);
         let since_ready = now.saturating_sub(ready_at);
         let hasty = server.planted(Bug::ReignRenewsNobody);
         let sessions = server.state.sessions();

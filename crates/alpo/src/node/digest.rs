@@ -21,7 +21,7 @@ use super::super::message::{Body, Envelope, Reply, Request};
 use super::leader::Leader;
 use super::progress::Progress;
 use super::server::Server;
-use super::under_way::Changing;
+use super::under_way::PendingChange;
 use super::{Node, Role};
 
 impl Node {
@@ -65,7 +65,7 @@ impl Node {
             Role::Follower(_) => self.server.number,
             Role::Candidate(candidate) => candidate.of_earlier_cycles(),
             Role::Leader(leader) => {
-                let oldest = leader.peers.values().map(Progress::born);
+                let oldest = leader.peers.values().map(Progress::requests_before);
                 oldest.min().unwrap_or(self.server.number)
             }
         }
@@ -90,7 +90,7 @@ impl Leader {
             .transfer
             .map(|transfer| (transfer.to, transfer.timeout_now_sent));
         transfer.hash(into);
-        self.changing.map(Changing::digested).hash(into);
+        self.changing.map(PendingChange::digested).hash(into);
         for snapshot in &self.sending {
             snapshot.last.hash(into);
         }
@@ -175,7 +175,7 @@ impl Reply {
             | Self::Standing => {}
             Self::LeaderKnown { leader } => leader.hash(into),
             Self::LogIncomplete { last } => last.hash(into),
-            Self::AlreadyVoted { owner } => owner.hash(into),
+            Self::AlreadyVoted { voted_for } => voted_for.hash(into),
             Self::NotOutranked { mine } => mine.hash(into),
             Self::Appended { matched, round: _ } => matched.hash(into),
             Self::Mismatch {

@@ -97,7 +97,7 @@ impl Follower {
         for wait in [&mut self.deadline, &mut self.not_before] {
             wait.votes = wait.votes.min(votes);
         }
-        let long = self.deadline.votes.max(self.not_before.votes) > server.config.timeout;
+        let long = self.deadline.votes.max(self.not_before.votes) > server.config.election_timeout;
         if long && server.disk.has_stalled() && !core::mem::replace(&mut self.probed, true) {
             server.stage_hard(false);
         }
@@ -106,7 +106,7 @@ impl Follower {
     /// One that has just stepped back for a better candidate, which needs the
     /// time of a round of votes.
     pub(super) fn deferring(server: &mut Server) -> Self {
-        let least = server.config.drift.lengthen(server.config.timeout);
+        let least = server.config.drift.lengthen(server.config.election_timeout);
         let not_before = Wait {
             until: server.now.after(least),
             votes: server.round_of_votes(),
@@ -150,7 +150,7 @@ impl Follower {
                 round,
             } => {
                 append(server, context, prev, entries, (commit, round));
-                server.heard_leader_commit(commit);
+                server.commit_announced(commit);
             }
             Request::Heartbeat {
                 last,
@@ -159,9 +159,9 @@ impl Follower {
                 time,
                 compare_checksums,
             } => {
-                server.time = server.time.max(time);
+                server.log_time = server.log_time.max(time);
                 heartbeat(server, context, last, (commit, round), compare_checksums);
-                server.heard_leader_commit(commit);
+                server.commit_announced(commit);
             }
             Request::Install {
                 last,
@@ -244,10 +244,10 @@ fn append(
             // No leader's log goes on so from what this server has.
             return;
         }
-        if server.is_too_old_for(&entry) {
+        if server.halt_if_too_old_for(&entry) {
             return;
         }
-        server.time = server.time.max(entry.time);
+        server.log_time = server.log_time.max(entry.time);
         server.append(entry);
     }
     if server.planted(Bug::DuplicateTruncates) && matched < server.log.last().id {
@@ -300,7 +300,8 @@ fn heartbeat(
 }
 
 /// What the leader has committed is committed here too, as far as this log
-/// is known to be the leader's: a stale tail of an earlier leader must not be
+/// is known to be the leader's (Raft: `commitIndex = min(leaderCommit, index of last new
+/// entry)`): a stale tail of an earlier leader must not be
 /// taken for committed just because it is long enough (H13).
 fn commit_verified(server: &mut Server, commit: LogId) {
     let mut upto = commit.min(server.verified);

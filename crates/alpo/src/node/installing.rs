@@ -151,7 +151,7 @@ impl Server {
             self.discard(Discarded::Snapshot(snapshot));
             return self.discard(Discarded::State(Box::new((*state, Log::default()))));
         }
-        if self.is_too_old_for_state(&state) || self.is_replaced_in(&state) {
+        if self.halt_if_too_old_for_state(&state) || self.halt_if_replaced_in(&state) {
             return;
         }
         let total = snapshot.bytes.len() as u64;
@@ -180,12 +180,12 @@ impl Server {
             log = core::mem::replace(&mut self.log, Log::after(last));
             self.members.restart(state.members().clone(), last.id);
         } else {
-            self.forget(last.id);
+            self.compact_upto(last.id);
             self.members.committed(last.id);
         }
         self.commit = last.id;
         self.verified = self.verified.max(last.id);
-        self.time = self.time.max(state.time());
+        self.log_time = self.log_time.max(state.time());
         let state = core::mem::replace(&mut self.state, state);
         self.discard(Discarded::State(Box::new((state, log))));
         self.replace_snapshot(snapshot.clone());

@@ -29,7 +29,7 @@ use super::progress::{Mode, Progress};
 use super::quorum_rounds::QuorumRounds;
 use super::server::Server;
 use super::types::{Answer, Discarded, Event, Refusal, StepDownReason};
-use super::under_way::{Changing, ChecksumComparison, Transfer};
+use super::under_way::{ChecksumComparison, PendingChange, Transfer};
 
 /// Entries in one request, at most.
 const APPEND_ENTRIES: usize = 1_024;
@@ -44,7 +44,7 @@ pub(super) struct Leader {
     pub(super) quorum_rounds: QuorumRounds,
     pub(super) pending_proposals: PendingProposals,
     pub(super) transfer: Option<Transfer>,
-    pub(super) changing: Option<Changing>,
+    pub(super) changing: Option<PendingChange>,
     pub(super) heartbeat_at: Instant,
     /// No lease any more in this term: the leadership was offered to another.
     pub(super) lease_given_up: bool,
@@ -66,7 +66,7 @@ impl Leader {
         server.hear(server.id(), server.identity.storage);
         server.give_up_incoming();
         let last = server.log.last().id;
-        let time = server.time.max(server.log.last_time().unwrap_or(0));
+        let time = server.log_time.max(server.log.last_time().unwrap_or(0));
         let mut leader = Self {
             peers: BTreeMap::new(),
             sending: Vec::new(),
@@ -90,10 +90,10 @@ impl Leader {
     }
 
     /// The log's time now.
-    pub(super) fn time(&self, server: &Server) -> LogTime {
+    pub(super) fn log_time(&self, server: &Server) -> LogTime {
         let (mut time, at) = self.began;
         if server.planted(Bug::TimeCountedTwice) {
-            time = server.time;
+            time = server.log_time;
         }
         time.saturating_add(nanos(server.now.since(at)))
     }
@@ -115,14 +115,16 @@ impl Leader {
         if !server.has_next_entry() {
             return server.exhausted();
         }
-        let time = self.time(server).max(server.log.last_time().unwrap_or(0));
+        let time = self
+            .log_time(server)
+            .max(server.log.last_time().unwrap_or(0));
         let entry = Entry {
             id: server.log.last().id + 1,
             term: server.term(),
             time,
             payload,
         };
-        server.time = server.time.max(time);
+        server.log_time = server.log_time.max(time);
         self.pending_proposals.appended(server, &entry, token);
         server.append(entry);
     }
@@ -135,7 +137,7 @@ impl Leader {
         number: u64,
         reply: Reply,
     ) {
-        if self.is_set_back(server, (from, storage), number, &reply) {
+        if self.discard_if_set_back(server, (from, storage), number, &reply) {
             return;
         }
         let newest = server.number;
@@ -148,8 +150,8 @@ impl Leader {
         // whom to hand over. What another disk has says nothing about it.
         let is_member = peer.storage == storage;
         let counts = is_member || server.counts_by_number();
-        let knows = peer.knows(number) || server.planted(Bug::StaleMatches);
-        if !counts || !knows {
+        let was_asked = peer.was_asked(number) || server.planted(Bug::StaleMatches);
+        if !counts || !was_asked {
             return;
         }
         let is_paced_anew = peer
@@ -172,9 +174,9 @@ impl Leader {
         self.compare_checksums(server);
     }
 
-    /// Whether a member lacks what it has acknowledged, as an answer to request
-    /// `number` has shown, this one or an earlier one: nothing of it counts.
-    fn is_set_back(
+    /// Whether a member has lost what it has acknowledged, as an answer to request
+    /// `number` has shown, this one or an earlier one. Discards what is known of it.
+    fn discard_if_set_back(
         &mut self,
         server: &mut Server,
         (from, storage): (ServerId, StorageId),
@@ -188,12 +190,12 @@ impl Leader {
         let (Reply::Mismatch { last, .. } | Reply::Heard { last, .. }) = reply else {
             return peer.set_back;
         };
-        let lacks = peer.knows(number) && peer.lacks(number, *last);
-        if peer.set_back || !lacks || server.planted(Bug::SetBackCounted) {
+        let has_lost = peer.was_asked(number) && peer.has_lost(number, *last);
+        if peer.set_back || !has_lost || server.planted(Bug::SetBackCounted) {
             return peer.set_back;
         }
         let acknowledged = peer.matched;
-        peer.forget();
+        peer.discard();
         server.emit(Event::SetBack {
             server: from,
             acknowledged,
@@ -213,7 +215,7 @@ impl Leader {
         while self.is_ready(server)
             && let Some((token, query)) = self.quorum_rounds.next_read()
         {
-            let found = server.find(query, self.time(server));
+            let found = server.find(query, self.log_time(server));
             server.answer(token, Answer::Read(found));
         }
     }
@@ -252,7 +254,7 @@ impl Leader {
             own = server.log.last().id;
         }
         let waits = server.disk.since().map(|since| server.now.since(since));
-        if waits > Some(server.config.timeout) && server.planted(Bug::StalledCounted) {
+        if waits > Some(server.config.election_timeout) && server.planted(Bug::StalledCounted) {
             own = server.log.last().id;
         }
         let mut matched = self.tally(server, own, |peer| peer.matched);
@@ -293,12 +295,12 @@ impl Leader {
             server.answer(token, answer);
         }
         if let Some((id, appended_at)) = newest.filter(|(id, _)| *id >= self.no_op) {
-            let delay = self.time(server).saturating_sub(appended_at);
+            let delay = self.log_time(server).saturating_sub(appended_at);
             let (last, window) = (server.log.last().id, &mut self.pending_proposals.window);
             window.committed(id, delay, last, &server.config);
         }
         if self.ready_at.is_none() && reached >= self.no_op {
-            self.ready_at = Some(self.time(server));
+            self.ready_at = Some(self.log_time(server));
             self.admit_backlog(server);
         }
         if self.pending_proposals.session_ends.next_may_come() {
@@ -362,8 +364,8 @@ impl Leader {
     fn heartbeats(&mut self, server: &mut Server) {
         let last = server.log.last();
         let (commit, round) = (server.commit, self.quorum_rounds.current());
-        let time = self.time(server);
-        server.time = server.time.max(time);
+        let time = self.log_time(server);
+        server.log_time = server.log_time.max(time);
         let compare_checksums = self.checksum_comparison.next_request(server);
         for (id, peer) in &mut self.peers {
             let request = Request::Heartbeat {
@@ -421,7 +423,9 @@ impl Leader {
             .quorum_rounds
             .unconfirmed_since(config.heartbeat, config.lease_reads);
         match silent {
-            Some(since) if !server.planted(Bug::NeverStepsDown) => since.after(config.timeout),
+            Some(since) if !server.planted(Bug::NeverStepsDown) => {
+                since.after(config.election_timeout)
+            }
             _ => Instant::MAX,
         }
     }
@@ -429,7 +433,7 @@ impl Leader {
     /// When something is to be done at the latest.
     pub(super) fn deadline(&self, server: &Server) -> Instant {
         let transfer = self.transfer.map_or(Instant::MAX, |t| t.until);
-        let changing = self.changing.map_or(Instant::MAX, |it| it.until);
+        let changing = self.changing.map_or(Instant::MAX, |it| it.deadline);
         let silent = self.leads_until(server);
         let first = self.heartbeat_at.min(silent);
         first.min(transfer).min(changing)
@@ -455,7 +459,7 @@ fn replicate(
         }
         let may = match &peer.mode {
             Mode::Probing { asked } => !asked,
-            Mode::Streaming { window } => window.len() < server.config.window,
+            Mode::Streaming { window } => window.len() < server.config.max_inflight,
             Mode::Installing { .. } => false,
         };
         let last = server.log.last().id;

@@ -14,7 +14,7 @@ use super::leader::Leader;
 use super::progress::Progress;
 use super::server::Server;
 use super::types::{Answer, ClientRequest, Refusal, ServerList};
-use super::under_way::Changing;
+use super::under_way::PendingChange;
 
 /// A learner that is promoted may lack what was appended in so long a time,
 /// or in a timeout if that is longer. It is counted in time, so that a busy
@@ -41,9 +41,9 @@ impl Leader {
         server: &mut Server,
         token: u64,
         change: Change,
-        of: Option<StorageId>,
+        expected_storage: Option<StorageId>,
     ) {
-        let members = match self.next_members(server, change, of) {
+        let members = match self.next_members(server, change, expected_storage) {
             Ok(members) => members,
             Err(refusal) => return server.answer(token, Answer::Refused(refusal)),
         };
@@ -56,33 +56,33 @@ impl Leader {
         if let Change::AddLearner { .. } = change {
             return self.append_membership(server, members, token);
         }
-        let lately = server.now.before(server.config.timeout);
-        let (mut round, mut until) = (
+        let lately = server.now.before(server.config.election_timeout);
+        let (mut round, mut deadline) = (
             self.quorum_rounds.next(),
-            server.now.after(server.config.timeout),
+            server.now.after(server.config.election_timeout),
         );
-        let mut after = server.log.last().id;
+        let mut log_end = server.log.last().id;
         if server.planted(Bug::ChangesOverlap) {
-            (round, until, after) = (0, server.now, 0);
+            (round, deadline, log_end) = (0, server.now, 0);
         }
-        self.changing = Some(Changing {
+        self.changing = Some(PendingChange {
             token,
             change,
-            of,
+            expected_storage,
             round,
-            after,
-            until,
-            awake: self.quorum_rounds.confirmed_at() >= lately,
+            log_end,
+            deadline,
+            leader_was_confirmed: self.quorum_rounds.confirmed_at() >= lately,
         });
         self.judge_change(server);
     }
 
-    /// The members as they are to be, if the change can be thought of now.
+    /// The members after the change, or why it is refused.
     fn next_members(
         &self,
         server: &Server,
         change: Change,
-        of: Option<StorageId>,
+        expected_storage: Option<StorageId>,
     ) -> Result<Membership, Refusal> {
         // No change before an entry of this term is committed (Ongaro's correction of
         // 2015): requests wait in the backlog until then (`client_requests.rs`).
@@ -93,14 +93,16 @@ impl Leader {
             return Err(Refusal::ChangeUnderWay);
         }
         let now = server.members.now();
-        let about = match change {
+        let member = match change {
             Change::AddLearner { .. } => None,
             Change::Promote(id) | Change::Remove(id) => now.get(id),
         };
-        match (about, of) {
-            (Some(member), Some(of)) if member.storage != of => Err(Refusal::OtherDisk {
-                found: member.storage,
-            }),
+        match (member, expected_storage) {
+            (Some(member), Some(expected)) if member.storage != expected => {
+                Err(Refusal::OtherDisk {
+                    found: member.storage,
+                })
+            }
             _ => now.after(change).map_err(Refusal::Change),
         }
     }
@@ -112,14 +114,14 @@ impl Leader {
         let Some(it) = self.changing else {
             return;
         };
-        let over = server.now >= it.until;
+        let over = server.now >= it.deadline;
         let confirmed = self.quorum_rounds.is_confirmed(it.round);
         if !confirmed && !over {
             return;
         }
         // What has changed meanwhile is judged as it is now.
         self.changing = None;
-        let judged = self.next_members(server, it.change, it.of);
+        let judged = self.next_members(server, it.change, it.expected_storage);
         let judged = judged.and_then(|members| match self.fitness(server, &it, &members) {
             Ok(()) if confirmed => Ok(members),
             Ok(()) => Err(self.unheard(server, &it, &members)),
@@ -129,11 +131,10 @@ impl Leader {
             // New entries would delay the transferee. The change waits for the
             // next leader.
             Ok(_) if self.transfer.is_some() => {
-                let (change, of) = (it.change, it.of);
                 if !(self.pending_proposals).push_backlog(
                     &server.config,
                     it.token,
-                    ClientRequest::change(change, of),
+                    ClientRequest::change(it.change, it.expected_storage),
                 ) {
                     server.answer(it.token, Answer::Refused(Refusal::Busy));
                 }
@@ -164,14 +165,19 @@ impl Leader {
     }
 
     /// Whether those that a change needs are well.
-    fn fitness(&self, server: &Server, it: &Changing, members: &Membership) -> Result<(), Refusal> {
+    fn fitness(
+        &self,
+        server: &Server,
+        it: &PendingChange,
+        members: &Membership,
+    ) -> Result<(), Refusal> {
         if let Change::Promote(learner) = it.change {
             let peer = self.peers.get(&learner);
             let matched = peer.map_or(0, |peer| peer.matched);
             // It must also have the entry that admitted it, on its disk: it
             // votes only when it knows that it was admitted, and voters that
             // do not vote could leave the others without a majority.
-            if self.lacks(server, matched) || matched < server.members.since() {
+            if self.is_behind(server, matched) || matched < server.members.since() {
                 return Err(Refusal::LearnerBehind);
             }
             // One that does not answer would not vote either.
@@ -190,7 +196,7 @@ impl Leader {
 
     /// The refusal that names the voters there would be that have not answered
     /// since, or lack the last change of members.
-    fn unheard(&self, server: &Server, it: &Changing, members: &Membership) -> Refusal {
+    fn unheard(&self, server: &Server, it: &PendingChange, members: &Membership) -> Refusal {
         let able = able(server, |peer| peer.round >= it.round);
         let silent = |id: &ServerId| *id != server.id() && !self.peers.get(id).is_some_and(&able);
         let servers = members.voters().filter(silent).collect();
@@ -205,10 +211,15 @@ impl Leader {
     ///
     /// A leader has in its log what it appended in its own term, and nothing
     /// takes that away while it leads. So a server that has an entry after
-    /// `after` on its disk, by its own word, has synced after the request
+    /// `log_end` on its disk, by its own word, has synced after the request
     /// came. Without this the change could make a majority need a disk that
     /// hangs: it would count at once, and never commit.
-    fn unsynced(&self, server: &Server, it: &Changing, members: &Membership) -> Option<ServerList> {
+    fn unsynced(
+        &self,
+        server: &Server,
+        it: &PendingChange,
+        members: &Membership,
+    ) -> Option<ServerList> {
         if server.planted(Bug::ChangeUnsynced) {
             return None;
         }
@@ -219,7 +230,7 @@ impl Leader {
                 self.peers.get(id).map_or(0, |peer| peer.matched)
             }
         };
-        let synced = |id: &ServerId| durable(id) > it.after;
+        let synced = |id: &ServerId| durable(id) > it.log_end;
         if quorum::is_majority(members, members.voters().filter(synced)) {
             return None;
         }
@@ -233,25 +244,28 @@ impl Leader {
     /// that, of the first version too, and it changes nothing: a state keeps
     /// the higher of two versions, and this one is applied. (The no-op of a new
     /// leader would give every session a new lease.)
-    fn try_disks(&mut self, server: &mut Server, it: &Changing) {
-        if server.log.last().id <= it.after {
+    fn try_disks(&mut self, server: &mut Server, it: &PendingChange) {
+        if server.log.last().id <= it.log_end {
             let version = server.state.version();
             self.append(server, Payload::Version(version), None);
         }
     }
 
     /// Whether waiting may still mend what a change is refused for.
-    fn may_be_heard(&self, server: &Server, it: &Changing, refusal: Refusal) -> bool {
-        let lately = server.now.before(server.config.timeout);
+    fn may_be_heard(&self, server: &Server, it: &PendingChange, refusal: Refusal) -> bool {
+        let lately = server.now.before(server.config.election_timeout);
         let heard = |peer: &Progress| peer.heard_at.is_some_and(|at| at >= lately);
         match (refusal, it.change) {
             (Refusal::LearnerBehind, Change::Promote(learner)) => {
                 let peer = self.peers.get(&learner);
-                peer.is_some_and(|peer| peer.round < it.round && (heard(peer) || !it.awake))
+                peer.is_some_and(|peer| {
+                    peer.round < it.round && (heard(peer) || !it.leader_was_confirmed)
+                })
             }
             (Refusal::TooFewHeard { .. }, _) => {
                 let members = server.members.now().after(it.change);
-                !it.awake || members.is_ok_and(|it| self.hears_majority(server, &it, heard))
+                !it.leader_was_confirmed
+                    || members.is_ok_and(|it| self.hears_majority(server, &it, heard))
             }
             _ => false,
         }
@@ -259,12 +273,12 @@ impl Leader {
 
     /// Whether a log that ends at `matched` lacks an entry that was appended
     /// too long ago.
-    fn lacks(&self, server: &Server, matched: LogId) -> bool {
+    fn is_behind(&self, server: &Server, matched: LogId) -> bool {
         if matched >= server.log.last().id {
             return false;
         }
-        let lag = PROMOTION_LAG.max(server.config.timeout);
-        let since = self.time(server).saturating_sub(nanos(lag));
+        let lag = PROMOTION_LAG.max(server.config.election_timeout);
+        let since = self.log_time(server).saturating_sub(nanos(lag));
         // What is compacted is older than what there is.
         let next = server.log.get(matched + 1);
         next.is_none_or(|entry| entry.time < since)

@@ -139,7 +139,7 @@ impl Node {
             hard.term = log.last().term;
             hard.vote = None;
         }
-        let time = state.time().max(log.last_time().unwrap_or(0));
+        let log_time = state.time().max(log.last_time().unwrap_or(0));
         let mut server = Server {
             disk: Disk::after_recovery(log.last().id),
             commit: state.applied().id,
@@ -165,9 +165,9 @@ impl Node {
             verified: 0,
             vetoed: false,
             stood: 0,
-            leader_commit: None,
+            announced_commit: None,
             fresh_at: None,
-            time,
+            log_time,
             outbox: VecDeque::new(),
             number: 0,
             fault: None,
@@ -464,8 +464,8 @@ impl Node {
         }
         // The leader's process is gone, or a middlebox says so: asking costs
         // nothing, and a majority that still hears the leader will refuse.
-        // What is owed to a leader of before this start stays owed: these
-        // settings are not those that its lease counts on.
+        // `no_vote_until` stays: a leader that this server answered before it was
+        // restarted may still hold a read lease, which counts on the settings of then.
         self.server.refuse_votes_until = self.server.now;
         let stand_at = self.server.random_instant(self.server.config.heartbeat);
         if let Role::Follower(follower) = &mut self.role {
@@ -484,7 +484,9 @@ impl Node {
         }
     }
 
-    fn time(&mut self, now: Instant) -> bool {
+    /// Goes on to this time, and compacts the log if that is due. Whether the server goes
+    /// on, too.
+    fn advance_clock(&mut self, now: Instant) -> bool {
         self.server.now = self.server.now.max(now);
         self.server.compact();
         self.server.fault.is_none()
@@ -524,7 +526,7 @@ impl Machine for Node {
     type Output = Output;
 
     fn handle(&mut self, now: Now, input: Input) {
-        if !self.time(now.boot) {
+        if !self.advance_clock(now.boot) {
             return;
         }
         let before = self.view();
@@ -541,7 +543,7 @@ impl Machine for Node {
     }
 
     fn tick(&mut self, now: Now) {
-        if self.time(now.boot) {
+        if self.advance_clock(now.boot) {
             let before = self.view();
             self.pass_time();
             self.watch_itself(before);

@@ -223,7 +223,7 @@ impl Pacing {
     /// Begins and ends measurements, at the same times for all peers: by when
     /// their heartbeats were sent.
     fn measure(&mut self, sent_at: Instant, delay: Duration, config: &Config) {
-        let timeout = nanos(config.timeout);
+        let timeout = nanos(config.election_timeout);
         let length = timeout.saturating_mul(MEASURED_EVERY).max(1);
         let (period, phase) = (sent_at.as_nanos() / length, sent_at.as_nanos() % length);
         if period != self.period {
@@ -263,13 +263,13 @@ impl Pacing {
     /// Heartbeat `number` was answered after so long.
     fn judge(&mut self, number: u64, delay: Duration, config: &Config) {
         let queue = delay.saturating_sub(self.least.unwrap_or(delay));
-        self.has_queued |= queue >= config.timeout / 8;
+        self.has_queued |= queue >= config.election_timeout / 8;
         if number <= self.small_after {
             return;
         }
-        if queue > config.timeout / 4 {
+        if queue > config.election_timeout / 4 {
             self.resize((self.window / 2).max(least_window(config)));
-        } else if queue < config.timeout / 8
+        } else if queue < config.election_timeout / 8
             && number > self.full_after
             && self.measurement.is_none()
         {
@@ -278,7 +278,7 @@ impl Pacing {
             } else {
                 self.window
             };
-            let most = config.append_bytes.saturating_mul(config.window);
+            let most = config.append_bytes.saturating_mul(config.max_inflight);
             self.resize((self.window + more).min(most));
         }
     }
@@ -321,7 +321,7 @@ mod tests {
         seconds: usize,
     ) -> Vec<(Duration, u64)> {
         let config = Config {
-            timeout: TIMEOUT,
+            election_timeout: TIMEOUT,
             ..Config::default()
         };
         let mut pacings = vec![Pacing::new(&config); peers];

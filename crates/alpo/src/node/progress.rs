@@ -121,24 +121,24 @@ impl Progress {
         }
     }
 
-    /// Whether an answer to request `number` is one of this peer.
-    pub(super) const fn knows(&self, number: u64) -> bool {
+    /// Whether request `number` was sent to this peer, and not to an earlier one of its id.
+    pub(super) const fn was_asked(&self, number: u64) -> bool {
         number > self.requests_before
     }
 
-    /// Whether the peer lacks what it has acknowledged, if its log ends at
+    /// Whether the peer has lost what it has acknowledged, if its log ends at
     /// `last` by its answer to request `number`.
     ///
     /// It has promised that all up to `matched` is on its disk, and nothing
     /// in this term takes that away. So only a disk that was set back ends
     /// before, if the answer is to a request that was sent after the promise
     /// had come; an answer to an earlier one may itself be older than that.
-    pub(super) const fn lacks(&self, number: u64, last: Position) -> bool {
+    pub(super) const fn has_lost(&self, number: u64, last: Position) -> bool {
         number > self.settled_by && last.id < self.matched
     }
 
-    /// It does: nothing that it has said or says counts.
-    pub(super) const fn forget(&mut self) {
+    /// It has: nothing that it has said or says counts.
+    pub(super) const fn discard(&mut self) {
         self.set_back = true;
         self.matched = 0;
         self.round = 0;
@@ -321,8 +321,8 @@ impl Progress {
         }
     }
 
-    /// Requests up to this number were sent before this peer was one.
-    pub(super) const fn born(&self) -> u64 {
+    /// Requests up to this number were sent before this server was a peer with this disk.
+    pub(super) const fn requests_before(&self) -> u64 {
         self.requests_before
     }
 

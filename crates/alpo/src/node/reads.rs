@@ -14,10 +14,10 @@ impl Leader {
     /// other leader has committed since the question came.
     pub(super) fn read(&mut self, server: &mut Server, token: u64, query: Query) {
         if server.planted(Bug::ReadUnconfirmed) || self.has_lease(server) {
-            let found = server.find(query, self.time(server));
+            let found = server.find(query, self.log_time(server));
             return server.answer(token, Answer::Read(found));
         }
-        if self.quorum_rounds.waiting() >= server.config.reads {
+        if self.quorum_rounds.waiting() >= server.config.max_pending_reads {
             return server.answer(token, Answer::Refused(Refusal::Busy));
         }
         self.quorum_rounds.wait(token, query);
@@ -35,7 +35,7 @@ impl Leader {
     /// leader after the leadership began.
     fn has_lease(&self, server: &Server) -> bool {
         debug_assert!(self.is_ready(server), "the no-op is committed");
-        let span = server.config.drift.shorten(server.config.timeout);
+        let span = server.config.drift.shorten(server.config.election_timeout);
         server.config.lease_reads
             && !self.lease_given_up
             && server.now < self.quorum_rounds.confirmed_at().after(span)

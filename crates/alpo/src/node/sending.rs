@@ -90,7 +90,9 @@ fn is_of_use(peers: &BTreeMap<ServerId, Progress>, server: &Server, it: &Snapsho
 }
 
 fn is_waited_for(server: &Server, peer: &Progress) -> bool {
-    let since = server.now.before(SILENT_TIMEOUTS * server.config.timeout);
+    let since = server
+        .now
+        .before(SILENT_TIMEOUTS * server.config.election_timeout);
     peer.heard_at.is_some_and(|at| at >= since)
 }
 

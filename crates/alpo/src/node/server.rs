@@ -113,15 +113,15 @@ pub(super) struct Server {
     /// How often this server has stood since it last heard a leader.
     pub(super) stood: u32,
     /// The commit index that this term's leader has announced. It may be ahead
-    /// of this server's own. It is only shown to people; no decision rests on
-    /// it.
-    pub(super) leader_commit: Option<LogId>,
+    /// of this server's own, which `commit_verified` moves (`follower.rs`). `fresh_at`
+    /// depends on it, and people are shown it.
+    pub(super) announced_commit: Option<LogId>,
     /// The last time at which this server knew that its state was up to date,
     /// as a follower or as the leader of an earlier term. See
     /// [`Node::fresh_at`](super::Node::fresh_at).
     pub(super) fresh_at: Option<Instant>,
     /// The highest log time that this server has heard of.
-    pub(super) time: LogTime,
+    pub(super) log_time: LogTime,
     pub(super) outbox: VecDeque<Output>,
     /// The number of the last request that was sent.
     pub(super) number: u64,
@@ -192,7 +192,7 @@ impl Server {
     /// snapshot holds committed entries only, so that is final. The snapshot is
     /// not installed, so that this disk keeps the log that shows the
     /// replacement.
-    pub(super) fn is_replaced_in(&mut self, state: &State) -> bool {
+    pub(super) fn halt_if_replaced_in(&mut self, state: &State) -> bool {
         let (server, found) = (self.id(), self.identity.storage);
         let known = state.members().storage(server);
         let known = known.filter(|known| *known != found && self.members.was_own());
@@ -269,8 +269,8 @@ impl Server {
     /// one to two election timeouts, drawn anew each time (the randomized election
     /// timeout).
     pub(super) fn election_deadline(&mut self) -> Instant {
-        let least = self.config.drift.lengthen(self.config.timeout);
-        let more = self.rng.span(self.config.timeout);
+        let least = self.config.drift.lengthen(self.config.election_timeout);
+        let more = self.rng.span(self.config.election_timeout);
         self.now.after(least).after(more)
     }
 
@@ -283,7 +283,7 @@ impl Server {
     /// be as fast. If they are slower, its candidacies fail. From the third one
     /// on it allows an election timeout, and then twice as long each time.
     pub(super) fn round_of_votes(&self) -> Duration {
-        let timeout = self.config.timeout;
+        let timeout = self.config.election_timeout;
         let own = 2 * self.disk.pace(self.now).min(timeout * LONGEST_SYNC);
         let more = self.stood.checked_sub(3);
         let more = more.map_or(0, |more| 2u32.saturating_pow(more).min(LONGEST_SYNC));
@@ -304,7 +304,7 @@ impl Server {
         self.leader = None;
         self.leads_with = None;
         self.verified = 0;
-        self.leader_commit = None;
+        self.announced_commit = None;
         self.stage_hard(true);
     }
 
@@ -323,9 +323,9 @@ impl Server {
     /// An entry of the leader's own term must be among the applied ones. Until
     /// such an entry is committed, a new leader does not know all entries that
     /// were committed, and acknowledged, before its term.
-    pub(super) fn heard_leader_commit(&mut self, committed: LogId) {
-        let committed = committed.max(self.leader_commit.unwrap_or(0));
-        self.leader_commit = Some(committed);
+    pub(super) fn commit_announced(&mut self, committed: LogId) {
+        let committed = committed.max(self.announced_commit.unwrap_or(0));
+        self.announced_commit = Some(committed);
         let applied = self.state.applied();
         if applied.id >= committed && applied.term == self.term() {
             self.fresh_at = Some(self.now);
@@ -348,7 +348,7 @@ impl Server {
         }
         self.vetoed = false;
         self.stood = 0;
-        let sticky = self.config.drift.lengthen(self.config.timeout);
+        let sticky = self.config.drift.lengthen(self.config.election_timeout);
         self.refuse_votes_until = self.now.after(sticky);
     }
 
@@ -453,7 +453,7 @@ impl Server {
     /// next.
     fn snapshot_threshold(&self) -> usize {
         let last = self.snapshot.as_ref().map_or(0, |it| it.bytes.len());
-        self.config.log_bytes.max(last)
+        self.config.snapshot_threshold_bytes.max(last)
     }
 
     /// Hands out a copy of the state to be encoded. It does nothing if the last
@@ -523,12 +523,12 @@ impl Server {
         };
         let needed = needed.iter().copied().filter(|after| *after < usual);
         let upto = needed.filter(fits).min();
-        self.forget(upto.unwrap_or(usual));
+        self.compact_upto(upto.unwrap_or(usual));
     }
 
     /// The log forgets entries up to this one. Their memory is given back
     /// elsewhere.
-    pub(super) fn forget(&mut self, upto: LogId) {
+    pub(super) fn compact_upto(&mut self, upto: LogId) {
         let forgotten = self.log.compact(upto);
         if !forgotten.is_empty() {
             self.discard(Discarded::Entries(forgotten));

@@ -86,7 +86,7 @@ impl Leader {
         let able = self.peers.iter().filter(|(id, peer)| {
             let heard = peer
                 .heard_at
-                .is_some_and(|at| server.now.since(at) < server.config.timeout);
+                .is_some_and(|at| server.now.since(at) < server.config.election_timeout);
             heard && members.is_voter(**id) && peer.matched >= least
         });
         if !quorum::is_majority(members, able.clone().map(|(id, _)| *id)) {

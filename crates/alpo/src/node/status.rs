@@ -199,7 +199,7 @@ impl Node {
         }
         let committed = match &self.role {
             Role::Leader(_) => self.is_ready().then_some(self.commit()),
-            Role::Follower(_) => self.leader().and(self.server.leader_commit),
+            Role::Follower(_) => self.leader().and(self.server.announced_commit),
             Role::Candidate(_) => None,
         };
         committed.map(|id| id.saturating_sub(self.server.state.applied().id))

@@ -41,7 +41,7 @@ impl Leader {
             }
             return;
         };
-        let until = server.now.after(server.config.timeout);
+        let until = server.now.after(server.config.election_timeout);
         self.transfer = Some(Transfer {
             to,
             until,

@@ -11,27 +11,28 @@ use super::server::Server;
 
 /// A change of members that waits for a fresh round, and for disks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Changing {
+pub(super) struct PendingChange {
     pub(super) token: u64,
     pub(super) change: Change,
-    pub(super) of: Option<StorageId>,
+    /// The disk that the member is to have, if the request names one.
+    pub(super) expected_storage: Option<StorageId>,
     /// The round that began after it was asked for.
     pub(super) round: u64,
     /// Where the log ended when it was asked for: a disk that has an entry
     /// after that has synced since.
-    pub(super) after: LogId,
+    pub(super) log_end: LogId,
     /// When it is refused if too few have answered that round, or synced.
-    pub(super) until: Instant,
+    pub(super) deadline: Instant,
     /// Whether this leader was confirmed within a timeout before it was asked:
     /// then a server that it has not heard for a timeout was silent, and it was
     /// not this process that did not listen.
-    pub(super) awake: bool,
+    pub(super) leader_was_confirmed: bool,
 }
 
-impl Changing {
-    /// What of it decides, but for rounds and times.
+impl PendingChange {
+    /// The parts that the digest of the state has: all that decides, without rounds and times.
     pub(super) const fn digested(self) -> (Change, Option<StorageId>, LogId) {
-        (self.change, self.of, self.after)
+        (self.change, self.expected_storage, self.log_end)
     }
 }
 

@@ -68,7 +68,9 @@ impl Leader {
         if server.state.version() >= wanted || server.config.version < wanted {
             return false;
         }
-        let since_ready = self.time(server).saturating_sub(self.ready_at.unwrap_or(0));
+        let since_ready = self
+            .log_time(server)
+            .saturating_sub(self.ready_at.unwrap_or(0));
         let mut peers = self.peers.values();
         let too_old = peers.any(|peer| peer.version.is_some_and(|version| version < wanted));
         self.raised >= wanted || !too_old && since_ready < RISE_WITHIN
@@ -113,14 +115,14 @@ pub(super) fn version_of(entry: &Entry) -> ClusterVersion {
 
 impl Server {
     /// Stops if this entry says, or is, more than this server understands.
-    pub(super) fn is_too_old_for(&mut self, entry: &Entry) -> bool {
-        self.is_too_old(version_of(entry))
+    pub(super) fn halt_if_too_old_for(&mut self, entry: &Entry) -> bool {
+        self.halt_if_too_old(version_of(entry))
     }
 
     /// Stops if there may be entries before this state that this server does
     /// not understand, or there will be after it.
-    pub(super) fn is_too_old_for_state(&mut self, state: &State) -> bool {
-        self.is_too_old(state.version())
+    pub(super) fn halt_if_too_old_for_state(&mut self, state: &State) -> bool {
+        self.halt_if_too_old(state.version())
     }
 
     /// The same for what the disk gave back.
@@ -130,10 +132,10 @@ impl Server {
             _ => None,
         });
         let newest = announced.fold(self.state.version(), ClusterVersion::max);
-        self.is_too_old(newest);
+        self.halt_if_too_old(newest);
     }
 
-    fn is_too_old(&mut self, cluster: ClusterVersion) -> bool {
+    fn halt_if_too_old(&mut self, cluster: ClusterVersion) -> bool {
         let mine = self.config.version;
         let too_old = cluster > mine;
         if too_old {

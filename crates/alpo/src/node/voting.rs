@@ -66,8 +66,8 @@ impl Node {
             } else if !self.server.eligible(*last) {
                 let last = self.server.log.last();
                 Reply::LogIncomplete { last }
-            } else if let Some(owner) = self.syncs_vote_for_another(context) {
-                Reply::AlreadyVoted { owner }
+            } else if let Some(voted_for) = self.syncs_vote_for_another(context) {
+                Reply::AlreadyVoted { voted_for }
             } else {
                 Reply::PreVoteGranted
             }),
@@ -101,9 +101,9 @@ impl Node {
             return self.stand_soon();
         }
         match server.hard.vote {
-            Some(owner) if !owner.is_of(context.by, context.storage) => {
-                let owner = owner.rank;
-                server.reply(context, Reply::AlreadyVoted { owner });
+            Some(vote) if !vote.is_of(context.by, context.storage) => {
+                let voted_for = vote.rank;
+                server.reply(context, Reply::AlreadyVoted { voted_for });
                 self.reset_election_timer_for(candidate);
             }
             given => {
@@ -128,7 +128,9 @@ impl Node {
         if involved || !self.server.may_stand() || self.server.is_led() {
             return;
         }
-        let stand_at = self.server.random_instant(self.server.config.timeout / 4);
+        let stand_at = self
+            .server
+            .random_instant(self.server.config.election_timeout / 4);
         if let Role::Follower(follower) = &mut self.role {
             follower.stand_soon(stand_at);
         }

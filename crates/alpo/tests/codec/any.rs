@@ -264,7 +264,9 @@ impl Any for Rng {
             3 => Reply::LogIncomplete { last },
             4 => Reply::NotAMember,
             5 => Reply::Granted,
-            6 => Reply::AlreadyVoted { owner: self.rank() },
+            6 => Reply::AlreadyVoted {
+                voted_for: self.rank(),
+            },
             7 => Reply::Deferred,
             8 => Reply::AlreadyLeader,
             9 => Reply::NotOutranked { mine: self.rank() },

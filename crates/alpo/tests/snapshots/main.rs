@@ -89,7 +89,7 @@ fn command(bytes: usize) -> ClientRequest {
 fn what_is_kept_behind_a_snapshot_makes_no_other_one_due() {
     let log_bytes = 10_000;
     let mut node = alone(Config {
-        log_bytes,
+        snapshot_threshold_bytes: log_bytes,
         kept_entries: 1_000,
         ..Config::default()
     });
@@ -140,7 +140,7 @@ fn of_a_server_that_has_applied_nothing_no_snapshot_is_taken() {
 #[test]
 fn a_long_tail_that_waits_makes_no_snapshot_due() {
     let mut node = alone(Config {
-        log_bytes: 10_000,
+        snapshot_threshold_bytes: 10_000,
         kept_entries: 0,
         ..Config::default()
     });
@@ -174,7 +174,7 @@ fn a_long_tail_that_waits_makes_no_snapshot_due() {
 #[test]
 fn over_a_slow_link_no_chunk_is_sent_again_and_again() {
     let mut far = Far::new(&Config {
-        log_bytes: 30_000,
+        snapshot_threshold_bytes: 30_000,
         kept_entries: 0,
         chunk_bytes: 1_000,
         ..Config::default()
@@ -281,7 +281,7 @@ fn work(node: &mut Node, input: Input) -> Vec<StateCopy> {
 #[test]
 fn a_server_goes_on_while_its_snapshot_is_encoded() {
     let mut node = alone(Config {
-        log_bytes: 10_000,
+        snapshot_threshold_bytes: 10_000,
         kept_entries: 0,
         checksum: not_at_work,
         ..Config::default()
@@ -399,9 +399,9 @@ fn a_snapshot_that_is_asked_for_while_another_waits_for_the_disk_is_taken_later(
 /// them, the leader's index and that of the server that was away.
 fn with_large_state() -> (Far, usize, usize) {
     let mut far = Far::new(&Config {
-        timeout: Duration::from_millis(250),
+        election_timeout: Duration::from_millis(250),
         heartbeat: Duration::from_millis(50),
-        log_bytes: 500_000,
+        snapshot_threshold_bytes: 500_000,
         kept_entries: 0,
         ..Config::default()
     });
@@ -460,7 +460,7 @@ fn over_a_long_link_chunks_become_larger() {
 #[test]
 fn servers_take_their_snapshots_one_after_the_other() {
     let config = Config {
-        log_bytes: 1_000,
+        snapshot_threshold_bytes: 1_000,
         ..Config::default()
     };
     let mut nodes = Far::new(&config).nodes;
@@ -484,7 +484,7 @@ fn servers_take_their_snapshots_one_after_the_other() {
         }
     }
     let large = nodes[0].snapshot().expect("one").bytes.len();
-    assert!(large > 20 * config.log_bytes, "{large}");
+    assert!(large > 20 * config.snapshot_threshold_bytes, "{large}");
     // The state has had its size for some rounds.
     taken.retain(|(token, _)| *token > 4_000);
     let first = taken.iter().filter(|it| it.1 == 0).map(|it| it.0);

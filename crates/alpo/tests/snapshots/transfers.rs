@@ -23,7 +23,7 @@ const PATIENCE: u64 = 20_000;
 /// compacted, and their links are slow.
 fn without(count: usize, late: &[usize]) -> (Far, usize) {
     let config = Config {
-        log_bytes: 10_000,
+        snapshot_threshold_bytes: 10_000,
         kept_entries: 30,
         append_bytes: 16_384,
         chunk_bytes: 4_096,

@@ -65,7 +65,11 @@ impl Host {
     /// What servers must agree on, or they do not talk.
     pub(crate) fn settings(&self) -> (std::time::Duration, bool, bool) {
         let config = &self.config;
-        (config.timeout, config.lease_reads, config.fast_detection)
+        (
+            config.election_timeout,
+            config.lease_reads,
+            config.fast_detection,
+        )
     }
 }
 

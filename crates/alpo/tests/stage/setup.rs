@@ -115,14 +115,16 @@ fn configure(args: &mut Args<'_>) -> Outcome<Config> {
 
 /// `config` with what is said of it.
 pub(crate) fn set(mut config: Config, args: &mut Args<'_>) -> Outcome<Config> {
-    config.timeout = args.span("timeout")?.unwrap_or(config.timeout);
+    config.election_timeout = args.span("timeout")?.unwrap_or(config.election_timeout);
     config.heartbeat = args.span("heartbeat")?.unwrap_or(config.heartbeat);
     config.lease_reads = args.key("lease") == Some("on");
     config.fast_detection = !config.lease_reads && args.key("detection") != Some("off");
-    config.window = args.parsed("window")?.unwrap_or(config.window);
+    config.max_inflight = args.parsed("window")?.unwrap_or(config.max_inflight);
     config.chunk_bytes = args.parsed("chunk")?.unwrap_or(config.chunk_bytes);
     config.append_bytes = args.parsed("append")?.unwrap_or(config.append_bytes);
-    config.log_bytes = args.parsed("log")?.unwrap_or(config.log_bytes);
+    config.snapshot_threshold_bytes = args
+        .parsed("log")?
+        .unwrap_or(config.snapshot_threshold_bytes);
     config.kept_entries = args.parsed("kept")?.unwrap_or(config.kept_entries);
     config.validate()?;
     Ok(config)

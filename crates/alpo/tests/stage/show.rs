@@ -143,7 +143,7 @@ fn replied(reply: &Reply) -> String {
         Reply::LeaderKnown { leader: None } => " by somebody".to_string(),
         Reply::LeaderKnown { leader: Some(id) } => format!(" by {id}"),
         Reply::LogIncomplete { last } => format!(" mine {last}"),
-        Reply::AlreadyVoted { owner } => format!(" by {owner}"),
+        Reply::AlreadyVoted { voted_for } => format!(" by {voted_for}"),
         Reply::NotOutranked { mine } => format!(" by {mine}"),
         Reply::Appended { matched, .. } => format!(" upto {matched}"),
         Reply::Mismatch { last, conflict, .. } => match conflict {

@@ -128,7 +128,7 @@ fn a_removal_that_is_repeated_spares_the_replacement() {
     servers.pass(Duration::from_secs(1));
     assert!(is_done(&servers), "{:?}", servers.answers);
     servers.submit(0, once.clone());
-    let gone = Refusal::Change(ChangeError::Unknown);
+    let gone = Refusal::Change(ChangeError::NotAMember);
     assert_eq!(refused(&servers), Some(gone));
 
     servers.submit(0, admit(3, 33));

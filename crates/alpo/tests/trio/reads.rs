@@ -10,7 +10,7 @@ use super::servers::Servers;
 #[test]
 fn reads_wait_for_a_majority_up_to_a_bound_and_the_others_are_refused_at_once() {
     let config = Config {
-        reads: 3,
+        max_pending_reads: 3,
         // That of requests for a leader which is not ready is another.
         backlog_requests: 1,
         ..Config::default()

@@ -26,7 +26,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 fn trio() -> Servers {
     let config = Config {
         append_bytes: 4 * 1024 * 1024,
-        log_bytes: 1024 * 1024 * 1024,
+        snapshot_threshold_bytes: 1024 * 1024 * 1024,
         ..Config::default()
     };
     let sort = (config, Limits::default());

@@ -31,7 +31,8 @@ use crate::failure::{Failure, store_failure, usage};
 use crate::guard::{Guardian, GuardianEvent, SignalRequest, SignalRequests, StartOrder};
 use crate::{Context, output, program};
 
-/// The back-off of a command that ends by itself again and again (a crash loop):
+/// The back-off of a command of `tenure run` that ends by itself again and again (a crash
+/// loop; that of workloads is in `group/src/reconcile.rs`):
 /// the first pause, doubled each time up to [`PAUSE_MAX`], and forgotten once a command has run for [`HEALTHY_AFTER`].
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);

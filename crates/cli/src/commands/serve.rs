@@ -171,8 +171,8 @@ pub(crate) fn meant(args: &Serve) -> Result<Config, Failure> {
     settings.quota_registers = args.quota_registers.unwrap_or(settings.quota_registers);
     settings.listen_peers.clone_from(&args.listen_peers);
     if let Some(timeout) = &args.election_timeout {
-        settings.node.timeout = config::duration("--election-timeout", timeout)?;
-        settings.node.heartbeat = settings.node.timeout / 5;
+        settings.node.election_timeout = config::duration("--election-timeout", timeout)?;
+        settings.node.heartbeat = settings.node.election_timeout / 5;
     }
     if let Some(heartbeat) = &args.heartbeat {
         settings.node.heartbeat = config::duration("--heartbeat", heartbeat)?;

@@ -122,7 +122,7 @@ impl Stranger<'_> {
 /// How servers of a test are set.
 pub(crate) fn settings(timeout: std::time::Duration) -> Settings {
     Settings::of(&Config {
-        timeout,
+        election_timeout: timeout,
         ..Config::default()
     })
 }

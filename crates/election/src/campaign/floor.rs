@@ -52,7 +52,7 @@ impl Context {
 
     /// What to write to whom, if somebody leads below the floor who has not
     /// been asked to leave.
-    fn petition(&self) -> Option<(Expect, Record)> {
+    fn leader_request(&self) -> Option<(Expect, Record)> {
         let regression = self.judge.regression()?;
         let held = matches!(self.judge.lease_state(), LeaseState::Held { .. });
         let bounded = regression.floor.get() <= TermRegression::ASKED_MAX;
@@ -79,13 +79,13 @@ impl Context {
     }
 
     /// When to ask the leader to go, if that is called for.
-    pub(super) fn petition_at(&self) -> Option<Instant> {
-        self.petition().map(|_| self.floor.not_before)
+    pub(super) fn leader_request_at(&self) -> Option<Instant> {
+        self.leader_request().map(|_| self.floor.not_before)
     }
 
     /// Asks the leader to go.
-    pub(super) fn send_petition(&mut self) -> Option<Pending> {
-        let (expect, record) = self.petition()?;
+    pub(super) fn send_leader_request(&mut self) -> Option<Pending> {
+        let (expect, record) = self.leader_request()?;
         if !self.config.planted(Bug::FloorRepeated) {
             // Counted from now, whether it lands or not.
             let lease = record.lease.max(self.config.lease);
@@ -111,7 +111,7 @@ impl Context {
 
     /// The last request has certainly not been written: another one may be,
     /// after an interval.
-    pub(super) fn petition_failed(&mut self) {
+    pub(super) fn leader_request_failed(&mut self) {
         self.floor.not_before = self.now.boot.after(self.config.interval);
     }
 }

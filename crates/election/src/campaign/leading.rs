@@ -109,9 +109,9 @@ impl Leading {
         context.now.boot.after(context.config.lease * leases)
     }
 
-    /// The work goes by the grant of this start. A word that is older than
-    /// what is known, or one of another leadership, is below the grant's start and
-    /// opens nothing: the boot-time clock only grows.
+    /// The work has confirmed the grant that began at `start`. A confirmation that is
+    /// older than the last one, or of another leadership, permits no renewal: its start
+    /// is below that of the grant, since the boot-time clock only grows.
     pub(super) const fn work_confirmed(&mut self, start: Instant) {
         match self.work {
             Some(known) if known.as_nanos() >= start.as_nanos() => {}
@@ -119,11 +119,12 @@ impl Leading {
         }
     }
 
-    /// Whether the next renewal waits for a word of the work (§4.13).
+    /// Whether the next renewal waits for a confirmation of the work (§4.13; client-go's
+    /// `HealthzAdaptor` comes nearest).
     ///
     /// A leadership is renewed for the work that is done in it. Where that
     /// runs elsewhere, a candidate that renews on its own would keep everybody
-    /// out for ever with nothing running: its word to the work may be stuck.
+    /// out for ever with nothing running: what it tells the work may not arrive.
     /// So each grant has to be confirmed by the work before it is extended. To
     /// wait is safe: a grant that is not renewed ends by its time table.
     fn waits_for_work(&self, context: &Context) -> bool {

@@ -20,7 +20,7 @@ use super::{
 pub(super) struct Standby {
     pending: Option<Pending>,
     /// A request to a leader below the floor is under way.
-    petition: Option<Pending>,
+    leader_request: Option<Pending>,
     /// The next look, if nothing else calls for one before.
     read_at: Instant,
     /// When to race for what the last look found free.
@@ -40,7 +40,7 @@ impl Standby {
     pub(super) const fn new(now: Instant) -> Self {
         Self {
             pending: None,
-            petition: None,
+            leader_request: None,
             read_at: now,
             race_at: None,
             hold_until: now,
@@ -82,9 +82,9 @@ impl Standby {
     }
 
     pub(super) fn answer(mut self, context: &mut Context, call: Call, answer: Answer) -> State {
-        if self.petition.take_if(|it| it.call == call).is_some() {
+        if self.leader_request.take_if(|it| it.call == call).is_some() {
             if let Answer::Wrote(result) = answer {
-                self.petitioned(context, result);
+                self.leader_request_answered(context, result);
             }
             return State::Standby(self);
         }
@@ -127,16 +127,18 @@ impl Standby {
 
     /// A request has been written to the leader, or not. Either way look what
     /// the register holds now; where the store is in trouble, after a pause.
-    fn petitioned(&mut self, context: &mut Context, result: Result<Version, Failure>) {
+    fn leader_request_answered(&mut self, context: &mut Context, result: Result<Version, Failure>) {
         self.read_at = context.now.boot;
         match result {
             Ok(_) => context.write_succeeded(),
-            Err(failure) if failure.class == FailureClass::Conflict => context.petition_failed(),
+            Err(failure) if failure.class == FailureClass::Conflict => {
+                context.leader_request_failed();
+            }
             Err(failure) => {
                 // Where it is unknown it counts as written: the request may
                 // land yet.
                 if failure.class != FailureClass::Unknown {
-                    context.petition_failed();
+                    context.leader_request_failed();
                 }
                 let pause = context.write_failed(&failure);
                 self.read_at = context.now.boot.after(pause);
@@ -214,14 +216,14 @@ impl Standby {
         {
             return Racing::begin(context);
         }
-        if self.petition.is_some_and(|it| it.is_given_up(now)) {
-            self.petition = None;
-            self.petitioned(context, Err(Failure::no_answer()));
+        if self.leader_request.is_some_and(|it| it.is_given_up(now)) {
+            self.leader_request = None;
+            self.leader_request_answered(context, Err(Failure::no_answer()));
         }
-        if self.petition_at(context).is_some_and(|at| now >= at) {
-            self.petition = context.send_petition();
+        if self.leader_request_at(context).is_some_and(|at| now >= at) {
+            self.leader_request = context.send_leader_request();
         }
-        if self.pending.is_none() && self.petition.is_none() && now >= self.look_at(context) {
+        if self.pending.is_none() && self.leader_request.is_none() && now >= self.look_at(context) {
             self.pending = Some(context.request_read());
             self.read_at = Instant::MAX;
         }
@@ -263,11 +265,13 @@ impl Standby {
     /// When to ask a leader below the floor to go: not while a call is under
     /// way, not on what is known to be out of date, and not while this
     /// candidate holds itself back, for it could not win the election.
-    fn petition_at(&self, context: &Context) -> Option<Instant> {
-        if self.outdated || self.pending.is_some() || self.petition.is_some() {
+    fn leader_request_at(&self, context: &Context) -> Option<Instant> {
+        if self.outdated || self.pending.is_some() || self.leader_request.is_some() {
             return None;
         }
-        context.petition_at().map(|at| at.max(self.hold_until))
+        context
+            .leader_request_at()
+            .map(|at| at.max(self.hold_until))
     }
 
     fn look_at(&self, context: &Context) -> Instant {
@@ -281,11 +285,13 @@ impl Standby {
     }
 
     pub(super) fn deadline(&self, context: &Context) -> Instant {
-        let look = match self.pending.or(self.petition) {
+        let look = match self.pending.or(self.leader_request) {
             Some(pending) => pending.give_up_at,
             None => self.look_at(context),
         };
-        let look = self.petition_at(context).map_or(look, |at| at.min(look));
+        let look = self
+            .leader_request_at(context)
+            .map_or(look, |at| at.min(look));
         // A race that waits for the other election is woken by its news.
         let race = self.race_at().filter(|_| context.may_stand());
         race.map_or(look, |race| race.min(look))

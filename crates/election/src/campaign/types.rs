@@ -115,8 +115,8 @@ pub enum Output {
         /// After this the answer is not wanted any more.
         within: Duration,
     },
-    /// What this campaign has bound so far, or may yet bind by a write that
-    /// is under way, is not its any more: see that the register is vacated.
+    /// This campaign gives up what it has bound so far, and what it may yet bind by a
+    /// write that is under way: see that the register is vacated.
     Release,
     /// Tell the application.
     Event(Event),
@@ -191,7 +191,8 @@ pub enum Event {
         grant: Grant,
     },
     /// Begin to stop the work; say [`Input::Drained`] when it has ended. The
-    /// grant is still valid, and is not extended any more.
+    /// grant is still valid, and is not extended any more. (client-go has no such
+    /// event: its `OnStoppedLeading` comes when the leadership is over.)
     Draining {
         /// In which term.
         term: Term,
@@ -205,7 +206,8 @@ pub enum Event {
         /// In which term.
         term: Term,
     },
-    /// The leadership is lost: nothing more may be done in this term.
+    /// The leadership is over, for any reason: nothing more may be done in this term
+    /// (client-go: `OnStoppedLeading`).
     Ousted {
         /// In which term.
         term: Term,

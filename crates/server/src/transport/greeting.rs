@@ -39,7 +39,7 @@ impl Settings {
     /// Those of `config`.
     pub fn of(config: &Config) -> Self {
         Self {
-            timeout: u64::try_from(config.timeout.as_nanos()).unwrap_or(u64::MAX),
+            timeout: u64::try_from(config.election_timeout.as_nanos()).unwrap_or(u64::MAX),
             drift: config.drift.ppm(),
             lease_reads: config.lease_reads,
             fast_detection: config.fast_detection,

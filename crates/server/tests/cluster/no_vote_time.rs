@@ -14,14 +14,14 @@ const LONG: Duration = Duration::from_secs(4);
 const SHORT: Duration = Duration::from_millis(400);
 
 fn by_lease(config: &mut Config) {
-    config.node.timeout = LONG;
+    config.node.election_timeout = LONG;
     config.node.heartbeat = LONG / 8;
     config.node.lease_reads = true;
     config.node.fast_detection = false;
 }
 
 fn at_once(config: &mut Config) {
-    config.node.timeout = SHORT;
+    config.node.election_timeout = SHORT;
     config.node.heartbeat = SHORT / 8;
     config.node.lease_reads = false;
     config.node.fast_detection = true;

@@ -51,7 +51,10 @@ async fn what_a_leader_sends_is_decoded_by_a_thread_of_its_own() {
         if config.id.get() == 3 {
             config.node.checksum = counts_apart;
         } else {
-            (config.node.log_bytes, config.node.kept_entries) = (10_000, 0);
+            (
+                config.node.snapshot_threshold_bytes,
+                config.node.kept_entries,
+            ) = (10_000, 0);
         }
     });
     servers.leader().await;

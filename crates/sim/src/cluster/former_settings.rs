@@ -26,13 +26,13 @@ impl SettingsRollout {
         }
         let before = swarm.kinds.settings.then(|| {
             let timeout = if rng.chance(70) {
-                swarm.config.timeout * rng.between(2, 12) as u32
+                swarm.config.election_timeout * rng.between(2, 12) as u32
             } else {
-                (swarm.config.timeout / 2).max(Duration::from_millis(20))
+                (swarm.config.election_timeout / 2).max(Duration::from_millis(20))
             };
             let lease_reads = rng.chance(80);
             Config {
-                timeout,
+                election_timeout: timeout,
                 heartbeat: timeout / rng.between(4, 8) as u32,
                 lease_reads,
                 fast_detection: !lease_reads && rng.chance(70),
@@ -53,7 +53,7 @@ impl SettingsRollout {
     /// The least and the greatest timeout, and whether all read by leases.
     pub(super) fn timeouts(&self, world: &Config) -> (u64, u64, bool) {
         let before = self.before.as_ref().unwrap_or(world);
-        let nanos = |config: &Config| config.timeout.as_nanos() as u64;
+        let nanos = |config: &Config| config.election_timeout.as_nanos() as u64;
         let (one, two) = (nanos(before), nanos(world));
         let strictly = before.lease_reads && world.lease_reads;
         (one.min(two), one.max(two), strictly)

@@ -81,17 +81,17 @@ impl Swarm {
         };
         let log_bytes = [1_000_000, 2_000][usize::from(rng.chance(60))];
         let config = Config {
-            timeout,
+            election_timeout: timeout,
             heartbeat: timeout / rng.between(4, 8) as u32,
             lease_reads,
             fast_detection: !lease_reads && rng.chance(70),
-            window: rng.between(1, 8) as usize,
+            max_inflight: rng.between(1, 8) as usize,
             append_bytes: [1, 200, 65_536][rng.below(3) as usize],
             chunk_bytes: [100, 700, 65_536][rng.below(3) as usize],
             uncommitted_bytes: [2_000, 1_000_000][rng.below(2) as usize],
             backlog_requests: 64,
-            reads: 64,
-            log_bytes,
+            max_pending_reads: 64,
+            snapshot_threshold_bytes: log_bytes,
             kept_entries: rng.between(0, 16),
             #[cfg(feature = "planted-bugs")]
             planted: options.planted,

@@ -504,7 +504,7 @@ impl World {
 
     /// The timeout in nanoseconds.
     pub(super) fn timeout(&self) -> u64 {
-        self.swarm.config.timeout.as_nanos() as u64
+        self.swarm.config.election_timeout.as_nanos() as u64
     }
 }
 

@@ -74,7 +74,7 @@ impl World {
     fn settling(&self) -> u64 {
         let nodes = self.agents.iter().filter_map(|agent| agent.node());
         let waits = nodes.map(|node| {
-            let cooling = node.jobs().cooling.values();
+            let cooling = node.jobs().backoffs.values();
             let here = cooling.map(|it| it.fails).max().unwrap_or(0);
             let held = node
                 .view()

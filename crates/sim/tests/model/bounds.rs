@@ -235,7 +235,7 @@ impl Bounds {
 
     pub(crate) fn config(&self) -> Config {
         Config {
-            timeout: Duration::from_secs(1),
+            election_timeout: Duration::from_secs(1),
             heartbeat: BEAT,
             // So much that pacing holds nothing back: how much is on its way is
             // the explorer's choice, and the digest leaves it out.

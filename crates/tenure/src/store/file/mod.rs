@@ -35,7 +35,7 @@ use std::time::Duration;
 use self::call::{Call, call};
 use self::directory::{Directory, Place};
 use self::settings::Settings;
-use self::settled::Settled;
+use self::settled::SyncedStates;
 use self::watcher::Watcher;
 use self::worker::{Change, Look, Worker};
 use super::hub::Hub;
@@ -93,7 +93,7 @@ impl FileStore {
         } else {
             Directory::new(&place)
         };
-        let (settled, hub) = (Arc::<Settled>::default(), Arc::<Hub>::default());
+        let (settled, hub) = (Arc::<SyncedStates>::default(), Arc::<Hub>::default());
         let worker = Worker::start(&place, writer, &settled, &hub)?;
         let watcher = Watcher::start(&place, settled, Arc::clone(&hub))?;
         Ok(Self {

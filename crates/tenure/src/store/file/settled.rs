@@ -3,8 +3,8 @@
 //! A register can be read as soon as it was renamed, and is on disk when the directory
 //! was synced. A process may be killed between the two. If a candidate then read it,
 //! acted on it, and the power failed, the register would be as before and its term be
-//! used twice. So who reads a state that it has not found settled before syncs the
-//! directory first: once for each state, however often that is read.
+//! used twice. So a reader that has not seen a state synced yet syncs the directory
+//! before it returns that state, once for each state.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,7 +19,7 @@ const KEYS_MAX: usize = 4_096;
 
 /// The state of each key that is on disk, in the directory that was used last.
 #[derive(Debug, Default)]
-pub(super) struct Settled {
+pub(super) struct SyncedStates {
     known: Mutex<Known>,
 }
 
@@ -40,7 +40,7 @@ impl Known {
     }
 }
 
-impl Settled {
+impl SyncedStates {
     /// Sees to it that what was read is on disk. That a register is absent is always
     /// made sure of: it is rarely read.
     pub(super) fn settle<'a>(
@@ -100,7 +100,7 @@ mod tests {
     fn a_state_is_settled_once_and_a_limited_number_is_remembered() {
         let parent = tempfile::tempdir().expect("a directory");
         let directory = Opened::at(parent.path()).expect("a directory");
-        let settled = Settled::default();
+        let settled = SyncedStates::default();
         let register = |version| Register {
             value: b"".as_slice().into(),
             version: Version::from_u64(version),

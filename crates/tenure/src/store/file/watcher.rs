@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::directory::{Directory, Place};
 use super::registers::Registers;
-use super::settled::Settled;
+use super::settled::SyncedStates;
 use crate::error::StoreError;
 use crate::store::file_notices::{Events, Notices, Signal, WakeUp};
 use crate::store::hub::{Hub, Interest};
@@ -30,7 +30,7 @@ pub(super) struct Watcher {
 impl Watcher {
     pub(super) fn start(
         place: &Arc<Place>,
-        settled: Arc<Settled>,
+        settled: Arc<SyncedStates>,
         hub: Arc<Hub>,
     ) -> Result<Self, StoreError> {
         let wake_signal = Arc::new(Signal::new()?);
@@ -69,7 +69,7 @@ struct WatchThread {
     times_opened: u64,
     notices: Option<Notices>,
     wake_signal: Arc<Signal>,
-    settled: Arc<Settled>,
+    settled: Arc<SyncedStates>,
     hub: Arc<Hub>,
 }
 

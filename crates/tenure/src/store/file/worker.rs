@@ -19,7 +19,7 @@ use tenure_core::time::{Instant, StoreTime};
 use super::call::Call;
 use super::directory::{Directory, Opened, Place};
 use super::registers::Registers;
-use super::settled::Settled;
+use super::settled::SyncedStates;
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::hub::Hub;
@@ -59,7 +59,7 @@ impl Worker {
     pub(super) fn start(
         place: &Arc<Place>,
         writer: Directory,
-        settled: &Arc<Settled>,
+        settled: &Arc<SyncedStates>,
         hub: &Arc<Hub>,
     ) -> Result<Self, StoreError> {
         let thread = |directory| WorkerThread {
@@ -103,7 +103,7 @@ fn refused<T>(error: TrySendError<T>) -> StoreError {
 struct WorkerThread {
     place: Arc<Place>,
     directory: Directory,
-    settled: Arc<Settled>,
+    settled: Arc<SyncedStates>,
     hub: Arc<Hub>,
 }
 
@@ -215,7 +215,7 @@ impl WorkerThread {
     /// Looks at the directory that the path leads to, before and after it.
     fn look<T>(
         &mut self,
-        look: impl FnOnce(Registers<'_>, &Settled) -> Result<T, StoreError>,
+        look: impl FnOnce(Registers<'_>, &SyncedStates) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let registers = Registers {
             place: &self.place,
@@ -289,7 +289,7 @@ impl Done {
     }
 
     /// Answers the caller. What was changed is acknowledged if that is sure.
-    fn answer(self, sure: &Result<&Opened, String>, settled: &Settled, hub: &Hub) {
+    fn answer(self, sure: &Result<&Opened, String>, settled: &SyncedStates, hub: &Hub) {
         match (self, sure) {
             (Self::Written(_, Ok(_), _, call), Err(why)) => {
                 call.answer(Err(StoreError::unknown(why)));
