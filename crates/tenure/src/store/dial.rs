@@ -35,7 +35,7 @@
 //! with the one after it if it was left because it kept silent or refuses
 //! writes.
 
-mod caught;
+mod handshake_panics;
 #[cfg(any(
     feature = "consul",
     feature = "etcd",
@@ -44,7 +44,7 @@ mod caught;
     feature = "nats",
     feature = "postgres"
 ))]
-mod others;
+mod other_hosts;
 mod race;
 
 use std::collections::BTreeMap;
@@ -62,9 +62,9 @@ use crate::error::{StoreError, about};
 use crate::{clock, drive};
 
 #[cfg(feature = "mysql")]
-pub(super) use caught::caught;
+pub(super) use handshake_panics::caught;
 #[cfg(any(feature = "consul", feature = "kubernetes"))]
-pub(super) use others::ask_others;
+pub(super) use other_hosts::ask_others;
 #[cfg(any(
     feature = "consul",
     feature = "kubernetes",
@@ -72,7 +72,7 @@ pub(super) use others::ask_others;
     feature = "nats",
     feature = "postgres"
 ))]
-pub(super) use others::comparable;
+pub(super) use other_hosts::comparable;
 #[cfg(any(
     feature = "consul",
     feature = "etcd",
@@ -81,7 +81,7 @@ pub(super) use others::comparable;
     feature = "nats",
     feature = "postgres"
 ))]
-pub(super) use others::{OTHERS_WITHIN, answers_of};
+pub(super) use other_hosts::{OTHERS_WITHIN, answers_of};
 #[cfg(any(
     feature = "consul",
     feature = "kubernetes",

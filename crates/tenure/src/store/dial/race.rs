@@ -6,7 +6,7 @@ use tenure_core::time::Instant;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::caught::caught;
+use super::handshake_panics::caught;
 use crate::clock;
 use crate::error::{StoreError, about};
 

@@ -24,7 +24,7 @@ mod files;
 mod record;
 mod registers;
 mod settings;
-mod settled;
+mod synced_states;
 mod watcher;
 mod worker;
 
@@ -35,7 +35,7 @@ use std::time::Duration;
 use self::call::{Call, call};
 use self::directory::{Directory, Place};
 use self::settings::Settings;
-use self::settled::SyncedStates;
+use self::synced_states::SyncedStates;
 use self::watcher::Watcher;
 use self::worker::{Change, Look, Worker};
 use super::hub::Hub;

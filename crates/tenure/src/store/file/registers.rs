@@ -7,7 +7,7 @@
 //! * Before the rename the register is as it was, and no answer was given.
 //! * After the rename it is new for all who read. It may be gone after a power cut as
 //!   long as the directory was not synced; no answer was given until then, and who
-//!   reads it syncs the directory before *its* answer (`settled.rs`).
+//!   reads it syncs the directory before *its* answer (`synced_states.rs`).
 //! * The next write counts on from what it reads. A power cut that takes the count
 //!   back does not bring a version back: each has 64 random bits.
 //!

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::directory::{Directory, Place};
 use super::registers::Registers;
-use super::settled::SyncedStates;
+use super::synced_states::SyncedStates;
 use crate::error::StoreError;
 use crate::store::file_notices::{Events, Notices, Signal, WakeUp};
 use crate::store::hub::{Hub, Interest};

@@ -19,7 +19,7 @@ use tenure_core::time::{Instant, StoreTime};
 use super::call::Call;
 use super::directory::{Directory, Opened, Place};
 use super::registers::Registers;
-use super::settled::SyncedStates;
+use super::synced_states::SyncedStates;
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::hub::Hub;
