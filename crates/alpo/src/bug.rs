@@ -3,11 +3,10 @@
 //! Each is a one-line switch at the place in production code where the mistake
 //! would really be made.
 //!
-//! The list is the design's own: each hole of the sources as they left it (H1
-//! to H18), the classical ways to get a replicated log wrong, two of founding
-//! one, five of registers that are bound to sessions, three of the time without votes that
-//! a lease counts on, one of a disk that stalls, and those of who is who
-//! (`docs/design/identity.md`).
+//! They are the flaws H1 to H18 of the sources (`docs/design/alpo.md`), the classical
+//! mistakes in a replicated log, and mistakes in bootstrap, in registers that are bound to
+//! sessions, in the time without votes on which a read lease counts, in what a stalled
+//! disk does, and in the identity of servers (`docs/design/identity.md`).
 //!
 //! The feature `planted-bugs` compiles the switches in; without it they are the
 //! constant `false`.
@@ -105,7 +104,7 @@ bugs! {
     /// heard of it since.
     ExpiryUnchecked,
     /// A new leader gives no session a new time to live.
-    ReignRenewsNobody,
+    NewLeaderExtendsNoSession,
     /// The log's time goes on from the newest that was heard, by the whole
     /// leadership: it runs ahead of every clock.
     TimeCountedTwice,

@@ -58,8 +58,8 @@ pub struct Config {
     /// half of this, and at most half as much again. Where the last snapshot had more
     /// bytes than this, its size counts instead.
     pub snapshot_threshold_bytes: usize,
-    /// Entries kept behind a snapshot for servers that are a little late; of
-    /// these at most half of what makes a snapshot due.
+    /// Entries kept behind a snapshot for servers that are a little late (hashicorp/raft:
+    /// `TrailingLogs`; etcd: `SnapshotCatchUpEntries`); of these at most half of what makes a snapshot due.
     pub kept_entries: u64,
     /// What this server speaks: all versions up to this one. Less than this
     /// release does only to be taken for an earlier one.

@@ -108,9 +108,9 @@ pub struct Config {
     /// it: the store binds the register to a session that lives for at least a
     /// lease after each keep-alive, and empties it when that ends.
     pub by_session: bool,
-    /// Renew only grants of which the application has said that its work goes
-    /// by them ([`Input::WorkConfirmed`](super::Input::WorkConfirmed), §4.13):
-    /// for work that runs in another process.
+    /// Renew a grant only after the application has confirmed that its work follows it
+    /// ([`Input::WorkConfirmed`](super::Input::WorkConfirmed), §4.13): for work that runs
+    /// in another process.
     pub require_work_confirmation: bool,
     /// A mistake to make on purpose.
     #[cfg(feature = "planted-bugs")]
@@ -195,14 +195,14 @@ impl Config {
                 most,
             });
         }
-        // Seed 000: T > 2 I.
+        // The rule of HPC Pack HA: T > 2 I.
         if self.lease <= self.interval.saturating_mul(2) {
             return Err(ConfigError::Interval {
                 lease: self.lease,
                 interval: self.interval,
             });
         }
-        // Seed 001: TermLength >= 2 MaxClockSkew.
+        // The rule of LeaderElection (vimeo): TermLength >= 2 MaxClockSkew.
         if let Expiry::BoundedSkew(skew) = self.expiry
             && self.lease < skew.saturating_mul(2)
         {
@@ -238,6 +238,8 @@ impl Config {
         Ok(())
     }
 
+    /// `drain_at`, the renew deadline (client-go: `RenewDeadline`), must leave time for two
+    /// renewals.
     fn validate_drain(&self) -> Result<(), ConfigError> {
         let start = Instant::ZERO;
         let grant = Grant::new(start, self);

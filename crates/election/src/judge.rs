@@ -225,7 +225,7 @@ impl LeaseJudge {
             } => match expiry {
                 Expiry::Session => Certainty::Proven,
                 Expiry::BoundedSkew(_) => Certainty::Likely,
-                // It is silence that judges where a clock cannot say.
+                // Without a clock that can be used the lease is judged by observed silence.
                 Expiry::Silence if !*witnessed => Certainty::Assumed,
                 _ if !*witnessed && !*dated => Certainty::Assumed,
                 Expiry::StoreClock => Certainty::Likely,

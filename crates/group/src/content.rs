@@ -1,5 +1,6 @@
 //! Content of workloads in registers of their own: written before the view
-//! names it, and deleted when no workload of the view needs it (§1.3, §1.11).
+//! names it, and deleted when no workload of the view needs it (garbage collection; §1.3,
+//! §1.11).
 //!
 //! A deploy *touches* its content: it writes the bytes, whether or not they
 //! are there, and so gives the register a version that no register had

@@ -37,18 +37,12 @@ impl Node {
                 reconcile(view, self.context.me, &self.jobs, times, plant)
             }
             (Stage::Member, None) => Vec::new(),
-            (_, None) => self
-                .jobs
-                .jobs
-                .keys()
-                .cloned()
-                .map(Action::Undeploy)
-                .collect(),
+            (_, None) => self.jobs.jobs.keys().cloned().map(Action::Stop).collect(),
         };
         for action in actions {
             match action {
-                Action::Deploy(name) => self.deploy(name, kill_at),
-                Action::Undeploy(name) => self.undeploy(&name, kill_at),
+                Action::Start(name) => self.deploy(name, kill_at),
+                Action::Stop(name) => self.undeploy(&name, kill_at),
             }
         }
         for job in self.jobs.jobs.values_mut() {

@@ -97,9 +97,9 @@ pub struct Jobs {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Start this workload.
-    Deploy(Name),
-    /// Stop it.
-    Undeploy(Name),
+    Start(Name),
+    /// Stop it. It keeps its place in the view.
+    Stop(Name),
 }
 
 /// The node's own times.
@@ -132,7 +132,7 @@ pub fn reconcile(view: &View, me: NodeId, here: &Jobs, times: Times, plant: Plan
         let stopping = matches!(job.phase, Phase::Stopping { .. });
         let stays = times.open && wanted(name, &job.digest, job.instances);
         if !stopping && !stays {
-            actions.push(Action::Undeploy(name.clone()));
+            actions.push(Action::Stop(name.clone()));
         }
     }
     if !times.open || !times.may_start {
@@ -156,7 +156,7 @@ pub fn reconcile(view: &View, me: NodeId, here: &Jobs, times: Times, plant: Plan
         }
     }
     let now = starts.into_iter().filter(|(order, _)| *order == first);
-    actions.extend(now.map(|(_, name)| Action::Deploy(name.clone())));
+    actions.extend(now.map(|(_, name)| Action::Start(name.clone())));
     actions
 }
 

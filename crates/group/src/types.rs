@@ -233,8 +233,8 @@ pub enum Event {
     Joined {
         /// Under this id.
         id: NodeId,
-        /// Whether another node has its name; what it was itself before
-        /// does not count.
+        /// Whether another node has the same name (a duplicate node name). Earlier ids of
+        /// this node are not counted.
         namesake: bool,
     },
     /// A heartbeat was confirmed: what runs may run for longer.
@@ -267,7 +267,7 @@ pub enum Event {
         /// How many are needed.
         quorum: u32,
     },
-    /// The group has lost its quorum: HA workloads are undeployed.
+    /// The group has lost its quorum: HA workloads are stopped, and keep their places.
     QuorumLost {
         /// How many nodes count.
         nodes: usize,

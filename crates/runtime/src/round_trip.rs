@@ -21,9 +21,8 @@ use crate::error::about;
 
 /// The longest that distance makes anybody wait.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(5);
-/// How many times what the slowest answer took lately. That one may have been
-/// over a connection that had to be made first, or not; making one takes two
-/// round trips, and four with TLS.
+/// A time-out is this multiple of what the slowest recent answer took. That may include
+/// setting up the connection, which takes two round trips, and four with TLS.
 const TIMEOUT_FACTOR: u32 = 4;
 
 /// How many round trips to its store a lease has to be.
@@ -37,8 +36,8 @@ pub fn lease_for(trip: Duration) -> Duration {
     Duration::from_secs(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
-/// What a person is told where a call that takes `trip` has `within`: what was
-/// measured, the time that it had, and the lease that would do.
+/// The text for a call that had `within` and needs `trip`: what was measured, the time that
+/// it had, and the lease that would do.
 pub fn advice(trip: Duration, within: Duration) -> String {
     format!(
         "a round trip takes {}, and this call had {}, a fifth of the lease if no interval was \

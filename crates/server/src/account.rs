@@ -41,7 +41,7 @@ pub(super) use unsent::UnsentCharge;
 use super::byte_gauge::ByteGauge;
 use super::errors::error;
 use super::metrics::{Full, ScopeLabel};
-use super::unsent::Unsent;
+use super::unsent::UnsentCount;
 
 /// What a call under way counts for, beside its head and its body: about what
 /// it costs until its answer is made.
@@ -173,7 +173,7 @@ impl Account {
 #[derive(Debug)]
 pub(super) struct CallerAccount {
     connection: Arc<Usage>,
-    unsent: Arc<Unsent>,
+    unsent: Arc<UnsentCount>,
     caller: Arc<Usage>,
     account: Arc<Account>,
     caller_id: CallerId,
@@ -207,7 +207,7 @@ impl CallerAccount {
     }
 
     /// What is unsent of the connection.
-    pub(super) fn unsent(&self) -> &Unsent {
+    pub(super) fn unsent(&self) -> &UnsentCount {
         &self.unsent
     }
 

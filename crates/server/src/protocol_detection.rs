@@ -18,7 +18,7 @@ use super::account::Connection;
 use super::connection_calls::Waiting;
 use super::connection_limit::ConnectionPermit;
 use super::given_up::GivenUp;
-use super::unsent::Unsent;
+use super::unsent::UnsentCount;
 use super::unsent_answers::WriteTally;
 use crate::transport::{Arrival, MaybeTlsStream};
 
@@ -41,7 +41,7 @@ pub(super) struct PeekedConnection {
 pub(super) async fn begin(
     mut line: MaybeTlsStream,
     waiting: Waiting,
-    unsent: Arc<Unsent>,
+    unsent: Arc<UnsentCount>,
 ) -> io::Result<PeekedConnection> {
     let mut first = [0; HTTP_2.len()];
     let mut to = 0;

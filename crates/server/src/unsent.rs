@@ -1,10 +1,10 @@
-//! How many answers of one connection have not gone.
+//! Counts the answers of one connection that have not gone; `unsent_answers.rs` says why.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What is unsent of one connection.
+/// How much is unsent of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Unsent {
+pub(super) struct UnsentCount {
     /// Calls that have ended, of which the end was not seen.
     pub(super) ended: AtomicUsize,
     /// Streams that the library resets behind their answers. No frame of an
@@ -14,7 +14,7 @@ pub(super) struct Unsent {
     pub(super) blocked: AtomicBool,
 }
 
-impl Unsent {
+impl UnsentCount {
     /// A call was, or will be, answered before all of its body has come.
     pub(super) fn reset(&self) {
         self.reset.fetch_add(1, Ordering::Relaxed);

@@ -28,7 +28,7 @@ use std::task::Poll;
 use tenure_api::v1;
 
 use super::account::{Connection, UnsentCharge};
-use super::unsent::Unsent;
+use super::unsent::UnsentCount;
 
 /// About what an answer costs while it waits in the HTTP library.
 const ANSWER_BYTES: usize = 2 * 1024;
@@ -99,13 +99,13 @@ impl UnsentAnswers {
 /// gone.
 #[derive(Debug)]
 pub(super) struct WriteTally {
-    unsent: Arc<Unsent>,
+    unsent: Arc<UnsentCount>,
     /// Over HTTP/1 an answer has gone before the next call begins.
     frames: Option<Frames>,
 }
 
 impl WriteTally {
-    pub(super) fn new(unsent: Arc<Unsent>, is_http_2: bool) -> Self {
+    pub(super) fn new(unsent: Arc<UnsentCount>, is_http_2: bool) -> Self {
         let frames = is_http_2.then(Frames::default);
         Self { unsent, frames }
     }

@@ -154,7 +154,7 @@ impl Candidate {
         }
         let longest = (server.config.election_timeout / 4) * (1 << self.cycles.min(DOUBLINGS));
         // Those disks are hardly quicker than its own.
-        let longest = longest.max(server.round_of_votes());
+        let longest = longest.max(server.vote_sync_allowance());
         let voters = server.members.now().iter();
         let voters = voters.map(|(id, member)| (id, member.storage));
         let silent = voters.filter(|voter| !self.answered.contains(voter));

@@ -23,9 +23,9 @@ impl Leader {
         token: u64,
         request: ClientRequest,
     ) {
-        // No request before an entry of this term is committed, and so no change of
-        // members. While it hands over, the transferee must not be given ever more; a moment
-        // later it leads, or this server goes on.
+        // Requests, changes of members among them, wait until an entry of this term is
+        // committed. They also wait during a transfer, or the transferee would have to
+        // catch up with ever more: soon it leads, or this server goes on.
         let handing_over = self.transfer.is_some() && request.proposes();
         if !self.is_ready(server) || handing_over {
             if !self
@@ -124,8 +124,7 @@ impl Leader {
 
     /// Takes in what has waited, as far as the log has room for it.
     pub(super) fn admit_in_turn(&mut self, server: &mut Server) {
-        // No request before an entry of this term is committed, and so no change of
-        // members. While it hands over, the transferee must not be given ever more.
+        // During a transfer they wait on, as in `client_request`.
         while self.transfer.is_none()
             && let Some(it) = self.pending_proposals.next_turn(&server.config)
         {
@@ -156,7 +155,7 @@ impl Leader {
             ClientRequest::ChangeOf { change, storage } => {
                 self.change(server, token, change, Some(storage));
             }
-            ClientRequest::Transfer(to) => self.hand_over(server, Some(token), to),
+            ClientRequest::Transfer(to) => self.begin_transfer(server, Some(token), to),
         }
     }
 
@@ -241,14 +240,14 @@ impl Leader {
     /// their turn, so nobody else keeps it alive, and they do so no longer than
     /// the queue takes.
     pub(super) fn expire(&mut self, server: &mut Server) {
-        // No request before an entry of this term is committed, and so no change of
-        // members. While it hands over, the transferee must not be given ever more.
+        // No session is ended before an entry of this term is committed, nor during a
+        // transfer.
         let Some(ready_at) = self.ready_at.filter(|_| self.transfer.is_none()) else {
             return;
         };
         let now = self.log_time(server);
         let since_ready = now.saturating_sub(ready_at);
-        let hasty = server.planted(Bug::ReignRenewsNobody);
+        let hasty = server.planted(Bug::NewLeaderExtendsNoSession);
         let sessions = server.state.sessions();
         let mut over: Vec<_> = sessions
             .iter()

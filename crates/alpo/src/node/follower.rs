@@ -64,7 +64,7 @@ impl Follower {
     pub(super) fn reset_election_timer(&mut self, server: &mut Server) {
         self.deadline = Wait {
             until: server.election_deadline(),
-            votes: server.round_of_votes(),
+            votes: server.vote_sync_allowance(),
         };
         self.probed = false;
     }
@@ -93,7 +93,7 @@ impl Follower {
     /// than the one before it the disk is asked once for another, of what it
     /// has already.
     pub(super) fn guess_again(&mut self, server: &mut Server) {
-        let votes = server.round_of_votes();
+        let votes = server.vote_sync_allowance();
         for wait in [&mut self.deadline, &mut self.not_before] {
             wait.votes = wait.votes.min(votes);
         }
@@ -109,7 +109,7 @@ impl Follower {
         let least = server.config.drift.lengthen(server.config.election_timeout);
         let not_before = Wait {
             until: server.now.after(least),
-            votes: server.round_of_votes(),
+            votes: server.vote_sync_allowance(),
         };
         Self {
             not_before,

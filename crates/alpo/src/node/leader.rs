@@ -195,7 +195,7 @@ impl Leader {
             return peer.set_back;
         }
         let acknowledged = peer.matched;
-        peer.discard();
+        peer.mark_set_back();
         server.emit(Event::SetBack {
             server: from,
             acknowledged,

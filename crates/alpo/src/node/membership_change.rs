@@ -22,9 +22,12 @@ use super::under_way::PendingChange;
 const PROMOTION_LAG: Duration = Duration::from_secs(1);
 
 impl Leader {
-    /// Changes the members, or refuses to. `of` is the disk that the server
-    /// which is promoted or removed must have: then a request that comes late
-    /// or twice does nothing to the server that has its number by then.
+    /// Changes the members, or refuses to. The member that is promoted or removed must
+    /// have the disk `expected_storage`, if the request names one: so a request that comes
+    /// late or twice does nothing to a successor under the same number.
+    ///
+    /// A leader does not remove itself. It transfers its leadership and answers
+    /// `NotLeader`, and the client asks the new leader.
     ///
     /// Who is promoted, and who can be spared, is judged when a majority has
     /// answered a round that began after the request came. What was known
@@ -48,8 +51,9 @@ impl Leader {
             Err(refusal) => return server.answer(token, Answer::Refused(refusal)),
         };
         if change == Change::Remove(server.id()) {
-            // It hands over first; the new leader is asked again.
-            self.hand_over(server, None, None);
+            // The leader that is to be removed transfers first; the new leader is asked
+            // again.
+            self.begin_transfer(server, None, None);
             let leader = self.transfer.map(|transfer| transfer.to);
             return server.answer(token, Answer::Refused(Refusal::NotLeader { leader }));
         }

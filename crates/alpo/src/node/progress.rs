@@ -41,7 +41,7 @@ pub(super) struct Progress {
     pub(super) next: LogId,
     /// The latest round of confirmation that the peer answered.
     pub(super) round: u64,
-    /// When it last answered in this term, or membership.
+    /// When it last answered this leader since it became a peer.
     pub(super) heard_at: Option<Instant>,
     /// The newest kinds of entries that the peer understands, if it has said so
     /// in this term.
@@ -137,8 +137,9 @@ impl Progress {
         number > self.settled_by && last.id < self.matched
     }
 
-    /// It has: nothing that it has said or says counts.
-    pub(super) const fn discard(&mut self) {
+    /// Takes the peer's disk for one that was set back: what it has acknowledged counts no
+    /// more, and neither does what it will.
+    pub(super) const fn mark_set_back(&mut self) {
         self.set_back = true;
         self.matched = 0;
         self.round = 0;

@@ -12,10 +12,10 @@
 //!
 //! *Why that ends.* Let the state have *s* bytes, let clients write *w* bytes a
 //! second, and let the link carry *r*, which is more than *w*: a link that
-//! carries less can keep no follower up to date. A round (the log from one
-//! snapshot to the next) has, as a rule, at most the threshold *t* in bytes, and
+//! carries less can keep no follower up to date. The log from one snapshot
+//! to the next has, as a rule, at most the threshold *t* in bytes, and
 //! *t* is at least *s* (`snapshot_schedule.rs`). A transfer begins with the newest
-//! snapshot, so it begins less than a round before the next. It takes *s* / *r*,
+//! snapshot, so it begins less than one such log before the next. It takes *s* / *r*,
 //! and in this time less than *s* bytes are written. When it ends the newest
 //! snapshot is therefore less than *t* + *s*, and so 2 *t*, ahead of what the peer
 //! needs next; from then on the distance becomes smaller. So it is enough to keep

@@ -229,7 +229,7 @@ impl Server {
     /// Whether this server takes a leader to be alive, and so refuses its vote:
     /// leader stickiness (H9). For a while after a restart it refuses all votes: a leader
     /// that it no longer remembers may hold a read lease that counts on this.
-    pub(super) fn is_led(&self) -> bool {
+    pub(super) fn is_sticky(&self) -> bool {
         let reign = self.config.lease_reads || self.hard.last_reign == self.hard.term;
         let heard = reign && self.now < self.refuse_votes_until;
         (heard || self.withholds_votes()) && !self.planted(Bug::NotSticky)
@@ -282,7 +282,7 @@ impl Server {
     /// A server knows only the pace of its own disk, and takes the others to
     /// be as fast. If they are slower, its candidacies fail. From the third one
     /// on it allows an election timeout, and then twice as long each time.
-    pub(super) fn round_of_votes(&self) -> Duration {
+    pub(super) fn vote_sync_allowance(&self) -> Duration {
         let timeout = self.config.election_timeout;
         let own = 2 * self.disk.pace(self.now).min(timeout * LONGEST_SYNC);
         let more = self.stood.checked_sub(3);
@@ -604,7 +604,7 @@ impl Server {
     /// Whether a log that ends with `last` is at least as up-to-date as this
     /// one. Only a candidate with such a log gets this server's vote. Server ids
     /// play no part in it.
-    pub(super) fn eligible(&self, last: Position) -> bool {
+    pub(super) fn is_up_to_date(&self, last: Position) -> bool {
         let mine = self.rank().last;
         if self.planted(Bug::EitherRefuses) {
             return last.id >= mine.id && last.term >= mine.term;

@@ -1,4 +1,5 @@
-//! How much work the ends of sessions are that a leader has proposed.
+//! Bounds the work that the ends of sessions cost which a leader has proposed and which
+//! are not applied yet.
 //!
 //! An entry that ends a session is a few bytes, and every server that applies
 //! it writes all registers that the session holds, up to 1,024. What commits at

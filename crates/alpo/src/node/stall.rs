@@ -74,7 +74,7 @@ impl Leader {
         };
         server.left_at = Some(server.now);
         server.emit(Event::DiskStalls { transferee: to });
-        self.hand_over(server, None, Some(to));
+        self.begin_transfer(server, None, Some(to));
     }
 
     /// The best of the voters that have on their disks what is committed and

@@ -12,7 +12,7 @@ use super::under_way::Transfer;
 
 impl Leader {
     /// Lets proposals wait and brings another up to date, to lead.
-    pub(super) fn hand_over(
+    pub(super) fn begin_transfer(
         &mut self,
         server: &mut Server,
         token: Option<u64>,

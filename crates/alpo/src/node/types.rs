@@ -214,7 +214,7 @@ pub enum Answer {
 /// Why something was not done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// Another leads, perhaps this one.
+    /// This server does not lead, or is about to lead no more. `leader` is the best hint.
     NotLeader {
         /// Who, if that is known.
         leader: Option<ServerId>,

@@ -55,7 +55,7 @@ impl Node {
         request: &Request,
     ) -> Option<Reply> {
         let leads = matches!(self.role, Role::Leader(_)) && !self.server.planted(Bug::NotSticky);
-        let led = (leads || self.server.is_led()).then_some(Reply::LeaderKnown {
+        let led = (leads || self.server.is_sticky()).then_some(Reply::LeaderKnown {
             leader: self.server.leader,
         });
         match request {
@@ -63,7 +63,7 @@ impl Node {
                 led
             } else if !self.server.may_vote() {
                 Reply::NotAMember
-            } else if !self.server.eligible(*last) {
+            } else if !self.server.is_up_to_date(*last) {
                 let last = self.server.log.last();
                 Reply::LogIncomplete { last }
             } else if let Some(voted_for) = self.syncs_vote_for_another(context) {
@@ -95,7 +95,7 @@ impl Node {
         if !server.may_vote() {
             return server.reply(context, Reply::NotAMember);
         }
-        if !server.eligible(last) {
+        if !server.is_up_to_date(last) {
             let last = server.log.last();
             server.reply(context, Reply::LogIncomplete { last });
             return self.stand_soon();
@@ -125,7 +125,7 @@ impl Node {
     /// stood and stepped back, would undo the progress of another (H10).
     fn stand_soon(&mut self) {
         let involved = self.server.hard.vote.is_some();
-        if involved || !self.server.may_stand() || self.server.is_led() {
+        if involved || !self.server.may_stand() || self.server.is_sticky() {
             return;
         }
         let stand_at = self

@@ -339,7 +339,7 @@ impl State {
             Payload::NoOp => {
                 // A new leader: nobody could be heard in between, so everybody
                 // gets a full new lease.
-                if !self.planted(Bug::ReignRenewsNobody) {
+                if !self.planted(Bug::NewLeaderExtendsNoSession) {
                     self.sessions.refresh(self.time);
                 }
                 Outcome::Nothing

@@ -286,7 +286,7 @@ impl Draining {
                 Standby::holding_back(now, now.after(context.turn_of_successor()))
             }
             // The others first, then this one.
-            why if why.is_voluntary() => {
+            why if why.lets_others_race_first() => {
                 Standby::holding_back(now, now.after(context.config.interval * 2))
             }
             _ => Standby::new(now),

@@ -144,9 +144,8 @@ pub enum Why {
 }
 
 impl Why {
-    /// Whether the holder left of its own accord, so that it holds back from
-    /// the next race and others get their turn.
-    pub(super) const fn is_voluntary(&self) -> bool {
+    /// Whether the holder holds back from the next race, so that others get their turn.
+    pub(super) const fn lets_others_race_first(&self) -> bool {
         match self {
             Self::Resigned
             | Self::Transferred(_)

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::tokens::{Caller, Known};
-use super::super::unsent::Unsent;
+use super::super::unsent::UnsentCount;
 use super::{Account, CallerAccount, CallerId, Usage};
 
 impl Account {
@@ -26,7 +26,7 @@ impl Account {
 #[derive(Debug)]
 pub(crate) struct Connection {
     usage: Arc<Usage>,
-    unsent: Arc<Unsent>,
+    unsent: Arc<UnsentCount>,
     account: Arc<Account>,
     address: IpAddr,
     known: Mutex<Option<Known>>,
@@ -40,7 +40,7 @@ impl Connection {
     }
 
     /// What is unsent of it.
-    pub(crate) const fn unsent(&self) -> &Arc<Unsent> {
+    pub(crate) const fn unsent(&self) -> &Arc<UnsentCount> {
         &self.unsent
     }
 

@@ -166,7 +166,7 @@ impl ConsulClient {
         let host = self.connected().await?;
         let pending = self.dialer.pending(&host);
         let answer = read(&self.settings, &self.http, host.at, query).await;
-        pending.ended(is_well(&answer));
+        pending.ended(keeps_host(&answer));
         answer
     }
 
@@ -181,7 +181,7 @@ impl ConsulClient {
             StoreError::unavailable(format!("{settings}: no answer to a query that waits"))
         };
         let answer = reading.await.unwrap_or_else(|_| Err(late()));
-        if !is_well(&answer) {
+        if !keeps_host(&answer) {
             self.dialer.abandon(&host);
         }
         answer
@@ -201,7 +201,7 @@ impl ConsulClient {
             }
             kv::parse(&answer.body).map_err(StoreError::unknown)
         });
-        pending.ended(is_well(&answer));
+        pending.ended(keeps_host(&answer));
         answer
     }
 }
@@ -249,7 +249,7 @@ async fn compare(
 }
 
 /// Whether the host need not be left: it has answered, or another would say the same.
-fn is_well<T>(answer: &Result<T, StoreError>) -> bool {
+fn keeps_host<T>(answer: &Result<T, StoreError>) -> bool {
     !matches!(
         answer,
         Err(StoreError::Unavailable(_) | StoreError::Unknown(_))

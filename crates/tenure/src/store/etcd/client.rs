@@ -194,7 +194,7 @@ impl EtcdClient {
         let mut request = Request::new(requests);
         connection.authenticate(&mut request);
         // A server that is cut off from the others ends the stream instead
-        // of keeping silent.
+        // of keeping silent (clientv3: `WithRequireLeader`).
         let yes = AsciiMetadataValue::from_static("true");
         request.metadata_mut().insert("hasleader", yes);
         let codec: BoundedCodec<WatchRequest, WatchResponse> = BoundedCodec::new(Bound::CHANGES);

@@ -194,7 +194,7 @@ impl KubernetesClient {
         let host = self.connected().await?;
         let pending = self.dialer.pending(&host);
         let answer = ask(&self.link, host.at).await;
-        pending.ended(answer.as_ref().err().is_none_or(is_well));
+        pending.ended(answer.as_ref().err().is_none_or(keeps_host));
         answer
     }
 
@@ -289,7 +289,7 @@ impl KubernetesClient {
         match self.link.answer(host.at, &request).await {
             Ok(answer) => Ok(Events::of(answer, Arc::clone(&self.pace))),
             Err(refused) => {
-                if !is_well(&refused) {
+                if !keeps_host(&refused) {
                     self.dialer.abandon(&host);
                 }
                 Err(refused)
@@ -299,7 +299,7 @@ impl KubernetesClient {
 }
 
 /// Whether the host need not be left: it has answered, or another would say the same.
-fn is_well(refused: &Refused) -> bool {
+fn keeps_host(refused: &Refused) -> bool {
     let is_busy = refused.retry_after.is_some();
     is_busy
         || !matches!(

@@ -41,8 +41,9 @@
 //! shorten its lease**. The leader learns of the edit only when it next renews. Each of
 //! its renewals writes the annotation, and nobody else writes its identity. So where
 //! the holder is the one in the annotation's record, in the same transitions, that
-//! record is of the holder's last renewal, and the longer of the two leases counts. Of a
-//! holder in Go an annotation says nothing: it renews without one.
+//! record is of the holder's last renewal, and the longer of the two leases counts.
+//! client-go leaves the annotation as it is when it renews, so of its holders the spec
+//! alone counts.
 //!
 //! # A release by another
 //!
@@ -74,8 +75,8 @@ const VALUE_BASE64: &str = "tenure/value-base64";
 const WRITTEN: &str = "tenure/written";
 /// The largest value. All annotations of an object have 256 KiB together.
 pub(super) const VALUE_MAX: usize = 128 * 1024;
-/// For how long a holder leads that does not say it: what client-go advises.
-const LEASE_UNSAID: Duration = Duration::from_secs(15);
+/// Assumed where `leaseDurationSeconds` is missing or 0: what client-go recommends.
+const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(15);
 /// The duration of a Lease that nobody holds, as client-go writes it.
 const RELEASED_SECONDS: u64 = 1;
 /// The most transitions that the field has room for.
@@ -419,7 +420,7 @@ impl Found<'_> {
     ) -> Result<Record, String> {
         let said = match (u64::try_from(spec.seconds), &occupancy) {
             (_, Occupancy::Vacant { .. }) => Duration::from_secs(RELEASED_SECONDS),
-            (Err(_) | Ok(0), Occupancy::Held(_)) => LEASE_UNSAID,
+            (Err(_) | Ok(0), Occupancy::Held(_)) => DEFAULT_LEASE_DURATION,
             (Ok(seconds), Occupancy::Held(_)) => Duration::from_secs(seconds),
         };
         let lease = said.max(least);

@@ -3,11 +3,11 @@
 //! A register's version is the object's `resourceVersion` and its `uid`. The former
 //! counts the writes of the whole cluster (it is etcd's revision), so it is never used
 //! twice, and since Kubernetes 1.35 the documentation says as well that it is a number
-//! that grows; a cluster whose versions are no numbers is refused. The latter is
-//! another one for each object that is made. It is sent with each write: **the server
-//! takes a PUT of a Lease that is not there for its creation, whatever version it
-//! names, unless it names a `uid`**. And where etcd was restored from a backup an old
-//! version of an object that was made anew is no version of it.
+//! that grows; a cluster whose versions are no numbers is refused. The `uid` differs
+//! for each object that is made. It is sent with each write: **the server takes a PUT of
+//! a Lease that is not there for its creation, whatever version it names, unless it names
+//! a `uid`**. And after a restore of etcd a `resourceVersion` of a deleted object is no
+//! version of its successor, because the `uid` differs.
 
 use serde_json::{Map, Value, json};
 use tenure_core::ids::Version;
