@@ -41,7 +41,7 @@ pub(super) use unsent::UnsentCharge;
 use super::byte_gauge::ByteGauge;
 use super::errors::error;
 use super::metrics::{Full, ScopeLabel};
-use super::unsent::UnsentCount;
+use super::unsent_count::UnsentCount;
 
 /// What a call under way counts for, beside its head and its body: about what
 /// it costs until its answer is made.

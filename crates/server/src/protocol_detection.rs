@@ -18,8 +18,8 @@ use super::account::Connection;
 use super::connection_calls::Waiting;
 use super::connection_limit::ConnectionPermit;
 use super::given_up::GivenUp;
-use super::unsent::UnsentCount;
 use super::unsent_answers::WriteTally;
+use super::unsent_count::UnsentCount;
 use crate::transport::{Arrival, MaybeTlsStream};
 
 const HTTP_2: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -28,7 +28,7 @@ use std::task::Poll;
 use tenure_api::v1;
 
 use super::account::{Connection, UnsentCharge};
-use super::unsent::UnsentCount;
+use super::unsent_count::UnsentCount;
 
 /// About what an answer costs while it waits in the HTTP library.
 const ANSWER_BYTES: usize = 2 * 1024;

@@ -42,6 +42,7 @@ mod progress;
 mod query;
 mod quorum_rounds;
 mod reads;
+mod self_check;
 mod sending;
 mod server;
 mod session_ends;
@@ -53,7 +54,6 @@ mod types;
 mod under_way;
 mod upgrade;
 mod voting;
-mod watch_itself;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -539,14 +539,14 @@ impl Machine for Node {
             Input::SnapshotEncoded(snapshot) => self.snapshot_encoded(snapshot),
             Input::SnapshotDecoded(decoded) => self.snapshot_decoded(*decoded),
         }
-        self.watch_itself(before);
+        self.self_check(before);
     }
 
     fn tick(&mut self, now: Now) {
         if self.advance_clock(now.boot) {
             let before = self.view();
             self.pass_time();
-            self.watch_itself(before);
+            self.self_check(before);
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::tokens::{Caller, Known};
-use super::super::unsent::UnsentCount;
+use super::super::unsent_count::UnsentCount;
 use super::{Account, CallerAccount, CallerId, Usage};
 
 impl Account {

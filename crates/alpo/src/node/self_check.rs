@@ -1,4 +1,4 @@
-//! A node that judges its own steps, in debug builds.
+//! In debug builds a node checks the invariants after each step.
 
 use super::super::invariants;
 use super::Node;
@@ -10,7 +10,7 @@ impl Node {
     }
 
     /// Debug builds check after every step that no rule is broken.
-    pub(super) fn watch_itself(&self, before: Option<invariants::View>) {
+    pub(super) fn self_check(&self, before: Option<invariants::View>) {
         if let Some(before) = before.filter(|_| self.server.fault.is_none()) {
             let broken = invariants::check_state(self)
                 .or_else(|| invariants::check_step(&before, &invariants::View::of(self)));
