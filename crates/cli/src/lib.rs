@@ -43,6 +43,7 @@ use crate::output::Output;
 /// ```
 #[must_use = "it is the exit code of the process"]
 pub fn main_with(registry: Registry) -> ExitCode {
+    refuse_to_die_of_long_files();
     if let Some(code) = guard::dispatch().or_else(agent::dispatch) {
         return code;
     }
@@ -74,6 +75,15 @@ pub fn main_with(registry: Registry) -> ExitCode {
             ExitCode::from(failure.code())
         }
     }
+}
+
+/// Where a limit on the size of files is set (`ulimit -f`), a write beyond it ends a process
+/// by SIGXFSZ. With a handler it fails like one on a full disk. Commands that are started do
+/// not inherit handlers.
+fn refuse_to_die_of_long_files() {
+    let ignored = std::sync::Arc::default();
+    // Without a handler it is as it would be in any other program.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored);
 }
 
 fn run(cli: Cli, file: File, output: Output, registry: Registry) -> Result<ExitCode, Failure> {

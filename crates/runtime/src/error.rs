@@ -35,18 +35,18 @@ pub enum StoreError {
 impl StoreError {
     /// [`StoreError::Unavailable`] with a sentence.
     pub fn unavailable(text: impl fmt::Display) -> Self {
-        Self::Unavailable(text.to_string().into())
+        Self::Unavailable(without_bytes(&text.to_string()).into())
     }
 
     /// [`StoreError::Unknown`] with a sentence.
     pub fn unknown(text: impl fmt::Display) -> Self {
-        Self::Unknown(text.to_string().into())
+        Self::Unknown(without_bytes(&text.to_string()).into())
     }
 
     /// [`StoreError::Broken`] with a sentence that says what was expected,
     /// what was found and what to do.
     pub fn broken(text: impl fmt::Display) -> Self {
-        Self::Broken(text.to_string().into())
+        Self::Broken(without_bytes(&text.to_string()).into())
     }
 
     /// [`StoreError::Broken`] of a system that was seen to break the contract of
@@ -65,6 +65,32 @@ impl StoreError {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Unfit(String);
+
+/// Text of a library without the bytes that it shows as a list of numbers. The library that
+/// reads PEM shows so the line on which it has failed, and that line may be a private key.
+#[must_use]
+pub fn without_bytes(text: &str) -> String {
+    /// So many numbers are shown.
+    const NUMBERS_MAX: usize = 8;
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, list)) = rest.split_once('[') {
+        shown.push_str(before);
+        let is_of_list = |it: char| it.is_ascii_digit() || it == ',' || it == ' ';
+        let behind = list.trim_start_matches(is_of_list);
+        let numbers = list.len() - behind.len();
+        let (numbers, _) = list.split_at(numbers);
+        if numbers.split(',').count() > NUMBERS_MAX {
+            shown.push_str("[…]");
+            rest = behind.strip_prefix(']').unwrap_or(behind);
+        } else {
+            shown.push('[');
+            rest = list;
+        }
+    }
+    shown.push_str(rest);
+    shown
+}
 
 /// Text of others in which no character moves the cursor, ends the line, turns
 /// the direction of what is written or cannot be seen, so that none of it can
@@ -164,6 +190,21 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn bytes_of_a_file_are_not_shown() {
+        let key = "missing section end marker: [80, 82, 73, 86, 65, 84, 69, 32, 75, 69, 89] (x)";
+        assert_eq!(without_bytes(key), "missing section end marker: […] (x)");
+        let cut = "illegal section start: [80, 82, 73, 86, 65, 84, 69, 32, 75, 6";
+        assert_eq!(without_bytes(cut), "illegal section start: […]");
+        let twice = "[1, 2, 3, 4, 5, 6, 7, 8, 9] and [1, 2, 3, 4, 5, 6, 7, 8, 9]";
+        assert_eq!(without_bytes(twice), "[…] and […]");
+        for other in ["[::1]:80", "servers [1, 2, 3]", "[", "[[]", "a[1", ""] {
+            assert_eq!(without_bytes(other), other);
+        }
+        let error = StoreError::broken(key).to_string();
+        assert!(!error.contains("80"), "{error}");
+    }
 
     #[test]
     fn a_store_that_breaks_the_contract_is_told_from_one_to_be_mended() {

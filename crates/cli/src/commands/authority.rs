@@ -56,7 +56,14 @@ fn read(dir: &Path) -> Result<(String, KeyPair), Failure> {
         })
     };
     let certificates = text("ca.pem")?;
-    let key = KeyPair::from_pem(&text("ca.key")?)?;
+    let key = KeyPair::from_pem(&text("ca.key")?).map_err(|error| {
+        let found = tenure::error::without_bytes(&error.to_string());
+        let path = dir.join("ca.key");
+        let path = path.display();
+        usage(format!(
+            "{path}: expected a private key in PEM, found: {found}"
+        ))
+    })?;
     let own = name_of(&key);
     // Those that earlier releases made have one name.
     let name = if is_called(&certificates, &own) {

@@ -435,6 +435,14 @@ impl Partial {
             let found = target.display();
             usage(format!("FILE: expected the path of a file, found {found}"))
         })?;
+        // It would be replaced, and what a link leads to would stay as it was.
+        if fs::symlink_metadata(target).is_ok_and(|it| !it.is_file()) {
+            return Err(usage(format!(
+                "FILE: expected a plain file, or none yet, found a link, a directory, a device, a \
+                 socket or a pipe: {}",
+                target.display()
+            )));
+        }
         let mut partial = std::ffi::OsString::from(".");
         partial.push(name);
         partial.push(format!(".{}.partial", std::process::id()));

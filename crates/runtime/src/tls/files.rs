@@ -9,6 +9,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
+use crate::error::without_bytes;
 use crate::small;
 
 /// A certificate and its key as they were read.
@@ -76,10 +77,9 @@ pub fn client(
 }
 
 fn found(file: &Path, expected: &str, found: &dyn std::fmt::Display) -> String {
-    format!(
-        "{}: expected {expected} in PEM, found: {found}",
-        file.display()
-    )
+    let found = without_bytes(&found.to_string());
+    let file = file.display();
+    format!("{file}: expected {expected} in PEM, found: {found}")
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

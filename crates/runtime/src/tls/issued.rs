@@ -16,6 +16,7 @@ use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, Error, RootCertStore};
 
 use super::revocation::judge;
+use crate::error::without_bytes;
 
 /// A certificate of a file.
 #[derive(Debug)]
@@ -35,7 +36,10 @@ impl Issued {
     /// What was expected and what was found.
     pub fn parse(pem: &[u8]) -> Result<Self, String> {
         let der = CertificateDer::from_pem_slice(pem);
-        let der = der.map_err(|error| format!("expected a certificate in PEM, found: {error}"))?;
+        let der = der.map_err(|error| {
+            let found = without_bytes(&error.to_string());
+            format!("expected a certificate in PEM, found: {found}")
+        })?;
         let (serial, issuer) = serial_and_issuer(&der)
             .ok_or("expected a certificate with a serial number, found none")?;
         Ok(Self {

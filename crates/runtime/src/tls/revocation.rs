@@ -23,6 +23,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::{CertificateError, Error, RootCertStore};
 
 use super::short_chain::{LongChain, ShortChains};
+use crate::error::without_bytes;
 use crate::small;
 
 /// The lists of a file.
@@ -59,8 +60,9 @@ impl RevocationLists {
 
     fn wrong(&self, found: &dyn fmt::Display) -> String {
         format!(
-            "{}: expected lists of revoked certificates (CRLs) in PEM, found: {found}",
-            self.file.display()
+            "{}: expected lists of revoked certificates (CRLs) in PEM, found: {}",
+            self.file.display(),
+            without_bytes(&found.to_string())
         )
     }
 
