@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::calls::{
-    WITHIN, count_in_processes, key, opened, put, shows, store_to_count_in, until, write,
+    WITHIN, broken, count_in_processes, held, key, opened, put, shows, store_to_count_in, until,
+    write,
 };
 use crate::common::etcd::Etcd;
 use crate::common::ports;
@@ -336,6 +337,30 @@ async fn servers_of_two_clusters_with_equal_ids_are_no_store() {
     }
 }
 
+/// It has the cluster's id still, and an id of its own; the others go on without it.
+#[tokio::test]
+async fn a_member_that_was_begun_anew_by_force_is_of_another_cluster() {
+    let mut cluster = Etcd::start(3);
+    let url = cluster.url();
+    put(&opened(&url).await, &key("key"), Expect::Absent, b"x").await;
+    cluster.force_new_cluster(0);
+    let [forced, other, third] = [0, 1, 2].map(|at| cluster.host(at));
+    // They have a leader again.
+    let others = opened(&format!("etcd://{other},{third}")).await;
+    put(&others, &key("others"), Expect::Absent, b"x").await;
+    for two in [[&forced, &other], [&other, &forced]] {
+        let why = broken(&format!("etcd://{},{}", two[0], two[1])).await;
+        assert!(why.contains("say that they are of one cluster"), "{why}");
+    }
+    // Of three most are of the other one.
+    let store = opened(&url).await;
+    let before = held(&store, &key("key")).await.expect("it");
+    put(&store, &key("key"), Expect::Version(before.version), b"y").await;
+    let forced = opened(&format!("etcd://{forced}")).await;
+    let still = held(&forced, &key("key")).await;
+    assert!(still.is_none_or(|it| &*it.value == b"x"), "it is apart");
+}
+
 #[tokio::test]
 async fn a_copied_data_directory_is_another_cluster() {
     let mut one = Etcd::start(1);
@@ -424,7 +449,12 @@ async fn refused_in_time(store: &Arc<dyn Store>) -> String {
     loop {
         let change = write(&key("key"), Expect::Absent, b"y");
         match store.compare_and_swap(change, WITHIN).await {
-            Err(StoreError::Broken(why)) => return why.to_string(),
+            // The one that is away may come back, so this may pass.
+            Err(StoreError::Broken(why) | StoreError::Unavailable(why))
+                if why.to_string().contains("expected servers of one cluster") =>
+            {
+                return why.to_string();
+            }
             // The connection broke, or the call waits for the first one.
             Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => {}
             done => panic!("{done:?}"),

@@ -268,6 +268,38 @@ async fn a_copy_of_a_server_is_no_second_one_of_it() {
     assert!(held(&opened(&both).await, &key("key")).await.is_some());
 }
 
+/// Over a link of leaf nodes answers of one come to the other.
+#[tokio::test]
+async fn a_copy_that_is_a_leaf_node_is_no_second_server() {
+    let port = ports::free();
+    let mut hub = Nats::start_with(&format!(
+        "{JETSTREAM}\nleafnodes {{ listen: \"127.0.0.1:{port}\" }}"
+    ));
+    put_on(&hub, b"x").await;
+    hub.kill(0);
+    let mut leaf = Nats::prepared(&format!(
+        "{JETSTREAM}\nserver_name: leaf\n\
+         leafnodes {{ remotes: [{{ url: \"nats-leaf://127.0.0.1:{port}\" }}] }}"
+    ));
+    let files = Command::new("cp")
+        .arg("-r")
+        .arg(hub.directory().join("jetstream"))
+        .arg(leaf.directory())
+        .status();
+    assert!(files.expect("cp").success());
+    hub.launch(0);
+    leaf.launch(0);
+    leaf.await_log("Leafnode connection created");
+    for [one, other] in [[&hub, &leaf], [&leaf, &hub]] {
+        let both = format!("nats://{},{}", one.host(0), other.host(0));
+        let refused = opened(&both).await.read(&key("key"), WITHIN).await;
+        let Err(StoreError::Unavailable(why)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(why.to_string().contains("is a copy of the other"), "{why}");
+    }
+}
+
 /// Each process finds no bucket anywhere, and makes one on the first server of its URL.
 #[tokio::test]
 async fn of_two_servers_without_a_bucket_one_at_most_takes_writes() {

@@ -35,7 +35,6 @@
 //! with the one after it if it was left because it kept silent or refuses
 //! writes.
 
-mod handshake_panics;
 #[cfg(any(
     feature = "consul",
     feature = "etcd",
@@ -47,7 +46,7 @@ mod handshake_panics;
 mod other_hosts;
 mod race;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -61,8 +60,6 @@ use super::BoxFuture;
 use crate::error::{StoreError, about};
 use crate::{clock, drive};
 
-#[cfg(feature = "mysql")]
-pub(super) use handshake_panics::caught;
 #[cfg(any(feature = "consul", feature = "kubernetes"))]
 pub(super) use other_hosts::ask_others;
 #[cfg(any(
@@ -424,7 +421,8 @@ impl<T: Connection> Shared<T> {
     ) -> Result<(usize, T), DialError> {
         let count = self.hosts.len();
         let order = (0..count).map(|at| (first + at) % count);
-        let mut is_broken = false;
+        // A host that may be back soon is waited for, whatever a person must do about others.
+        let mut broken = BTreeSet::new();
         let won = race(
             order,
             Repeats::OfSilentOnes,
@@ -432,7 +430,10 @@ impl<T: Connection> Shared<T> {
             |host, error| match error {
                 None => outcomes.record(host, "no answer yet"),
                 Some(error) => {
-                    is_broken |= matches!(error, StoreError::Broken(_));
+                    match error {
+                        StoreError::Broken(_) => broken.insert(host),
+                        _ => broken.remove(&host),
+                    };
                     outcomes.record(host, &reason(error));
                 }
             },
@@ -454,6 +455,7 @@ impl<T: Connection> Shared<T> {
                 outcomes.all(hosts)
             ),
         };
+        let is_broken = broken.len() == count;
         Err(DialError { is_broken, why })
     }
 }
@@ -685,15 +687,19 @@ mod tests {
 
     #[tokio::test]
     async fn when_all_fail_each_is_named_with_its_reason() {
+        // The one that refuses may be back soon.
         let failing = dialer(&[Some(Err("refused")), Some(Err("broken: no such user"))]);
         let refused = failing.connected(soon(20_000)).await;
-        let Err(StoreError::Broken(why)) = refused else {
+        let Err(StoreError::Unavailable(why)) = refused else {
             panic!("{refused:?}");
         };
         let why = why.to_string();
         for words in ["h0: refused", "h1: broken: no such user"] {
             assert!(why.contains(words), "{words}: {why}");
         }
+        let failing = dialer(&[Some(Err("broken: a")), Some(Err("broken: b"))]);
+        let refused = failing.connected(soon(20_000)).await;
+        assert!(matches!(refused, Err(StoreError::Broken(_))), "{refused:?}");
         // The only one is named, too, and once.
         for (said, told) in [("refused", "h0: refused"), ("h0 is away", "h0 is away")] {
             let failing = dialer(&[Some(Err(said))]);

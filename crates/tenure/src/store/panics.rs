@@ -1,4 +1,4 @@
-//! Handshakes by libraries that may panic.
+//! Calls of libraries that may panic.
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -8,16 +8,16 @@ use std::task::Poll;
 
 use crate::error::{StoreError, cut, plain};
 
-/// Does a handshake. A panic on the way is an error of it: libraries of databases panic
+/// Does what `call` does. A panic on the way is an error of it: libraries of databases panic
 /// on some answers that no server should give.
-pub(in crate::store) async fn caught<T>(
-    handshake: impl Future<Output = Result<T, StoreError>>,
+pub(super) async fn caught<T>(
+    call: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    let mut handshake = pin!(handshake);
+    let mut call = pin!(call);
     // After a panic it is not polled again.
     let polled = poll_fn(|context| {
-        let handshake = handshake.as_mut();
-        let polled = catch_unwind(AssertUnwindSafe(|| handshake.poll(context)));
+        let call = call.as_mut();
+        let polled = catch_unwind(AssertUnwindSafe(|| call.poll(context)));
         polled.unwrap_or_else(|panic| Poll::Ready(Err(panicked(&*panic))))
     });
     polled.await

@@ -207,6 +207,27 @@ impl Etcd {
         server.await_ready();
     }
 
+    /// Kills a server, and starts it as a cluster of its own, which the others do not
+    /// reach: as a person does who has given them up.
+    pub(crate) fn force_new_cluster(&mut self, at: usize) {
+        self.kill(at);
+        let server = self.servers.get_mut(at).expect("a server");
+        // Of an option that is given twice etcd takes the last.
+        server.flags.extend([
+            "--force-new-cluster".to_owned(),
+            format!("--listen-peer-urls=http://127.0.0.1:{}", ports::free()),
+        ]);
+        self.restart(at);
+    }
+
+    /// Where clients reach a server.
+    pub(crate) fn host(&self, at: usize) -> String {
+        format!(
+            "127.0.0.1:{}",
+            self.servers.get(at).expect("a server").client
+        )
+    }
+
     /// Kills all servers and starts them again.
     pub(crate) fn restart_all(&mut self) {
         self.end_all();

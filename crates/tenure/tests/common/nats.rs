@@ -91,7 +91,7 @@ impl Nats {
     }
 
     /// Waits until a server has said this.
-    fn await_log(&self, words: &str) {
+    pub(crate) fn await_log(&self, words: &str) {
         let until = clock::boot().after(PATIENCE);
         while !self
             .servers

@@ -6,9 +6,9 @@ use tenure_core::time::Instant;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-use super::handshake_panics::caught;
 use crate::clock;
 use crate::error::{StoreError, about};
+use crate::store::panics::caught;
 
 /// How long one host may take for its whole handshake. A distant server with
 /// TLS and a password takes ten round trips.

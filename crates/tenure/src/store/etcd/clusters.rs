@@ -5,11 +5,13 @@
 //! server is used only if more of the URL's servers are known to be of its cluster than
 //! of others, which it is counted among itself. Each handshake asks the others anew.
 //!
-//! Servers with different cluster ids are of two clusters. Servers with equal ones are of
-//! one, unless two servers of the URL say that they are the same member. Then they may be
-//! two clusters that were begun alike, and a handshake compares its server with the others
-//! by a lease. What it finds is kept for each server as a group: servers of two groups are
-//! of two clusters. It is found anew after a while, and whenever they were not one.
+//! Servers with different cluster ids are of two clusters. Servers with equal ones may be
+//! two clusters that were begun alike, or one and a member of it that was begun anew by
+//! force (`--force-new-cluster`). So a handshake compares its server with the others by a
+//! lease. What it finds is kept for each server as a group: servers of two groups are of
+//! two clusters. It is found anew after a while, and whenever they were not one. Servers
+//! that cannot be compared count as one cluster, unless they say that they are the same
+//! member and one of them is away.
 //!
 //! A process does not hold on to the cluster that it saw first. Servers that were restored
 //! from a snapshot elsewhere are another cluster to etcd, and candidates that run go on
@@ -19,8 +21,7 @@
 //! never compared.
 //!
 //! What remains: a process that has never reached more than one of the servers cannot
-//! compare. Of two clusters of several servers that were begun alike, servers that are
-//! different members say nothing that tells them apart.
+//! compare.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -143,27 +144,13 @@ impl Clusters {
         let Some(own) = servers.get(&host) else {
             return Vec::new();
         };
-        let of_it = || {
-            let all = servers
-                .iter()
-                .filter(|(at, _)| **at == host || answered.contains(at));
-            all.filter(|(_, it)| it.ids.cluster == own.ids.cluster)
-        };
-        let is_repeated = |(at, it): (&usize, &Server)| {
-            let mut others = of_it().filter(|(other, _)| *other != at);
-            others.any(|(_, other)| other.says_it_is(it))
-        };
+        let others = servers
+            .iter()
+            .filter(|(at, it)| answered.contains(at) && it.ids.cluster == own.ids.cluster);
         // Those that were not one may be by now, behind a load balancer as another member.
-        let was_unlike = |(_, it): (&usize, &Server)| match (it.group, own.group) {
-            (Some(its), Some(group)) => its != group,
-            _ => false,
-        };
-        if !of_it().any(is_repeated) && !of_it().any(was_unlike) {
-            return Vec::new();
-        }
         let is_fresh = own.compared.is_some_and(|it| now.since(it) < COMPARED_FOR);
         let is_known = |it: &Server| is_fresh && own.group.is_some() && it.group == own.group;
-        let others = of_it().filter(|(at, it)| **at != host && !is_known(it));
+        let others = others.filter(|(at, it)| **at != host && !is_known(it));
         others.map(|(at, _)| *at).collect()
     }
 
@@ -314,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_compared_where_two_are_the_same_member() {
+    fn servers_with_equal_ids_are_compared_now_and_then() {
         let clusters = clusters();
         let in_doubt = |host, answered: &[usize], seconds| {
             let answered = answered.iter().copied().collect();
@@ -323,11 +310,10 @@ mod tests {
         for (host, member) in [(0, 1), (1, 2), (2, 3)] {
             clusters.record(host, ids(7, member));
         }
-        assert!(in_doubt(0, &[1, 2], 0).is_empty(), "they are three members");
+        assert_eq!(in_doubt(0, &[1, 2], 0), [1, 2], "three members");
         clusters.record(2, ids(7, 2));
-        // The first with those as well: one of the two is not of its cluster, or they are one.
         assert_eq!(in_doubt(0, &[1, 2], 0), [1, 2]);
-        assert!(in_doubt(0, &[1], 0).is_empty(), "one of the two is away");
+        assert_eq!(in_doubt(0, &[1], 0), [1], "one is away");
         clusters.compared(0, &[(1, true), (2, true)], after(0));
         assert!(in_doubt(0, &[1, 2], 59).is_empty(), "they are one");
         assert_eq!(in_doubt(0, &[1, 2], 60), [1, 2]);
@@ -344,7 +330,7 @@ mod tests {
         assert_eq!(in_doubt(0, &[1, 2], 61), [2], "another member, and not one");
         // Another cluster by its id is not in doubt, and what was found of it is past.
         clusters.record(2, ids(8, 2));
-        assert!(in_doubt(0, &[1, 2], 200).is_empty(), "one has gone");
+        assert_eq!(in_doubt(0, &[1, 2], 200), [1], "one has gone");
         clusters.record(2, ids(7, 3));
         assert!(clusters.judge(2, &BTreeSet::from([0, 1])).is_ok());
     }

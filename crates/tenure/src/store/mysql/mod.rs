@@ -66,8 +66,8 @@ struct Patience<'a> {
 }
 
 impl<'a> Patience<'a> {
-    fn begin(dialer: &'a Dialer<Pool>, pool: &'a Pool) -> Self {
-        pool.is_due();
+    fn begin(dialer: &'a Dialer<Pool>, pool: &'a Pool, kind: Kind) -> Self {
+        pool.is_due(kind);
         Self { dialer, pool }
     }
 }
@@ -93,6 +93,7 @@ struct Outcome {
 
 /// A statement on its way. It goes on when its caller has left.
 struct Statement {
+    kind: Kind,
     text: String,
     /// What an error means.
     class: fn(&str, &Error) -> StoreError,
@@ -124,7 +125,7 @@ impl Statement {
         };
         let error = match answer {
             Ok(outcome) => {
-                self.pool.has_come();
+                self.pool.has_come(self.kind);
                 lease.give_back();
                 return Ok(outcome);
             }
@@ -134,7 +135,7 @@ impl Statement {
             self.dialer.abandon(&self.pool);
             self.pool.close("the server takes no writes");
         } else if classify::is_of_the_statement(&error) {
-            self.pool.has_come();
+            self.pool.has_come(self.kind);
             lease.give_back();
         } else {
             self.pool.close(&classify::text(&self.server, &error));
@@ -176,7 +177,7 @@ impl MySql {
         class: fn(&str, &Error) -> StoreError,
     ) -> Result<Outcome, StoreError> {
         let pool = self.pool().await?;
-        let _patience = Patience::begin(&self.dialer, &pool);
+        let _patience = Patience::begin(&self.dialer, &pool, kind);
         let _turn = pool.turn(kind).await?;
         let lease = pool.lease().await?;
         let late = match kind {
@@ -184,6 +185,7 @@ impl MySql {
             Kind::Write => StoreError::unknown,
         };
         let statement = Statement {
+            kind,
             text,
             class,
             late,

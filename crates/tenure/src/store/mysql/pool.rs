@@ -12,7 +12,8 @@
 //!
 //! When a connection breaks the others are closed too, because the server has
 //! restarted as a rule. When nothing at all comes for some seconds while an answer is
-//! due, the server is left for the next one.
+//! due, the server is left for the next one. So it is where readings are answered and no
+//! write is, as by a server that is locked for a backup, if the URL names another host.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,6 +31,7 @@ use super::writers;
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::dial::{self, Connection};
+use crate::store::panics;
 
 /// How many writes are on their way at a time; others wait for their turn.
 const WRITES: usize = 8;
@@ -79,6 +81,8 @@ struct State {
     open_not_before: Instant,
     /// Since when an answer is due, if nothing has come since then.
     due_since: Option<Instant>,
+    /// The same of answers to writes alone.
+    write_due_since: Option<Instant>,
     /// Why none of them is used again.
     closed: Option<String>,
 }
@@ -136,6 +140,7 @@ impl Pool {
             is_opening: false,
             open_not_before: now,
             due_since: None,
+            write_due_since: None,
             closed: None,
         };
         Ok(Self {
@@ -211,7 +216,7 @@ impl Pool {
         let Shared {
             settings, server, ..
         } = &*self.shared;
-        let handshake = dial::caught(session::open(settings, server, false));
+        let handshake = panics::caught(session::open(settings, server, false));
         let opened = timeout(dial::HANDSHAKE_WITHIN, handshake).await;
         let opened = opened.unwrap_or_else(|_| Err(StoreError::unavailable("no answer in time")));
         {
@@ -253,20 +258,34 @@ impl Pool {
     }
 
     /// Takes note that an answer is due.
-    pub(super) fn is_due(&self) {
+    pub(super) fn is_due(&self, kind: Kind) {
         let mut state = self.shared.state();
         state.due_since.get_or_insert_with(clock::boot);
+        if kind == Kind::Write {
+            state.write_due_since.get_or_insert_with(clock::boot);
+        }
     }
 
     /// Takes note that one has come.
-    pub(super) fn has_come(&self) {
-        self.shared.state().due_since = None;
+    pub(super) fn has_come(&self, kind: Kind) {
+        let mut state = self.shared.state();
+        state.due_since = None;
+        if kind == Kind::Write {
+            state.write_due_since = None;
+        }
     }
 
     /// Whether nothing has come for so long that the server is left.
     pub(super) fn is_mute(&self) -> bool {
-        let since = self.shared.state().due_since;
-        since.is_some_and(|since| clock::boot().since(since) >= SILENCE_MAX)
+        let state = self.shared.state();
+        let has_others = self.shared.settings.servers.len() > 1;
+        let of_writes = state.write_due_since.filter(|_| has_others);
+        let now = clock::boot();
+        let is_long = |since: Instant| now.since(since) >= SILENCE_MAX;
+        [state.due_since, of_writes]
+            .into_iter()
+            .flatten()
+            .any(is_long)
     }
 }
 

@@ -33,6 +33,7 @@ use super::{rows, session};
 use crate::clock;
 use crate::error::{StoreError, quoted};
 use crate::store::dial::{self, OTHERS_WITHIN, answers_of};
+use crate::store::panics;
 
 /// What a server says of its cluster of Galera. One of none has no such rows, or no
 /// identifier.
@@ -93,7 +94,7 @@ async fn ask(settings: Arc<Settings>, host: usize) -> Option<Writer> {
     let server = settings.servers.get(host)?;
     let asked = async {
         // It fails if the host takes no writes.
-        let opened = dial::caught(session::open(&settings, server, false)).await;
+        let opened = panics::caught(session::open(&settings, server, false)).await;
         let host = server.to_string();
         let mut session = dial::comparable(&host, opened)?;
         let of = membership(&mut session).await.ok()?;

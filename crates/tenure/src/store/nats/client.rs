@@ -9,13 +9,14 @@
 //! A call that is given up before its answer has come leaves its connection: the
 //! server may be gone, or cut off from the others, and the next call finds out.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::connection::State;
-use async_nats::{Client, ConnectOptions, Event, HeaderMap, Subscriber};
+use async_nats::{Client, ConnectOptions, Event, HeaderMap, Message, Subscriber};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -48,6 +49,8 @@ const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// When the library connects again by itself.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+/// How much later than the first other answers to one question may come.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(200);
 /// How often another server is asked for an answer that is to come over this connection.
 const ASKED_MAX: u32 = 6;
 /// How long one of several addresses of a name may take: a server at a distance of a
@@ -311,8 +314,20 @@ impl NatsConnection {
         self.api(&api(bucket, "STREAM.INFO"), &json!({})).await
     }
 
+    /// Whether this server and another one name two leaders of the stream, when they are
+    /// asked one after the other, and the first once more.
+    async fn names_another_leader_than(&self, other: &Self, bucket: Bucket<'_>) -> bool {
+        let ask = async |connection: &Self| {
+            let answer = timeout(HANDSHAKE_WITHIN / 10, connection.stream_info(bucket)).await;
+            streams::leader(&answer.ok()?.ok()?).map(str::to_owned)
+        };
+        let (own, its, again) = (ask(self).await, ask(other).await, ask(self).await);
+        own.is_some() && its.is_some() && own == again && own != its
+    }
+
     /// Whether answers to questions that another server is asked do not come over this
-    /// connection, though that server answers. (To publish otherwise takes other rights.)
+    /// connection, though that server answers; or come from two streams, as where one
+    /// server is a leaf node of the other. (To publish otherwise takes other rights.)
     async fn is_apart_from(&self, other: &Self, bucket: Bucket<'_>) -> bool {
         let inbox = self.client.new_inbox();
         let Ok(mut heard) = self.client.subscribe(inbox.clone()).await else {
@@ -328,8 +343,8 @@ impl NatsConnection {
             if asked.await.is_err() {
                 return false;
             }
-            if let Ok(Some(_)) = timeout(ASK_AGAIN_AFTER, heard.next()).await {
-                return false;
+            if let Ok(Some(first)) = timeout(ASK_AGAIN_AFTER, heard.next()).await {
+                return leaders(first, &mut heard).await.len() > 1;
             }
         }
         // It may have gone meanwhile, or its stream may have no leader.
@@ -354,6 +369,20 @@ impl NatsConnection {
             }
         }
     }
+}
+
+/// The leaders that are named in answers to a question about a stream, of which the first
+/// has come.
+async fn leaders(first: Message, heard: &mut Subscriber) -> BTreeSet<String> {
+    let until = clock::boot().after(ANSWERS_WITHIN);
+    let (mut leaders, mut next) = (BTreeSet::new(), Some(first));
+    while let Some(message) = next {
+        let answer: Value = serde_json::from_slice(&message.payload).unwrap_or_default();
+        leaders.extend(streams::leader(&answer).map(str::to_owned));
+        let left = until.since(clock::boot());
+        next = timeout(left, heard.next()).await.ok().flatten();
+    }
+    leaders
 }
 
 /// How long one address may take for its handshake. The library tries the addresses of
@@ -480,6 +509,7 @@ fn ask_others(settings: &Arc<Settings>, at: usize) -> Asked {
             Some(FoundStream {
                 host,
                 made: streams::made(&answer)?.to_owned(),
+                leader: streams::leader(&answer).map(str::to_owned),
                 connection,
             })
         });
@@ -512,7 +542,14 @@ async fn compare(
         streams::compare(host, streams::made(&answer), &others)?;
     }
     for other in others {
-        if connection.is_apart_from(&other.connection, bucket).await {
+        let leads = streams::leader(&answer);
+        let is_led_apart = other.leader.is_some()
+            && leads.is_some()
+            && other.leader.as_deref() != leads
+            && connection
+                .names_another_leader_than(&other.connection, bucket)
+                .await;
+        if is_led_apart || connection.is_apart_from(&other.connection, bucket).await {
             let why = streams::copied(host, &other.host);
             tracing::warn!("{why}");
             return Err(StoreError::unavailable(why));

@@ -8,11 +8,15 @@
 //!
 //! A copy of a server's directory has a stream that was made at the same moment. So a
 //! question that is put to one server has its answer sent to a connection with the other.
-//! It comes only if the two are of one cluster.
+//! It comes only if the two are of one cluster, or joined as leaf nodes. Then each names
+//! itself as the leader of its stream, and both may answer one question, while in a cluster
+//! one server answers and all name the same leader.
 //!
 //! A server that does not answer in time, or has no stream, is passed over.
 //!
 //! What remains: a server is compared with those alone that answer when it is connected to.
+//! Of two that are joined as leaf nodes one may be a copy of the other, with its name
+//! (`server_name`).
 
 use serde_json::Value;
 
@@ -24,6 +28,8 @@ pub(super) struct FoundStream<C> {
     pub(super) host: String,
     /// When it was made.
     pub(super) made: String,
+    /// The server that leads it.
+    pub(super) leader: Option<String>,
     /// A connection with the server.
     pub(super) connection: C,
 }
@@ -31,6 +37,12 @@ pub(super) struct FoundStream<C> {
 /// When a stream was made, from the answer to `STREAM.INFO`; `None` if there is none.
 pub(super) fn made(answer: &Value) -> Option<&str> {
     answer.get("created")?.as_str()
+}
+
+/// The server that leads a stream, from the answer to `STREAM.INFO`.
+pub(super) fn leader(answer: &Value) -> Option<&str> {
+    let leader = answer.get("cluster")?.get("leader")?.as_str();
+    leader.filter(|leader| !leader.is_empty())
 }
 
 /// Fails if one of the others has another stream than `host`, whose own was made `own`.
@@ -74,6 +86,7 @@ mod tests {
         let found = |host: &str, made: &str| FoundStream {
             host: host.into(),
             made: made.into(),
+            leader: None,
             connection: (),
         };
         let (early, late) = ("2026-11-29T10:00:00.1Z", "2026-11-29T10:00:00.2Z");

@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::classify;
+use crate::store::panics;
 
 /// How long a call waits for new credentials while it has some. Those that are not due
 /// yet come at once.
@@ -73,7 +74,7 @@ impl<T: Send + Sync + 'static> Kept<T> {
             }
         };
         let (Some(last), Some(asked)) = (last, asked) else {
-            let first = self.shared.source.get_credential().await?;
+            let first = caught(self.shared.source.get_credential()).await?;
             self.shared.state().last = Some(Arc::clone(&first));
             return Ok(first);
         };
@@ -84,10 +85,22 @@ impl<T: Send + Sync + 'static> Kept<T> {
     }
 }
 
+/// Asks for credentials. A panic on the way is an error of it: the library panics where a
+/// token is said to live for longer than its clock can tell.
+async fn caught<T>(asking: impl Future<Output = Result<T>>) -> Result<T> {
+    let asked = panics::caught(async { Ok(asking.await) }).await;
+    asked.unwrap_or_else(|panic| {
+        Err(object_store::Error::Generic {
+            store: "credentials",
+            source: panic.into(),
+        })
+    })
+}
+
 impl<T> Shared<T> {
     /// Asks the source; says once that it gives nothing.
     async fn ask(&self) -> Option<Arc<T>> {
-        let why = match timeout(ANSWER_WITHIN, self.source.get_credential()).await {
+        let why = match timeout(ANSWER_WITHIN, caught(self.source.get_credential())).await {
             Ok(Ok(new)) => {
                 let mut state = self.state();
                 state.last = Some(Arc::clone(&new));
@@ -138,6 +151,7 @@ mod tests {
     enum Next {
         Gives(u32),
         Fails,
+        Panics,
         IsMute,
     }
 
@@ -168,6 +182,7 @@ mod tests {
                         operation: "to give some".into(),
                         implementer: "it is away".into(),
                     }),
+                    Next::Panics => panic!("overflow when adding duration to instant"),
                     Next::IsMute => pending().await,
                 }
             })
@@ -178,10 +193,14 @@ mod tests {
     async fn the_last_credentials_are_used_while_no_others_come() {
         let source = Arc::new(Source(Mutex::new(Next::Fails)));
         let kept = Kept::new(Arc::clone(&source) as Arc<dyn CredentialProvider<Credential = u32>>);
-        assert!(kept.get().await.is_err(), "there are none yet");
+        for next in [Next::Fails, Next::Panics] {
+            source.then(next);
+            assert!(kept.get().await.is_err(), "there are none yet");
+        }
         for (next, given) in [
             (Next::Gives(1), 1),
             (Next::Fails, 1),
+            (Next::Panics, 1),
             (Next::Gives(2), 2),
             (Next::IsMute, 2),
             // One asks still.

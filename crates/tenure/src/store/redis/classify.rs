@@ -66,6 +66,18 @@ pub(super) fn refused(server: &str, error: &ServerError) -> StoreError {
     StoreError::broken(format!("{text}; {advice}"))
 }
 
+/// An error while logging in. Whatever the server refuses then, the library says that the
+/// password failed; `refusal` has the server's own words.
+pub(super) fn logging_in(error: &RedisError, refusal: Option<&str>) -> StoreError {
+    let passes = ["ERR max number of clients", "LOADING", "BUSY", "MASTERDOWN"];
+    match refusal {
+        Some(words) if passes.iter().any(|it| words.starts_with(it)) => {
+            StoreError::unavailable(quoted(words))
+        }
+        _ => connecting(error),
+    }
+}
+
 /// An error while connecting: nothing was asked yet.
 pub(super) fn connecting(error: &RedisError) -> StoreError {
     let text = quoted(&error.to_string());
@@ -113,6 +125,27 @@ mod tests {
         }
         let refused = connecting(&io::Error::from(io::ErrorKind::ConnectionRefused).into());
         assert!(!refused.to_string().contains("maxclients"), "{refused}");
+    }
+
+    #[test]
+    fn a_server_that_is_full_or_loads_does_not_refuse_the_password() {
+        let error: RedisError = (
+            ::redis::ErrorKind::AuthenticationFailed,
+            "Password authentication failed",
+        )
+            .into();
+        for words in [
+            "ERR max number of clients reached",
+            "LOADING Redis is loading",
+        ] {
+            let told = logging_in(&error, Some(words));
+            assert!(matches!(told, StoreError::Unavailable(_)), "{told:?}");
+            assert!(told.to_string().contains(words), "{told}");
+        }
+        for words in [None, Some("WRONGPASS invalid username-password pair")] {
+            let told = logging_in(&error, words);
+            assert!(matches!(told, StoreError::Broken(_)), "{told:?}");
+        }
     }
 
     #[test]

@@ -216,9 +216,12 @@ async fn log_in(
         .set_response_timeout(None)
         .set_connection_timeout(None)
         .set_concurrency_limit(ANSWERS_MAX);
-    let broken = stream.broken();
+    let frames = AnswerFrames::default();
+    let (broken, refusal) = (stream.broken(), frames.refusal());
+    let stream = stream.with_framing(frames);
     let made = MultiplexedConnection::new_with_config(&login, stream, config).await;
-    let (calls, serve) = made.map_err(|error| classify::connecting(&explained(&broken, error)))?;
+    let failed = |error| classify::logging_in(&explained(&broken, error), refusal.get());
+    let (calls, serve) = made.map_err(failed)?;
     Ok(RedisConnection {
         calls,
         broken,
@@ -268,9 +271,10 @@ async fn listen(
     channel: String,
 ) -> Result<Subscription, StoreError> {
     let backlog = Arc::<Backlog>::default();
-    let stream = stream.with_framing(AnswerFrames::listening(Arc::clone(&backlog)));
-    let broken = stream.broken();
-    let failed = |error| classify::connecting(&explained(&broken, error));
+    let frames = AnswerFrames::listening(Arc::clone(&backlog));
+    let (broken, refusal) = (stream.broken(), frames.refusal());
+    let stream = stream.with_framing(frames);
+    let failed = |error| classify::logging_in(&explained(&broken, error), refusal.get());
     let mut messages = PubSub::new(&login, stream).await.map_err(failed)?;
     messages.subscribe(channel).await.map_err(failed)?;
     backlog.clear();

@@ -4,7 +4,7 @@
 //! line tells, or a list of answers. The library holds an answer until all of it has
 //! come. What is bounded is one answer; a call has as many as it asked for.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use super::backlog::Backlog;
@@ -23,6 +23,8 @@ pub(super) const ANSWER_MAX: usize = 1024 * 1024;
 pub(super) const LINE_MAX: usize = 64 * 1024;
 /// How deep lists are within lists. `ROLE` has two levels.
 pub(super) const DEPTH_MAX: usize = 8;
+/// So much is kept of the first refusal, in bytes.
+const REFUSAL_MAX: usize = 256;
 /// The longest line that tells a length, in bytes: an `i64` has 20.
 const LENGTH_MAX: usize = 32;
 
@@ -36,6 +38,18 @@ pub(super) struct AnswerFrames {
     bytes: usize,
     /// Counts answers, where each is a message that a listener takes.
     backlog: Option<Arc<Backlog>>,
+    refusal: FirstRefusal,
+}
+
+/// The first error that a server has answered, once it has. Of one that comes while a
+/// client logs in the library says only that the password was refused.
+#[derive(Clone, Default)]
+pub(super) struct FirstRefusal(Arc<OnceLock<String>>);
+
+impl FirstRefusal {
+    pub(super) fn get(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
 }
 
 /// What comes next.
@@ -68,6 +82,11 @@ impl AnswerFrames {
             backlog: Some(backlog),
             ..Self::default()
         }
+    }
+
+    /// Tells of it when the frames are with the stream.
+    pub(super) fn refusal(&self) -> FirstRefusal {
+        self.refusal.clone()
     }
 
     /// Takes a part from `bytes`, or some of one; the rest of them.
@@ -131,6 +150,9 @@ impl AnswerFrames {
         }
         if has_length(kind) {
             text.extend_from_slice(line);
+        } else if kind == b'-' && self.refusal.get().is_none() {
+            let room = REFUSAL_MAX.saturating_sub(text.len());
+            text.extend(line.iter().take(room));
         }
         if end.is_some() {
             self.said(kind, &text)?;
@@ -148,6 +170,10 @@ impl AnswerFrames {
     /// A line has come.
     fn said(&mut self, kind: u8, text: &[u8]) -> Result<(), String> {
         if !has_length(kind) {
+            if kind == b'-' {
+                let words = || String::from_utf8_lossy(text).trim().to_owned();
+                self.refusal.0.get_or_init(words);
+            }
             self.complete();
             return Ok(());
         }
