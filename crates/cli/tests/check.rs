@@ -63,22 +63,6 @@ fn sqlite_is_fit() {
     assert_eq!(count, Ok(0), "registers are left behind");
 }
 
-/// Where registers cannot be deleted the check fails, and says where its own are.
-#[test]
-fn what_cannot_be_deleted_is_told() {
-    let store = Shared::sqlite();
-    // It makes the table.
-    is_fit(&store.url());
-    let database = rusqlite::Connection::open(store.file()).expect("the file");
-    let refuse = "CREATE TRIGGER kept BEFORE DELETE ON tenure_register \
-        BEGIN SELECT RAISE(ABORT, 'rows are kept here'); END";
-    database.execute_batch(refuse).expect("a trigger");
-    let (code, lines, said) = check(&store.url(), &[]);
-    assert_eq!(code, Some(1), "{lines:?} {said}");
-    assert!(said.contains("left behind below check/"), "{said}");
-    assert!(said.contains("rows are kept here"), "{said}");
-}
-
 #[cfg(feature = "file")]
 #[test]
 fn a_directory_of_files_is_fit() {
