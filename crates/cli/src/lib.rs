@@ -43,7 +43,7 @@ use crate::output::Output;
 /// ```
 #[must_use = "it is the exit code of the process"]
 pub fn main_with(registry: Registry) -> ExitCode {
-    refuse_to_die_of_long_files();
+    handle_file_size_limits();
     if let Some(code) = guard::dispatch().or_else(agent::dispatch) {
         return code;
     }
@@ -78,11 +78,11 @@ pub fn main_with(registry: Registry) -> ExitCode {
 }
 
 /// Where a limit on the size of files is set (`ulimit -f`), a write beyond it ends a process
-/// by SIGXFSZ. With a handler it fails like one on a full disk. Commands that are started do
+/// by SIGXFSZ. With a handler the write fails, as on a full disk. Commands that are started do
 /// not inherit handlers.
-fn refuse_to_die_of_long_files() {
+fn handle_file_size_limits() {
     let ignored = std::sync::Arc::default();
-    // Without a handler it is as it would be in any other program.
+    // Where no handler can be installed the process ends by the signal, as others do.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored);
 }
 

@@ -320,6 +320,20 @@ async fn a_cluster_of_galera_conforms_on_all_of_its_servers() {
     );
 }
 
+/// As a server of which a backup is taken: it answers readings, and no write.
+#[tokio::test]
+async fn a_server_that_hangs_in_writes_is_left_for_the_next() {
+    let servers = MariaDb::start_cluster(2);
+    let url = with_hosts(&servers[0], &[&servers[0].host(), &servers[1].host()]);
+    let both = opened(&url).await;
+    let key = key("key");
+    put(&both, &key, Expect::Absent, b"before").await;
+    let _locked = servers[0].hold("FLUSH TABLES WITH READ LOCK");
+    put_at_last(&both, &key, b"after").await;
+    let alone = opened(&servers[1].url()).await;
+    assert_eq!(value(&alone, &key).await.as_deref(), Some(&b"after"[..]));
+}
+
 /// They are cut off from each other, and somebody makes both go on alone.
 #[tokio::test]
 async fn two_parts_of_a_cluster_of_galera_are_no_store() {

@@ -64,21 +64,13 @@ use crate::{clock, drive};
 pub(super) use other_hosts::ask_others;
 #[cfg(any(
     feature = "consul",
-    feature = "kubernetes",
-    feature = "mysql",
-    feature = "nats",
-    feature = "postgres"
-))]
-pub(super) use other_hosts::comparable;
-#[cfg(any(
-    feature = "consul",
     feature = "etcd",
     feature = "kubernetes",
     feature = "mysql",
     feature = "nats",
     feature = "postgres"
 ))]
-pub(super) use other_hosts::{OTHERS_WITHIN, answers_of};
+pub(super) use other_hosts::{OTHERS_WITHIN, answers_of, comparable};
 #[cfg(any(
     feature = "consul",
     feature = "kubernetes",
@@ -421,7 +413,8 @@ impl<T: Connection> Shared<T> {
     ) -> Result<(usize, T), DialError> {
         let count = self.hosts.len();
         let order = (0..count).map(|at| (first + at) % count);
-        // A host that may be back soon is waited for, whatever a person must do about others.
+        // A person has to do something first only if that is so of every host: one that is
+        // merely away may be back soon.
         let mut broken = BTreeSet::new();
         let won = race(
             order,

@@ -7,13 +7,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::clock;
-#[cfg(any(
-    feature = "consul",
-    feature = "kubernetes",
-    feature = "mysql",
-    feature = "nats",
-    feature = "postgres"
-))]
 use crate::error::StoreError;
 
 /// How much longer a handshake may take for what the other hosts say. They are asked
@@ -22,13 +15,6 @@ pub(in crate::store) const OTHERS_WITHIN: Duration = Duration::from_millis(500);
 
 /// What a host has answered, if it can be compared. One that a person has to do something
 /// about is warned of: it may take writes all the same.
-#[cfg(any(
-    feature = "consul",
-    feature = "kubernetes",
-    feature = "mysql",
-    feature = "nats",
-    feature = "postgres"
-))]
 pub(in crate::store) fn comparable<T>(host: &str, answer: Result<T, StoreError>) -> Option<T> {
     if let Err(StoreError::Broken(why)) = &answer {
         tracing::warn!("{host} is not compared with the other hosts of the store's URL: {why}");

@@ -106,7 +106,7 @@ impl Clusters {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn name(&self, host: usize) -> &str {
+    pub(super) fn name(&self, host: usize) -> &str {
         self.hosts.get(host).map_or("", String::as_str)
     }
 

@@ -34,7 +34,7 @@ use super::wire::{
 use crate::clock;
 use crate::error::StoreError;
 use crate::round_trip::RoundTripTimes;
-use crate::store::dial::{OTHERS_WITHIN, answers_of};
+use crate::store::dial::{OTHERS_WITHIN, answers_of, comparable};
 
 /// How long a lease lives that tells servers apart: the least that a server grants with
 /// its defaults. An answer counts if it came while the lease lived for certain.
@@ -101,7 +101,8 @@ impl Handshakes {
             let handshakes = self.clone();
             asks.spawn(async move {
                 // One that does not say it now counts as what it was before.
-                let ids = handshakes.ask_ids(other).await.ok()?;
+                let ids = handshakes.ask_ids(other).await;
+                let ids = comparable(handshakes.clusters.name(other), ids)?;
                 handshakes.clusters.record(other, ids);
                 Some(other)
             });

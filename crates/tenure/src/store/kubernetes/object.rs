@@ -4,9 +4,9 @@
 //! counts the writes of the whole cluster (it is etcd's revision), so it is never used
 //! twice, and since Kubernetes 1.35 the documentation says as well that it is a number
 //! that grows; a cluster whose versions are no numbers is refused. The `uid` differs
-//! for each object that is made. It is sent with each write: **the server takes a PUT of
-//! a Lease that is not there for its creation, whatever version it names, unless it names
-//! a `uid`**. And after a restore of etcd a `resourceVersion` of a deleted object is no
+//! for each object that is made. It is sent with each write: **where there
+//! is no such Lease the server takes a PUT without a `uid` for its creation, whatever
+//! version it names**. And after a restore of etcd a `resourceVersion` of a deleted object is no
 //! version of its successor, because the `uid` differs.
 
 use serde_json::{Map, Value, json};

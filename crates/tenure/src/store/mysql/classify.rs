@@ -14,6 +14,8 @@ use crate::store::REPAIR;
 const DUPLICATE: u16 = 1062;
 /// The server is not a part of its cluster (Galera).
 const CUT_OFF: u16 = 1047;
+/// A lock was waited for too long: of a row, or of all tables.
+const LOCK_WAIT: u16 = 1205;
 /// There is no such table.
 const NO_TABLE: u16 = 1146;
 /// Too many handshakes from this host have failed (`max_connect_errors`).
@@ -28,7 +30,7 @@ const READ_ONLY: [u16; 3] = [1290, 1836, 1792];
 /// long (1205), a deadlock or a certificate that was refused (1213), a trigger of
 /// others (1644), a group of servers that refuses the commit (3101).
 const ROLLED_BACK: [u16; 10] = [
-    1021, 1040, CUT_OFF, 1114, 1203, 1205, 1213, 1226, 1644, 3101,
+    1021, 1040, CUT_OFF, 1114, 1203, LOCK_WAIT, 1213, 1226, 1644, 3101,
 ];
 
 /// A person must do something: the user or the password (1044, 1045, 1130, 1251, 1524,
@@ -79,6 +81,11 @@ pub(super) fn is_of_the_statement(error: &Error) -> bool {
 /// Whether the server has stopped to take writes, or is cut off from its cluster.
 pub(super) fn is_of_another_server(error: &Error) -> bool {
     code(error).is_some_and(|code| READ_ONLY.contains(&code) || code == CUT_OFF)
+}
+
+/// Whether it ended because somebody held a lock.
+pub(super) fn waited_for_a_lock(error: &Error) -> bool {
+    code(error) == Some(LOCK_WAIT)
 }
 
 /// Whether a row is there already.

@@ -134,6 +134,10 @@ impl Statement {
         if classify::is_of_another_server(&error) {
             self.dialer.abandon(&self.pool);
             self.pool.close("the server takes no writes");
+        } else if classify::waited_for_a_lock(&error) {
+            // The server lives. Its writes may all hang.
+            self.pool.has_come(Kind::Read);
+            lease.give_back();
         } else if classify::is_of_the_statement(&error) {
             self.pool.has_come(self.kind);
             lease.give_back();

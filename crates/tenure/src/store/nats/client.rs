@@ -371,8 +371,8 @@ impl NatsConnection {
     }
 }
 
-/// The leaders that are named in answers to a question about a stream, of which the first
-/// has come.
+/// Waits for more answers to one question about a stream, whose first answer has come.
+/// Returns the leaders that the answers name.
 async fn leaders(first: Message, heard: &mut Subscriber) -> BTreeSet<String> {
     let until = clock::boot().after(ANSWERS_WITHIN);
     let (mut leaders, mut next) = (BTreeSet::new(), Some(first));

@@ -66,8 +66,8 @@ pub(super) fn refused(server: &str, error: &ServerError) -> StoreError {
     StoreError::broken(format!("{text}; {advice}"))
 }
 
-/// An error while logging in. Whatever the server refuses then, the library says that the
-/// password failed; `refusal` has the server's own words.
+/// An error while logging in. The library takes each refusal for one of the password;
+/// `refusal` has the server's own words.
 pub(super) fn logging_in(error: &RedisError, refusal: Option<&str>) -> StoreError {
     let passes = ["ERR max number of clients", "LOADING", "BUSY", "MASTERDOWN"];
     match refusal {

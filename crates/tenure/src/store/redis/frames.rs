@@ -290,6 +290,28 @@ mod tests {
     }
 
     #[test]
+    fn the_first_refusal_is_kept_wherever_it_is_cut() {
+        let bytes = b"+OK\r\n-ERR max number of clients reached\r\n-NOAUTH no\r\n";
+        for at in 0..=bytes.len() {
+            let (mut frames, (first, second)) = (AnswerFrames::default(), bytes.split_at(at));
+            let refusal = frames.refusal();
+            frames.follow(first).expect("answers");
+            frames.follow(second).expect("answers");
+            assert_eq!(
+                refusal.get(),
+                Some("ERR max number of clients reached"),
+                "{at}"
+            );
+        }
+        let (mut frames, long) = (AnswerFrames::default(), "x".repeat(1_000));
+        let refusal = frames.refusal();
+        frames
+            .follow(format!("-{long}\r\n").as_bytes())
+            .expect("a line");
+        assert_eq!(refusal.get().map(str::len), Some(REFUSAL_MAX));
+    }
+
+    #[test]
     fn a_length_that_is_too_long_is_refused_before_anything_comes() {
         for (line, why) in [
             (
