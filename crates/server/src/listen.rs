@@ -334,9 +334,10 @@ impl ConnectionTask {
         let slow = known.is_some_and(hyper::Error::is_timeout);
         if known.is_some_and(too_much_for_nothing) {
             self.warn_of(address, FLOOD, &format!(
-                "it sent too much that is given up or empty (HTTP/2 ENHANCE_YOUR_CALM: more than \
-                 {UNSEEN_MAX} calls that were given up before this server came to them, or a \
-                 flood of empty or continued frames)"
+                "it sent too much that is given up, refused or empty (HTTP/2 ENHANCE_YOUR_CALM: \
+                 more than {UNSEEN_MAX} calls that were given up before this server came to \
+                 them, {REFUSED_MAX} whose bodies came after they were refused, or a flood of \
+                 empty or continued frames)"
             ));
             return Some(Closed::GivenUp);
         }

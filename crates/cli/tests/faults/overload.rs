@@ -20,6 +20,10 @@ use crate::network::Network;
 use crate::room::within;
 use crate::servers::{PATIENCE, Servers, until};
 
+/// Runs a server whose memory is what it holds. Else the allocator keeps what was freed for
+/// ten seconds, to use it again: the quicker the machine, the more.
+const HELD_ALONE: [&str; 2] = ["env", "_RJEM_MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0"];
+
 /// Watches the memory of a server; gives the most there was.
 struct Memory {
     most: Arc<Mutex<u64>>,
@@ -66,7 +70,10 @@ fn overload_is_answered_at_once_and_does_not_grow() {
             const BYTES: usize = 32 * 1024;
             const LASTING: Duration = Duration::from_secs(8);
             const AT_ONCE_IS: Duration = Duration::from_secs(10);
-            let servers = Servers::found(1, Network::proxied(room, 1).await).await;
+            let mut servers = Servers::new(1, Network::proxied(room, 1).await);
+            servers.wrap(1, &HELD_ALONE, &[]);
+            servers.start(1);
+            servers.leader().await;
             let memory = Memory::of(&servers, 1);
             let before = servers.resident(1) >> 20;
             let end = Instant::now() + LASTING;
@@ -107,7 +114,7 @@ fn overload_is_answered_at_once_and_does_not_grow() {
             // The log as state, as entries and as a snapshot is 64 MiB each, a
             // snapshot is written while another is made, and 64 MiB may be on
             // their way.
-            assert!(most < before + 400, "{before} MiB, then {most} MiB");
+            assert!(most < before + 350, "{before} MiB, then {most} MiB");
             write(&servers.url()).await;
         },
     );
