@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ::redis::{Pipeline, ServerError, ServerErrorKind, Value};
 
 use super::classify::{self, Call};
-use super::connect::{self, RedisConnection, check_role};
+use super::connect::RedisConnection;
 use super::durability::Facts;
+use super::opening::{self, check_role};
 use super::registers::{Lua, is_wrong_type, unexpected};
 use super::settings::Settings;
 use crate::clock;
@@ -57,7 +58,7 @@ impl RedisClient {
         let connect_to: ConnectFn<RedisConnection> = Arc::new(move |at| {
             let (settings, told) = (Arc::clone(&all), Arc::clone(&told));
             Box::pin(async move {
-                let (connection, facts) = connect::open(&settings, at).await?;
+                let (connection, facts) = opening::open(&settings, at).await?;
                 told.tell(&settings, &facts);
                 Ok(connection)
             })

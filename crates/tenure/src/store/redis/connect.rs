@@ -1,7 +1,4 @@
-//! One connection: to the server, or by way of a sentinel to the one that it names.
-//!
-//! The handshake is done when the server has said that it takes writes and is no
-//! part of a cluster of Redis, and how it keeps what it acknowledges.
+//! One connection to a server or to a sentinel: addresses, TLS, login.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,10 +11,8 @@ use tokio::task::JoinHandle;
 
 use super::backlog::Backlog;
 use super::classify;
-use super::durability::{ASKED, Facts};
 use super::frames::AnswerFrames;
-use super::registers::{list, text, unexpected};
-use super::settings::{Route, Settings};
+use super::settings::Settings;
 use super::tls::Tls;
 use crate::drive;
 use crate::error::StoreError;
@@ -84,35 +79,8 @@ fn explained(broken: &BrokenBound, error: RedisError) -> RedisError {
     }
 }
 
-/// Connects by the host of this number, and looks at the server.
-pub(super) async fn open(
-    settings: &Settings,
-    at: usize,
-) -> Result<(RedisConnection, Facts), StoreError> {
-    let hosts = settings.route.hosts();
-    let Some(host) = hosts.get(at) else {
-        return Err(StoreError::broken("expected a server of this number"));
-    };
-    let (place, by_sentinels) = match &settings.route {
-        Route::Server(host) => (host.clone(), false),
-        Route::Sentinels(_, name) => (primary(settings, host, name).await?, true),
-    };
-    let login = settings.login.clone();
-    let connection = connect(settings, &place, move |stream| {
-        log_in(stream, login.clone())
-    })
-    .await?;
-    match look(&connection, by_sentinels).await {
-        Ok(facts) => Ok((connection, facts)),
-        Err(error) => {
-            let is_broken = matches!(error, StoreError::Broken(_));
-            Err(failed(&place, is_broken, &dial::reason(&error)))
-        }
-    }
-}
-
 /// Why a server cannot be used.
-fn failed(place: &str, is_broken: bool, why: &str) -> StoreError {
+pub(super) fn failed(place: &str, is_broken: bool, why: &str) -> StoreError {
     let why = format!("{place}: {why}");
     if is_broken {
         StoreError::broken(why)
@@ -121,45 +89,11 @@ fn failed(place: &str, is_broken: bool, why: &str) -> StoreError {
     }
 }
 
-/// Asks a sentinel where the server of this name is that takes writes.
-async fn primary(settings: &Settings, host: &str, name: &str) -> Result<String, StoreError> {
-    let login = settings.sentinel_login.clone();
-    let sentinel = connect(settings, host, move |stream| log_in(stream, login.clone())).await?;
-    let mut ask = ::redis::cmd("SENTINEL");
-    ask.arg("get-master-addr-by-name").arg(name);
-    let answer = sentinel.call(&ask).await;
-    match answer.map_err(|error| classify::connecting(&error))? {
-        Value::Array(parts) => match parts.as_slice() {
-            [host, port] => match (text(host), text(port)) {
-                // Errors show it, so it must not contain ends of lines.
-                (Some(host), Some(port)) if !is_plain(host) || !is_plain(port) => {
-                    Err(unexpected("an address", &Value::Array(parts)))
-                }
-                (Some(host), Some(port)) if host.contains(':') => Ok(format!("[{host}]:{port}")),
-                (Some(host), Some(port)) => Ok(format!("{host}:{port}")),
-                _ => Err(unexpected("an address", host)),
-            },
-            _ => Err(unexpected("an address", &Value::Array(parts))),
-        },
-        Value::Nil => Err(StoreError::broken(format!(
-            "expected a sentinel that watches a server of the name {name:?}, found one that does \
-             not; check the name in the store's URL (`SENTINEL MASTERS` lists them)"
-        ))),
-        Value::ServerError(error) => Err(classify::refused("the sentinel", &error)),
-        other => Err(unexpected("an address", &other)),
-    }
-}
-
-/// Whether it may be a name or a number.
-fn is_plain(text: &str) -> bool {
-    !text.contains(|it: char| it.is_control() || it.is_whitespace())
-}
-
 /// A connection before the login, with TLS or without, whose answers have bounds.
-type RedisStream = LimitedStream<AnswerFrames>;
+pub(super) type RedisStream = LimitedStream<AnswerFrames>;
 
 /// Connects to a server, over the first of its addresses with which `begin` succeeds.
-async fn connect<T, F>(
+pub(super) async fn connect<T, F>(
     settings: &Settings,
     place: &str,
     begin: impl Fn(RedisStream) -> F + Clone + Send + Sync + 'static,
@@ -207,7 +141,7 @@ async fn byte_stream(
 }
 
 /// Says who we are, and which database is meant.
-async fn log_in(
+pub(super) async fn log_in(
     stream: RedisStream,
     login: RedisConnectionInfo,
 ) -> Result<RedisConnection, StoreError> {
@@ -236,36 +170,7 @@ pub(super) struct Subscription {
     pub(super) backlog: Arc<Backlog>,
 }
 
-/// Connects to listen to a channel, by the first host that leads to the server.
-pub(super) async fn subscribe(
-    settings: &Settings,
-    channel: String,
-) -> Result<Subscription, StoreError> {
-    let mut last = StoreError::unavailable("expected a host");
-    for host in settings.route.hosts() {
-        let place = match &settings.route {
-            Route::Server(host) => Ok(host.clone()),
-            Route::Sentinels(_, name) => primary(settings, host, name).await,
-        };
-        let (login, channel) = (settings.login.clone(), channel.clone());
-        let subscribed = match place {
-            Ok(place) => {
-                connect(settings, &place, move |stream| {
-                    listen(stream, login.clone(), channel.clone())
-                })
-                .await
-            }
-            Err(error) => Err(error),
-        };
-        match subscribed {
-            Ok(listening) => return Ok(listening),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-async fn listen(
+pub(super) async fn listen(
     stream: RedisStream,
     login: RedisConnectionInfo,
     channel: String,
@@ -279,42 +184,4 @@ async fn listen(
     messages.subscribe(channel).await.map_err(failed)?;
     backlog.clear();
     Ok(Subscription { messages, backlog })
-}
-
-/// Looks at the server: whether it takes writes, and how it keeps them.
-async fn look(connection: &RedisConnection, by_sentinels: bool) -> Result<Facts, StoreError> {
-    let mut ask = ::redis::pipe();
-    ask.cmd("ROLE").cmd("INFO");
-    for name in ASKED {
-        ask.cmd("CONFIG").arg("GET").arg(name);
-    }
-    let answers = connection.calls(&ask).await;
-    let answers = answers.map_err(|error| classify::connecting(&error))?;
-    let [role, info, settings @ ..] = answers.as_slice() else {
-        return Err(unexpected("five answers", &Value::Array(answers)));
-    };
-    check_role(role)?;
-    let facts = Facts::new(info, settings, by_sentinels);
-    if facts.is_clustered {
-        return Err(StoreError::broken(
-            "expected a server without cluster mode, found one that has it; a store needs one \
-             server, or sentinels",
-        ));
-    }
-    Ok(facts)
-}
-
-/// Whether the answer to `ROLE` is of a server that takes writes. What another
-/// says may be old.
-pub(super) fn check_role(role: &Value) -> Result<(), StoreError> {
-    if let Value::ServerError(error) = role {
-        return Err(classify::refused("ROLE", error));
-    }
-    match list(role).and_then(|parts| parts.first()).and_then(text) {
-        Some("master") => Ok(()),
-        Some("slave") => Err(StoreError::unavailable(
-            "expected a server that takes writes, found a replica",
-        )),
-        _ => Err(unexpected("a role", role)),
-    }
 }

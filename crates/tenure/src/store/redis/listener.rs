@@ -18,7 +18,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
 
-use super::connect::{self, Subscription};
+use super::connect::Subscription;
+use super::opening;
 use super::registers::{KeySpace, hint};
 use super::settings::Settings;
 use crate::drive;
@@ -106,7 +107,7 @@ async fn serve(settings: &Settings, inbox: &Inbox) {
     let prefix = settings.prefix.as_str();
     let channel = KeySpace { prefix }.changes();
     loop {
-        let subscribing = connect::subscribe(settings, channel.clone());
+        let subscribing = opening::subscribe(settings, channel.clone());
         match timeout(HANDSHAKE_WITHIN, subscribing).await {
             Ok(Ok(listening)) => listen(listening, inbox).await,
             Ok(Err(error)) => tracing::debug!("{settings}: no hints of changes: {error}"),

@@ -34,6 +34,7 @@ mod connect;
 mod durability;
 mod frames;
 mod listener;
+mod opening;
 mod registers;
 mod settings;
 mod tls;
