@@ -359,6 +359,41 @@ async fn two_parts_of_a_cluster_of_galera_are_no_store() {
     assert!(why.to_string().contains("that see each other"), "{why}");
 }
 
+/// Machines were copied, and the copies tell the same names and addresses of themselves.
+#[tokio::test]
+async fn a_copy_of_a_cluster_of_galera_is_no_part_of_it() {
+    let [[first, second], [_other, copy]] = MariaDb::start_twin_clusters();
+    let url = |hosts: [&MariaDb; 2]| {
+        with_hosts(
+            hosts[0],
+            &hosts.map(MariaDb::host).each_ref().map(String::as_str),
+        )
+    };
+    let key = key("key");
+    let store = opened(&url([&first, &second])).await;
+    put(&store, &key, Expect::Absent, b"x").await;
+    for hosts in [[&first, &copy], [&copy, &first]] {
+        let refused = opened(&url(hosts)).await.read(&key, WITHIN).await;
+        let Err(StoreError::Unavailable(why)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(why.to_string().contains("that see each other"), "{why}");
+    }
+    // Servers of one are compared while it is written to, and nothing is refused.
+    let writing = async {
+        for number in 0..100_u8 {
+            put_at_last(&store, &key, &[number]).await;
+        }
+    };
+    let connecting = async {
+        for _ in 0..20 {
+            let store = opened(&url([&second, &first])).await;
+            assert!(value(&store, &key).await.is_some());
+        }
+    };
+    tokio::join!(writing, connecting);
+}
+
 #[tokio::test]
 async fn a_server_that_is_cut_off_from_its_cluster_acknowledges_nothing() {
     let mut servers = MariaDb::start_cluster(2);

@@ -136,18 +136,18 @@ impl MariaDb {
 
     /// The same with options of the server.
     pub(crate) fn start_with(options: &[&str]) -> Self {
-        Self::prepared(options, Vec::new())
+        Self::prepared(options, Vec::new(), &template())
     }
 
     /// The same with these variables in the server's environment.
     pub(crate) fn start_in(environment: Vec<(String, String)>) -> Self {
-        Self::prepared(&[], environment)
+        Self::prepared(&[], environment, &template())
     }
 
-    fn prepared(options: &[&str], environment: Vec<(String, String)>) -> Self {
+    fn prepared(options: &[&str], environment: Vec<(String, String)>, from: &Path) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         give_away(directory.path());
-        copy(&template(), &directory.path().join("data"));
+        copy(from, &directory.path().join("data"));
         let users = format!(
             "CREATE DATABASE IF NOT EXISTS elections;\n\
              CREATE USER IF NOT EXISTS tenure@'%' IDENTIFIED BY '{PASSWORD}';\n\
@@ -168,37 +168,61 @@ impl MariaDb {
     /// Starts servers that are one cluster of Galera. The first makes the database, and
     /// the others copy it.
     pub(crate) fn start_cluster(count: usize) -> Vec<Self> {
-        let mut servers: Vec<Self> = Vec::new();
-        let mut cluster = String::new();
-        for at in 0..count {
-            let [group, state, changes] = [(); 3].map(|()| ports::address());
-            let base = group.rsplit(':').next().unwrap_or_default();
-            let mut options = vec![
-                "--binlog-format=ROW".to_owned(),
-                "--innodb-autoinc-lock-mode=2".into(),
-                "--wsrep-on=ON".into(),
-                "--wsrep-dirty-reads=ON".into(),
-                "--wsrep-provider=/usr/lib/galera/libgalera_smm.so".into(),
-                "--wsrep-cluster-name=test".into(),
-                format!("--wsrep-cluster-address=gcomm://{cluster}"),
-                format!("--wsrep-node-address={group}"),
-                "--wsrep-sst-method=rsync".into(),
-                format!("--wsrep-sst-receive-address={state}"),
-                format!(
-                    "--wsrep-provider-options=base_port={base};gcache.size=8M;pc.recovery=false;\
-                     ist.recv_addr={changes};gmcast.listen_addr=tcp://{group}"
-                ),
-            ];
-            if at == 0 {
-                options.push("--wsrep-new-cluster".into());
-                cluster = group;
-            }
-            let options: Vec<_> = options.iter().map(String::as_str).collect();
-            let server = Self::start_with(&options);
-            server.await_status("wsrep_ready", "ON");
-            servers.push(server);
+        let (first, group) = Self::start_member(None, None, &[]);
+        let mut servers = vec![first];
+        for _ in 1..count {
+            servers.push(Self::start_member(Some(&group), None, &[]).0);
         }
         servers
+    }
+
+    /// Starts two clusters of two servers, whose state and addresses are copies.
+    pub(crate) fn start_twin_clusters() -> [[Self; 2]; 2] {
+        let named =
+            ["one:3306", "two:3306"].map(|it| format!("--wsrep-node-incoming-address={it}"));
+        let (mut made, _) = Self::start_member(None, None, &[]);
+        made.stop();
+        [(); 2].map(|()| {
+            let (first, group) = Self::start_member(None, Some(&made), &[&named[0]]);
+            let (second, _) = Self::start_member(Some(&group), None, &[&named[1]]);
+            [first, second]
+        })
+    }
+
+    /// Starts a server of a cluster of Galera: of that of a member at this address, or the
+    /// first of a new one, of which others become members by the address it gives. It has
+    /// what `copied` has, if that is given.
+    fn start_member(cluster: Option<&str>, copied: Option<&Self>, more: &[&str]) -> (Self, String) {
+        let [group, state, changes] = [(); 3].map(|()| ports::address());
+        let base = group.rsplit(':').next().unwrap_or_default();
+        let mut options = vec![
+            "--binlog-format=ROW".to_owned(),
+            "--innodb-autoinc-lock-mode=2".into(),
+            "--wsrep-on=ON".into(),
+            "--wsrep-dirty-reads=ON".into(),
+            "--wsrep-provider=/usr/lib/galera/libgalera_smm.so".into(),
+            "--wsrep-cluster-name=test".into(),
+            format!(
+                "--wsrep-cluster-address=gcomm://{}",
+                cluster.unwrap_or_default()
+            ),
+            format!("--wsrep-node-address={group}"),
+            "--wsrep-sst-method=rsync".into(),
+            format!("--wsrep-sst-receive-address={state}"),
+            format!(
+                "--wsrep-provider-options=base_port={base};gcache.size=8M;pc.recovery=false;\
+                 ist.recv_addr={changes};gmcast.listen_addr=tcp://{group}"
+            ),
+        ];
+        if cluster.is_none() {
+            options.push("--wsrep-new-cluster".into());
+        }
+        let mut options: Vec<_> = options.iter().map(String::as_str).collect();
+        options.extend(more);
+        let from = copied.map_or_else(template, |it| it.directory.path().join("data"));
+        let server = Self::prepared(&options, Vec::new(), &from);
+        server.await_status("wsrep_ready", "ON");
+        (server, group)
     }
 
     /// Waits until the server says this of itself. (It takes connections before it is a

@@ -9,7 +9,9 @@
 //! Servers of one cluster of Galera are one database if they see each other. All that do
 //! have one view: its number, its size, and the addresses in it; and each has another place
 //! in it. Two parts that were both made to go on alone (`pc.bootstrap`, or a cluster that
-//! was begun twice from one state) have two views, or one place twice.
+//! was begun twice from one state) have two views, or one place twice. Where two clusters
+//! of one state tell the same of themselves, the numbers of their transactions tell them
+//! apart, unless nothing was written to either since.
 //!
 //! A server without a cluster may have two names (a proxy's and its own). A named lock
 //! tells it from two servers: the server that grants the lock says to every session that
@@ -40,6 +42,8 @@ use crate::store::panics;
 const CLUSTER: &str = "SHOW STATUS WHERE Variable_name IN ('wsrep_cluster_state_uuid', \
      'wsrep_cluster_conf_id', 'wsrep_cluster_size', 'wsrep_incoming_addresses', \
      'wsrep_local_index', 'wsrep_gcomm_uuid')";
+/// The number of a server's last transaction, which is that of its cluster.
+const LAST_COMMITTED: &str = "SHOW STATUS LIKE 'wsrep_last_committed'";
 /// The identifier that a server has which has not joined its cluster.
 const NO_CLUSTER: &str = "00000000-0000-0000-0000-000000000000";
 
@@ -126,8 +130,10 @@ pub(super) async fn judge(
         )));
     }
     let other = if own.cluster.is_some() {
-        let apart = others.into_iter().find(|it| !it.of.sees(&own));
-        apart.map(|it| it.host)
+        match others.iter().position(|it| !it.of.sees(&own)) {
+            Some(apart) => others.into_iter().nth(apart).map(|it| it.host),
+            None => apart_by_transactions(session, others).await,
+        }
     } else {
         another(session, others).await
     };
@@ -183,6 +189,41 @@ fn shown(of: &Membership) -> String {
     let named = |cluster| format!("the cluster {}", quoted(cluster));
     let cluster = of.cluster.as_deref();
     cluster.map_or_else(|| "no cluster".to_owned(), named)
+}
+
+/// A host whose cluster of Galera has other transactions than that of this session, if
+/// there is one.
+///
+/// The number of the last transaction of a cluster only grows. A server that is asked
+/// between two questions to another of its cluster tells a number that is not below the
+/// first answer and not above the second, since each waits for what the cluster has
+/// committed before it answers.
+async fn apart_by_transactions(session: &mut Conn, others: Vec<Writer>) -> Option<String> {
+    if others.is_empty() {
+        return None;
+    }
+    let first = last_committed(session).await?;
+    let mut asked = JoinSet::new();
+    for mut other in others {
+        asked.spawn(async move {
+            let number = last_committed(&mut other.session).await?;
+            Some((other.host, number))
+        });
+    }
+    let answers = answers_of(asked, clock::boot().after(OTHERS_WITHIN)).await;
+    let last = last_committed(session).await?;
+    let mut apart = answers
+        .into_iter()
+        .filter(|(_, number)| !(first..=last).contains(number));
+    apart.next().map(|(host, _)| host)
+}
+
+/// The number of the last transaction that the server has committed, once it has committed
+/// all that its cluster had: sessions wait for that before a `SELECT`.
+async fn last_committed(session: &mut Conn) -> Option<u64> {
+    session.query_drop("SELECT 1").await.ok()?;
+    let row: Option<(String, String)> = session.query_first(LAST_COMMITTED).await.ok()?;
+    row?.1.parse().ok()
 }
 
 /// A host that is another server than that of this session, if there is one. Both are of
