@@ -484,6 +484,29 @@ async fn a_replica_is_not_believed() {
 }
 
 #[tokio::test]
+async fn sentinels_that_watch_two_servers_are_no_store() {
+    let (one, two) = (Redis::start(), Redis::start());
+    let [first, second] = [&one, &one].map(Redis::sentinel_of);
+    let other = Redis::sentinel_of(&two);
+    let url = |sentinels: [&Redis; 2]| {
+        let hosts = sentinels.map(|it| format!("127.0.0.1:{}", it.port()));
+        format!("redis+sentinel://{}/main", hosts.join(","))
+    };
+    let key = key("key");
+    // Whether the two have found each other yet or not.
+    let store = opened(&url([&first, &second])).await;
+    put(&store, &key, Expect::Absent, b"x").await;
+    for sentinels in [[&first, &other], [&other, &first]] {
+        let refused = opened(&url(sentinels)).await.read(&key, WITHIN).await;
+        let Err(StoreError::Unavailable(why)) = refused else {
+            panic!("{refused:?}");
+        };
+        let why = why.to_string();
+        assert!(why.contains("do not list each other"), "{why}");
+    }
+}
+
+#[tokio::test]
 async fn sentinels_lead_to_the_server_that_took_over() {
     let mut primary = Redis::start();
     let replica = Redis::start();

@@ -41,7 +41,8 @@
     feature = "kubernetes",
     feature = "mysql",
     feature = "nats",
-    feature = "postgres"
+    feature = "postgres",
+    feature = "redis"
 ))]
 mod other_hosts;
 mod race;
@@ -60,7 +61,7 @@ use super::BoxFuture;
 use crate::error::{StoreError, about};
 use crate::{clock, drive};
 
-#[cfg(any(feature = "consul", feature = "kubernetes"))]
+#[cfg(any(feature = "consul", feature = "kubernetes", feature = "redis"))]
 pub(super) use other_hosts::ask_others;
 #[cfg(any(
     feature = "consul",
@@ -68,7 +69,8 @@ pub(super) use other_hosts::ask_others;
     feature = "kubernetes",
     feature = "mysql",
     feature = "nats",
-    feature = "postgres"
+    feature = "postgres",
+    feature = "redis"
 ))]
 pub(super) use other_hosts::{OTHERS_WITHIN, answers_of, comparable};
 #[cfg(any(

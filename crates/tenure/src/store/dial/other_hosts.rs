@@ -24,7 +24,7 @@ pub(in crate::store) fn comparable<T>(host: &str, answer: Result<T, StoreError>)
 
 /// Asks each of the hosts but that of number `at`, to which the handshake goes. To be
 /// called on the background thread.
-#[cfg(any(feature = "consul", feature = "kubernetes"))]
+#[cfg(any(feature = "consul", feature = "kubernetes", feature = "redis"))]
 pub(in crate::store) fn ask_others<T, F>(
     hosts: &[String],
     at: usize,

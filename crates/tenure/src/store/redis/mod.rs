@@ -36,6 +36,7 @@ mod frames;
 mod listener;
 mod opening;
 mod registers;
+mod sentinels;
 mod settings;
 mod tls;
 

@@ -4,28 +4,27 @@
 //! A connection is open when the server has said that it takes writes and is no part of
 //! a cluster of Redis, and how it keeps what it acknowledges.
 
+use std::sync::Arc;
+
 use ::redis::Value;
 
 use super::classify;
 use super::connect::{RedisConnection, Subscription, connect, failed, listen, log_in};
 use super::durability::{ASKED, Facts};
 use super::registers::{list, text, unexpected};
+use super::sentinels;
 use super::settings::{Route, Settings};
 use crate::error::StoreError;
-use crate::store::dial;
+use crate::store::dial::{self, ask_others, comparable};
 
 /// Connects by the host of this number, and looks at the server.
 pub(super) async fn open(
-    settings: &Settings,
+    settings: &Arc<Settings>,
     at: usize,
 ) -> Result<(RedisConnection, Facts), StoreError> {
-    let hosts = settings.route.hosts();
-    let Some(host) = hosts.get(at) else {
-        return Err(StoreError::broken("expected a server of this number"));
-    };
     let (place, by_sentinels) = match &settings.route {
         Route::Server(host) => (host.clone(), false),
-        Route::Sentinels(_, name) => (primary(settings, host, name).await?, true),
+        Route::Sentinels(hosts, name) => (agreed(settings, hosts, at, name).await?, true),
     };
     let login = settings.login.clone();
     let connection = connect(settings, &place, move |stream| {
@@ -41,8 +40,46 @@ pub(super) async fn open(
     }
 }
 
-/// Asks a sentinel where the server of this name is that takes writes.
-async fn primary(settings: &Settings, host: &str, name: &str) -> Result<String, StoreError> {
+/// The server that the sentinel of this number names, unless another sentinel watches
+/// another server.
+async fn agreed(
+    settings: &Arc<Settings>,
+    hosts: &[String],
+    at: usize,
+    name: &str,
+) -> Result<String, StoreError> {
+    let Some(host) = hosts.get(at) else {
+        return Err(StoreError::broken("expected a sentinel of this number"));
+    };
+    let others = ask_others(hosts, at, |other| {
+        let (settings, host, name) = (
+            Arc::clone(settings),
+            hosts.get(other).cloned(),
+            name.to_owned(),
+        );
+        async move {
+            let Some(host) = host else { return Ok(None) };
+            let (sentinel, place) = primary(&settings, &host, &name).await?;
+            sentinels::ask(&sentinel, &name, place).await.map(Some)
+        }
+    });
+    let (sentinel, place) = primary(settings, host, name).await?;
+    if !others.is_empty() {
+        let own = sentinels::ask(&sentinel, name, place.clone()).await;
+        if let Some(own) = comparable(host, own) {
+            sentinels::compare(host, &own, others).await?;
+        }
+    }
+    Ok(place)
+}
+
+/// Asks a sentinel where the server of this name is that takes writes. A connection to the
+/// sentinel, and the address.
+async fn primary(
+    settings: &Settings,
+    host: &str,
+    name: &str,
+) -> Result<(RedisConnection, String), StoreError> {
     let login = settings.sentinel_login.clone();
     let sentinel = connect(settings, host, move |stream| log_in(stream, login.clone())).await?;
     let mut ask = ::redis::cmd("SENTINEL");
@@ -55,8 +92,10 @@ async fn primary(settings: &Settings, host: &str, name: &str) -> Result<String, 
                 (Some(host), Some(port)) if !is_plain(host) || !is_plain(port) => {
                     Err(unexpected("an address", &Value::Array(parts)))
                 }
-                (Some(host), Some(port)) if host.contains(':') => Ok(format!("[{host}]:{port}")),
-                (Some(host), Some(port)) => Ok(format!("{host}:{port}")),
+                (Some(host), Some(port)) if host.contains(':') => {
+                    Ok((sentinel, format!("[{host}]:{port}")))
+                }
+                (Some(host), Some(port)) => Ok((sentinel, format!("{host}:{port}"))),
                 _ => Err(unexpected("an address", host)),
             },
             _ => Err(unexpected("an address", &Value::Array(parts))),
@@ -84,7 +123,10 @@ pub(super) async fn subscribe(
     for host in settings.route.hosts() {
         let place = match &settings.route {
             Route::Server(host) => Ok(host.clone()),
-            Route::Sentinels(_, name) => primary(settings, host, name).await,
+            Route::Sentinels(_, name) => {
+                let named = primary(settings, host, name).await;
+                named.map(|(_, place)| place)
+            }
         };
         let (login, channel) = (settings.login.clone(), channel.clone());
         let subscribed = match place {
