@@ -21,7 +21,8 @@ home="${CARGO_HOME:-$HOME/.cargo}"
 sysroot="$(rustc --print sysroot)"
 commit="$(rustc -vV | sed -n 's/^commit-hash: //p')"
 flags=(-C target-feature=+crt-static)
-c_flags=()
+# As .cargo/config.toml has it, which these replace.
+c_flags=(-g0)
 private=()
 name_instead() {
     flags+=("--remap-path-prefix=$1=$2")
