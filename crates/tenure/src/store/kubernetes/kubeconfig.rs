@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::access::Access;
+use super::access::{Access, Pem};
 use super::files::read;
 use super::token::Token;
 use super::yaml;
@@ -126,15 +126,16 @@ impl Part<'_> {
     }
 
     /// What stands in the kubeconfig itself, or in a file that it names.
-    fn data(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    fn data(&self, name: &str) -> Result<Option<Pem>, StoreError> {
         if let Some(text) = self.text(&format!("{name}-data")) {
             // Not repeated: it may be a key.
             let data = STANDARD.decode(text);
-            return data
-                .map(Some)
-                .map_err(|_| wrong(format_args!("{name}-data in no base64")));
+            let bytes = data.map_err(|_| wrong(format_args!("{name}-data in no base64")))?;
+            let source = format!("{name}-data of the kubeconfig");
+            return Ok(Some(Pem { bytes, source }));
         }
-        self.path(name).map(|path| read(name, &path)).transpose()
+        let file = self.path(name);
+        file.map(|path| Pem::in_file(name, &path)).transpose()
     }
 
     fn token(&self) -> Result<Token, StoreError> {
@@ -145,13 +146,9 @@ impl Part<'_> {
         }
     }
 
-    fn own(&self) -> Result<Option<Vec<u8>>, StoreError> {
+    fn own(&self) -> Result<Option<Pem>, StoreError> {
         match (self.data("client-certificate")?, self.data("client-key")?) {
-            (Some(mut both), Some(key)) => {
-                both.push(b'\n');
-                both.extend(key);
-                Ok(Some(both))
-            }
+            (Some(certificate), Some(key)) => Ok(Some(certificate.with_key(&key))),
             (None, None) => Ok(None),
             _ => Err(wrong(
                 "one of client-certificate and client-key without the other",
@@ -203,11 +200,14 @@ users:
             let found = read_as(CONFIG, context).expect("a context");
             assert_eq!(found.servers, ["https://h:6443"]);
             assert_eq!(found.namespace.as_deref(), Some("fleet"));
-            assert_eq!(found.authorities.as_deref(), Some(&b"PEM"[..]));
+            let authorities = found.authorities.expect("some");
+            assert_eq!(authorities.bytes, b"PEM");
             assert_eq!(
-                (found.own, format!("{:?}", found.token)),
-                (None, "a token".into())
+                authorities.source,
+                "certificate-authority-data of the kubeconfig"
             );
+            assert!(found.own.is_none());
+            assert_eq!(format!("{:?}", found.token), "a token");
         }
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Identity};
 
-use super::access::Access;
+use super::access::{Access, Pem};
 use super::files::read;
 use super::kubeconfig;
 use super::token::Token;
@@ -226,7 +226,7 @@ impl Options {
             servers: vec![format!("https://{host}")],
             namespace: Some(namespace.trim().to_owned()),
             token: Token::in_file(&account.join("token"))?,
-            authorities: Some(read("service_account", &account.join("ca.crt"))?),
+            authorities: Some(Pem::in_file("service_account", &account.join("ca.crt"))?),
             own: None,
         })
     }
@@ -262,10 +262,8 @@ impl Options {
         }
         let own = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => {
-                let mut both = read("cert_file", certificate)?;
-                both.push(b'\n');
-                both.extend(read("key_file", key)?);
-                Some(both)
+                let certificate = Pem::in_file("cert_file", certificate)?;
+                Some(certificate.with_key(&Pem::in_file("key_file", key)?))
             }
             (None, None) => None,
             _ => return Err(wrong("one of cert_file= and key_file= without the other")),
@@ -276,25 +274,32 @@ impl Options {
             servers,
             namespace: (!namespace.is_empty()).then(|| namespace.to_owned()),
             token: token.unwrap_or_default(),
-            authorities: authorities.map(|it| read("ca_file", it)).transpose()?,
+            authorities: authorities
+                .map(|it| Pem::in_file("ca_file", it))
+                .transpose()?,
             own,
         })
     }
 }
 
-fn authorities(pem: Vec<u8>) -> Result<Vec<Certificate>, StoreError> {
-    let expected = "expected certificates of authorities in PEM";
-    match Certificate::from_pem_bundle(&pem) {
+fn authorities(pem: Pem) -> Result<Vec<Certificate>, StoreError> {
+    let expected = format!(
+        "{}: expected certificates of authorities in PEM",
+        pem.source
+    );
+    match Certificate::from_pem_bundle(&pem.bytes) {
         Ok(found) if !found.is_empty() => Ok(found),
         Ok(_) => Err(StoreError::broken(format!("{expected}, found none"))),
         Err(error) => Err(StoreError::broken(format!("{expected}: {error}"))),
     }
 }
 
-fn identity(pem: Vec<u8>) -> Result<Identity, StoreError> {
-    Identity::from_pem(&pem).map_err(|error| {
-        let why = causes::text(&error);
-        StoreError::broken(format!("expected a certificate and its key in PEM: {why}"))
+fn identity(pem: Pem) -> Result<Identity, StoreError> {
+    Identity::from_pem(&pem.bytes).map_err(|error| {
+        let (source, why) = (&pem.source, causes::text(&error));
+        StoreError::broken(format!(
+            "{source}: expected a certificate and its key in PEM: {why}"
+        ))
     })
 }
 
@@ -376,6 +381,10 @@ mod tests {
             let why = why.to_string();
             assert!(why.contains("expected"), "{url}: {why}");
             assert!(!why.contains("hunter2"), "{why}");
+            assert!(
+                !url.ends_with("ca_file=/dev/null") || why.contains("ca_file"),
+                "{why}"
+            );
             assert_eq!(
                 url.contains("tls=off"),
                 why.contains("found tls=off"),
