@@ -430,6 +430,15 @@ fn a_token_that_is_not_its_users_alone_or_is_gone_is_said() {
         serve
     });
     server.says(1, &["WARN", "no token of its own", "no home"]);
+    // Where there is a place that cannot be written, it would go on without for good.
+    let other = Home::new::<1>();
+    let refused = other
+        .serve(1, &[])
+        .env("XDG_STATE_HOME", "/dev/null")
+        .output();
+    let refused = refused.expect("it ends");
+    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
+    assert!(said(&refused).contains(words), "{}", said(&refused));
 }
 
 #[test]

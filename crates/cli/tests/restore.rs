@@ -96,6 +96,42 @@ fn a_leader_of_the_lost_cluster_is_over_before_anybody_leads_in_the_restored_one
     assert_eq!(next.term, run.term + 1_000_000 + 1);
 }
 
+/// A server that started there would found a cluster that knows no term.
+#[test]
+fn a_server_does_not_start_where_a_restore_was_cut_short() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let [peer, listen] = free();
+    let url = format!("tenure://{listen}");
+    let server = Server::start(&peer, &listen, &path("old"));
+    done(&["log", "append", "--store", &url, "one"]);
+    let (backup, data) = (path("backup"), path("new"));
+    done(&["backup", &backup, "--store", &url]);
+    drop(server);
+    let restore = ["restore", &backup, "--data", &data, "--id", "1"];
+    let peers = format!("1={peer}");
+    let serve = [
+        "serve", "--id", "1", "--peers", &peers, "--data", &data, "--listen", &listen,
+    ];
+    // No number of its own can be written, or no log.
+    for blocks in [0, 8] {
+        let words = restore.join(" ");
+        let script = format!("ulimit -f {blocks}; exec {TENURE} {words}");
+        let cut = Command::new("sh").args(["-c", &script]).output();
+        let cut = cut.expect("it runs");
+        let said = String::from_utf8_lossy(&cut.stderr);
+        assert_eq!(cut.status.code(), Some(1), "{said}");
+        assert!(said.contains("nothing was restored"), "{said}");
+        let (started, _, said) = tenure(&serve);
+        assert!(!started && said.contains("restore was cut short"), "{said}");
+    }
+    std::fs::remove_dir_all(&data).expect("emptied");
+    done(&restore);
+    let _server = Server::start(&peer, &listen, &data);
+    let read = done(&["log", "read", "--from", "1", "--store", &url]);
+    assert!(read.contains("one"), "{read}");
+}
+
 #[test]
 fn the_log_says_where_it_was_restored_and_goes_on_behind_it() {
     let directory = tempfile::tempdir().expect("a directory");

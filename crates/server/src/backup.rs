@@ -53,8 +53,8 @@ pub enum RestoreError {
     /// What the old cluster may have given out cannot be jumped over.
     #[error(transparent)]
     Jump(#[from] NotRestorable),
-    /// The data directory cannot be used.
-    #[error(transparent)]
+    /// The data directory cannot be used. No server starts in it.
+    #[error("nothing was restored: {0}")]
     Disk(#[from] WalError),
 }
 
@@ -78,6 +78,12 @@ pub(super) fn header(cluster: ClusterId, last: Position, image: &[u8]) -> Bytes 
     let crc = crc32c(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
     bytes.into()
+}
+
+/// Whether a file that begins so may be a backup: other files need not be read whole.
+#[must_use]
+pub fn begins_as_backup(bytes: &[u8]) -> bool {
+    bytes.starts_with(MAGIC)
 }
 
 /// Reads a backup and checks it.
@@ -201,7 +207,11 @@ pub fn restore_with(
     // Before anything is opened: to look changes nothing, and what cannot be
     // restored leaves nothing behind.
     if let Some(identity) = wal::identity(dir)? {
-        return Err(used(identity.server));
+        return Err(if data::is_half_restored(dir) {
+            WalError::half_restored(dir.to_owned()).into()
+        } else {
+            used(identity.server)
+        });
     }
     let mut bits = [0; 16];
     getrandom::fill(&mut bits).map_err(|error| {
@@ -211,11 +221,7 @@ pub fn restore_with(
     let holder = u128::from_le_bytes(bits);
     let nobodys = StorageId::from_u128(0);
     anew(state.clone(), (server, nobodys), holder, options)?;
-    let found = data::open(dir, server, wal::Options::default(), Duration::ZERO)?;
-    let (storage, blank_directory) = match found {
-        data::DataDirectory::Blank(storage, blank_directory) => (storage, blank_directory),
-        data::DataDirectory::OpenLog(log) => return Err(used(log.identity.server)),
-    };
+    let (storage, blank_directory) = data::begin_restore(dir)?;
     let (identity, restored) = anew(state, (server, storage), holder, options)?;
     let members = restored.state.members().clone();
     let last = restored.state.applied();
@@ -234,6 +240,7 @@ pub fn restore_with(
         reset: true,
         ..Batch::default()
     }])?;
+    data::end_restore(dir)?;
     Ok(RestoredDirectory {
         identity,
         last,

@@ -11,7 +11,8 @@
 //! that was away while they moved finds them; losing it loses nothing. `starts`
 //! counts the starts of servers on the directory, so that others notice one
 //! that was set back or copied; `set-back` is there if they did, and says what
-//! they said.
+//! they said. `restoring` is there while a backup is restored: no server starts in a
+//! directory whose restore was cut short, because it would found an empty cluster.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -39,6 +40,8 @@ const PROMISED: &str = "promised";
 const ADDRESSES: &str = "addresses";
 const STARTS: &str = "starts";
 const SET_BACK: &str = "set-back";
+/// Nothing is in it.
+const RESTORING: &str = "restoring";
 
 /// What a data directory holds when a server starts.
 #[derive(Debug)]
@@ -165,6 +168,9 @@ pub(super) fn open(
     owes: Duration,
 ) -> Result<DataDirectory, WalError> {
     warn_if_others_may_read(dir);
+    if is_half_restored(dir) {
+        return Err(WalError::half_restored(dir.join(RESTORING)));
+    }
     if let Some(mut identity) = wal::identity(dir)? {
         // Whose it is must be the number that was asked for; the rest is its
         // own.
@@ -173,7 +179,16 @@ pub(super) fn open(
         let log = OpenLog::of(dir, identity, opened, owes)?;
         return Ok(DataDirectory::OpenLog(Box::new(log)));
     }
-    let directory = Directory::lock(dir)?;
+    let (storage, blank) = without_log(Directory::lock(dir)?, dir, options, owes)?;
+    Ok(DataDirectory::Blank(storage, blank))
+}
+
+fn without_log(
+    directory: Directory,
+    dir: &Path,
+    options: wal::Options,
+    owes: Duration,
+) -> Result<(StorageId, BlankDirectory), WalError> {
     let storage = match read_storage(dir)? {
         Some(storage) => storage,
         None => draw_storage(dir)?,
@@ -184,7 +199,28 @@ pub(super) fn open(
         options,
         owes,
     };
-    Ok(DataDirectory::Blank(storage, blank_directory))
+    Ok((storage, blank_directory))
+}
+
+/// Opens a directory without a log, or makes one, to restore a backup into it. No server
+/// starts in it until [`end_restore`].
+pub(super) fn begin_restore(dir: &Path) -> Result<(StorageId, BlankDirectory), WalError> {
+    warn_if_others_may_read(dir);
+    let directory = Directory::lock(dir)?;
+    write(dir, RESTORING, "").map_err(failed(&dir.join(RESTORING), "write"))?;
+    without_log(directory, dir, wal::Options::default(), Duration::ZERO)
+}
+
+/// Everything that is restored is on the disk.
+pub(super) fn end_restore(dir: &Path) -> Result<(), WalError> {
+    let mark = dir.join(RESTORING);
+    let removed = fs::remove_file(&mark).and_then(|()| fs::File::open(dir)?.sync_all());
+    removed.map_err(failed(&mark, "remove"))
+}
+
+/// Whether a restore into the directory has begun and not ended.
+pub(super) fn is_half_restored(dir: &Path) -> bool {
+    dir.join(RESTORING).exists()
 }
 
 /// With whom this directory has promised to found a cluster; nothing, if it

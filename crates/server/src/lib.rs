@@ -154,8 +154,8 @@ use tokio::sync::watch;
 
 pub use audit::AuditTo;
 pub use backup::{
-    RestoreError, RestoreOptions, RestoredDirectory, Summary, read as read_backup, restore,
-    restore_with,
+    RestoreError, RestoreOptions, RestoredDirectory, Summary, begins_as_backup,
+    read as read_backup, restore, restore_with,
 };
 pub use config::Config;
 pub use ended::Ended;

@@ -4,6 +4,7 @@
 //! what was cut short or damaged leaves nothing behind.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -11,7 +12,9 @@ use anyhow::Context as _;
 use serde_json::json;
 use tenure::core::ids::Key;
 use tenure_alpo::{JUMP, ServerId};
-use tenure_server::{RestoreError, RestoreOptions, RestoredDirectory, read_backup};
+use tenure_server::{
+    RestoreError, RestoreOptions, RestoredDirectory, begins_as_backup, read_backup,
+};
 
 use super::{own_token, secret};
 use crate::Context;
@@ -132,7 +135,14 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     if !found.is_file() {
         return Err(usage(format!("{}, found no plain file", named())));
     }
-    Ok(fs::read(file).with_context(named)?)
+    let mut file = fs::File::open(file).with_context(named)?;
+    let mut bytes = Vec::new();
+    let beginning = (&mut file).take(16).read_to_end(&mut bytes);
+    beginning.with_context(named)?;
+    if begins_as_backup(&bytes) {
+        file.read_to_end(&mut bytes).with_context(named)?;
+    }
+    Ok(bytes)
 }
 
 /// A directory with a log in it is another than was meant.

@@ -169,8 +169,26 @@ pub struct Directory {
 /// A file in a directory that belongs to this process.
 struct Owned {
     file: File,
+    /// Some file systems count no names of files.
+    has_name: bool,
     claim: Option<Arc<Claim>>,
     spare: Option<SpareRoom>,
+}
+
+impl Owned {
+    /// Fails where the file was removed, or another took its name: what is written to it
+    /// the next start does not find.
+    fn check_name(&self) -> io::Result<()> {
+        if self.has_name && self.file.metadata()?.nlink() == 0 {
+            return Err(io::Error::other(
+                "expected the file to be in the data directory, found it removed or replaced while \
+                 this server ran, so what was acknowledged may be gone from the disk; end what \
+                 changes the directory, and where there are other servers, have this one come back \
+                 with an empty one",
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl DiskFile for Owned {
@@ -192,6 +210,7 @@ impl DiskFile for Owned {
     /// at afterwards, so that nothing that is acknowledged is lost with it.
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync()?;
+        self.check_name()?;
         self.claim.as_ref().map_or(Ok(()), |claim| claim.check())
     }
 }
@@ -306,7 +325,9 @@ impl Directory {
     }
 
     fn owned(&self, file: File) -> Box<dyn DiskFile> {
+        let names = file.metadata().map(|it| it.nlink());
         Box::new(Owned {
+            has_name: names.is_ok_and(|it| it > 0),
             file,
             claim: self.claim.clone(),
             spare: self.spare.as_ref().map(Spare::room),
@@ -445,6 +466,28 @@ mod tests {
     fn refused(path: &Path) {
         let second = Directory::lock(path).map(drop);
         assert!(matches!(second, Err(WalError::InUse { .. })), "{second:?}");
+    }
+
+    #[test]
+    fn nothing_is_synced_to_a_file_that_is_no_longer_there() {
+        let place = tempfile::tempdir().expect("a directory");
+        let held = Directory::lock(place.path()).expect("locked");
+        let path = |name: &str| place.path().join(name);
+        for replaced in [true, false] {
+            let mut file = held.create("x.wal", 0).expect("made");
+            file.write_at(0, b"here").expect("written");
+            file.sync().expect("it is there");
+            if replaced {
+                std::fs::write(path("copy"), b"old").expect("written");
+                std::fs::rename(path("copy"), path("x.wal")).expect("put in its place");
+            } else {
+                std::fs::remove_file(path("x.wal")).expect("removed");
+            }
+            file.write_at(4, b"gone").expect("written");
+            let why = file.sync().expect_err("nobody finds it").to_string();
+            assert!(why.contains("removed or replaced"), "{why}");
+            let _ = std::fs::remove_file(path("x.wal"));
+        }
     }
 
     #[test]

@@ -145,6 +145,17 @@ impl WalError {
         }
     }
 
+    /// A directory in which a restore has begun and not ended.
+    pub(crate) fn half_restored(file: PathBuf) -> Self {
+        Self::Misplaced(Fault {
+            file,
+            offset: 0,
+            expected: "a data directory whose restore has ended".to_owned(),
+            found: "one whose restore was cut short".to_owned(),
+            advice: "empty the directory, and run `tenure restore` again",
+        })
+    }
+
     pub(crate) fn damaged(
         file: PathBuf,
         offset: u64,
