@@ -334,6 +334,33 @@ async fn a_server_that_hangs_in_writes_is_left_for_the_next() {
     assert_eq!(value(&alone, &key).await.as_deref(), Some(&b"after"[..]));
 }
 
+/// It tells what its cluster was, as a server of another part would.
+#[tokio::test]
+async fn a_server_that_is_behind_its_cluster_is_not_taken_for_another_part() {
+    let mut servers = MariaDb::start_cluster(3);
+    let key = key("key");
+    let first = opened(&servers[0].url()).await;
+    let version = put(&first, &key, Expect::Absent, b"before").await;
+    // As for a backup. What is written from now on it applies later, and also that a
+    // server has gone.
+    servers[2].sql("SET GLOBAL wsrep_desync = ON");
+    let _locked = servers[2].hold("FLUSH TABLES WITH READ LOCK");
+    put(&first, &key, Expect::Version(version), b"after").await;
+    servers[1].stop();
+    servers[0].await_status("wsrep_cluster_size", "2");
+    assert!(
+        servers[2]
+            .sql("SHOW STATUS LIKE 'wsrep_cluster_size'")
+            .contains('3')
+    );
+    for hosts in [[0, 2], [2, 0]] {
+        let hosts = hosts.map(|at: usize| servers[at].host());
+        let both = opened(&with_hosts(&servers[0], &[&hosts[0], &hosts[1]])).await;
+        put_at_last(&both, &key, b"written").await;
+        assert_eq!(value(&first, &key).await.as_deref(), Some(&b"written"[..]));
+    }
+}
+
 /// They are cut off from each other, and somebody makes both go on alone.
 #[tokio::test]
 async fn two_parts_of_a_cluster_of_galera_are_no_store() {

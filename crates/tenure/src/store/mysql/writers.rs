@@ -17,13 +17,14 @@
 //! tells it from two servers: the server that grants the lock says to every session that
 //! it is held, and copies it to no other server. (Servers of Galera grant none.)
 //!
-//! A host that does not answer in time, takes no writes, or does not tell (a server that
+//! A host that does not answer in time, is behind its cluster, takes no writes, or does not tell (a server that
 //! only speaks MySQL's protocol) is passed over.
 //!
 //! What remains: a host is compared with those alone that answer when it is connected to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Error};
@@ -42,6 +43,11 @@ use crate::store::panics;
 const CLUSTER: &str = "SHOW STATUS WHERE Variable_name IN ('wsrep_cluster_state_uuid', \
      'wsrep_cluster_conf_id', 'wsrep_cluster_size', 'wsrep_incoming_addresses', \
      'wsrep_local_index', 'wsrep_gcomm_uuid')";
+/// Answered once the server has applied what its cluster had committed: sessions wait for
+/// that before a `SELECT`.
+const CAUGHT_UP: &str = "SELECT 1";
+/// How long a server of Galera may take for it. One that takes longer is left.
+const BEHIND_WITHIN: Duration = Duration::from_secs(3);
 /// The number of a server's last transaction, which is that of its cluster.
 const LAST_COMMITTED: &str = "SHOW STATUS LIKE 'wsrep_last_committed'";
 /// The identifier that a server has which has not joined its cluster.
@@ -117,7 +123,7 @@ pub(super) async fn judge(
         return Ok(());
     }
     let others = answers_of(asked, clock::boot().after(OTHERS_WITHIN)).await;
-    let Ok(own) = membership(session).await else {
+    let Some(own) = own_membership(server, session).await? else {
         return Ok(());
     };
     if let Some(other) = others.iter().find(|it| it.of.cluster != own.cluster) {
@@ -157,7 +163,39 @@ pub(super) async fn judge(
     Err(StoreError::unavailable(why))
 }
 
+/// What the server of this session is of; nothing, if it does not tell.
+async fn own_membership(
+    server: &Server,
+    session: &mut Conn,
+) -> Result<Option<Membership>, StoreError> {
+    let Ok(told) = status(session).await else {
+        return Ok(None);
+    };
+    if told.cluster.is_none() {
+        return Ok(Some(told));
+    }
+    match timeout(BEHIND_WITHIN, membership(session)).await {
+        Ok(Ok(own)) => Ok(Some(own)),
+        _ => Err(StoreError::unavailable(format!(
+            "{server}: expected a server that has applied what its cluster has committed, found \
+             one that is behind (SHOW STATUS LIKE 'wsrep_local_state_comment')"
+        ))),
+    }
+}
+
+/// What a server is of. One that is behind its cluster says late what it sees: until it has
+/// applied that a server came or went, it tells the view of before, as a server of another
+/// part would. So it is asked once it has applied what the cluster had committed.
 async fn membership(session: &mut Conn) -> Result<Membership, Error> {
+    let told = status(session).await?;
+    if told.cluster.is_none() {
+        return Ok(told);
+    }
+    session.query_drop(CAUGHT_UP).await?;
+    status(session).await
+}
+
+async fn status(session: &mut Conn) -> Result<Membership, Error> {
     let rows = rows::rows(session, CLUSTER).await?;
     let rows = rows
         .into_iter()
@@ -219,9 +257,9 @@ async fn apart_by_transactions(session: &mut Conn, others: Vec<Writer>) -> Optio
 }
 
 /// The number of the last transaction that the server has committed, once it has committed
-/// all that its cluster had: sessions wait for that before a `SELECT`.
+/// all that its cluster had.
 async fn last_committed(session: &mut Conn) -> Option<u64> {
-    session.query_drop("SELECT 1").await.ok()?;
+    session.query_drop(CAUGHT_UP).await.ok()?;
     let row: Option<(String, String)> = session.query_first(LAST_COMMITTED).await.ok()?;
     row?.1.parse().ok()
 }
