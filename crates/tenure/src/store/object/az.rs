@@ -27,6 +27,8 @@ const FORM: Form = Form {
                   AZURE_CLIENT_SECRET, name a file by credentials_file=, or run where the machine \
                   has an identity",
     files: &["AZURE_FEDERATED_TOKEN_FILE"],
+    token_file: None,
+    variables: &["AZURE_", "IDENTITY_HEADER", "MSI_"],
 };
 
 /// The store of an `az://` URL. Nothing is sent before the first call.

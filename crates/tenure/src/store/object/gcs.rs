@@ -44,6 +44,9 @@ const FORM: Form = Form {
         "GOOGLE_SERVICE_ACCOUNT",
         "GOOGLE_SERVICE_ACCOUNT_PATH",
     ],
+    token_file: None,
+    // A key in GOOGLE_SERVICE_ACCOUNT_KEY has several lines.
+    variables: &[],
 };
 
 /// The store of such a URL. Nothing is sent before the first call.

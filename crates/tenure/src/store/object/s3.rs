@@ -31,6 +31,8 @@ const FORM: Form = Form {
         "AWS_WEB_IDENTITY_TOKEN_FILE",
         "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
     ],
+    token_file: Some("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+    variables: &["AWS_"],
 };
 
 /// The store of an `s3://` URL. Nothing is sent before the first call.

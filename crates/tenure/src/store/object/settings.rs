@@ -43,6 +43,10 @@ pub(super) struct Form {
     pub(super) credentials: &'static str,
     /// The variables by which the library is told files of credentials.
     pub(super) files: &'static [&'static str],
+    /// That of them whose file has a token which is sent as it is.
+    pub(super) token_file: Option<&'static str>,
+    /// How the names of the variables begin that the library reads.
+    pub(super) variables: &'static [&'static str],
 }
 
 /// Refuses a device, a pipe and what is too long in place of the file that a variable
@@ -59,6 +63,49 @@ fn check_file(variable: &str) -> Result<(), StoreError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses variables that the library would send as they are, and cannot: it panics where a
+/// header or an address has an end of a line in it.
+fn check_variables(prefixes: &[&str]) -> Result<(), StoreError> {
+    let read = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    for (name, value) in std::env::vars_os() {
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        if read(&name) {
+            check_sent(&name, &value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a token that the library sends as it stands in the file, with the end of the
+/// line.
+fn check_token(variable: &str) -> Result<(), StoreError> {
+    let Some(path) = std::env::var_os(variable).map(PathBuf::from) else {
+        return Ok(());
+    };
+    match small::read(&path) {
+        Ok(bytes) => {
+            let name = format!("{variable}={}", path.display());
+            check_sent(&name, &String::from_utf8_lossy(&bytes))
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+/// The value is not repeated: it may be a secret.
+fn check_sent(name: &str, value: &str) -> Result<(), StoreError> {
+    let is_address = ["ENDPOINT", "_URL", "_URI"]
+        .iter()
+        .any(|it| name.contains(it));
+    let is_wrong = |it: char| it.is_control() || (is_address && it == ' ');
+    if value.contains(is_wrong) {
+        return Err(StoreError::broken(format!(
+            "{name}: expected a value on one line, found an end of a line or another control \
+             character in it, or a space in an address; write it without (`printf %s`)"
+        )));
+    }
+    Ok(())
 }
 
 /// What a URL says.
@@ -147,7 +194,9 @@ impl Settings {
         }
         if settings.credentials_file.is_none() {
             form.files.iter().try_for_each(|name| check_file(name))?;
+            form.token_file.map_or(Ok(()), check_token)?;
         }
+        check_variables(form.variables)?;
         settings.show(form);
         Ok(settings)
     }
@@ -286,7 +335,23 @@ mod tests {
         options: &["region", "path_style"],
         credentials: "use the environment",
         files: &[],
+        token_file: None,
+        variables: &[],
     };
+
+    #[test]
+    fn what_is_sent_is_on_one_line() {
+        for (name, value) in [
+            ("AWS_ACCESS_KEY_ID", "x\n"),
+            ("AWS_SESSION_TOKEN", "x\u{1}y"),
+            ("AWS_ENDPOINT_URL", "a b"),
+        ] {
+            let why = check_sent(name, value).expect_err("the library panics");
+            let why = why.to_string();
+            assert!(why.starts_with(name) && !why.contains(value), "{why}");
+        }
+        check_sent("AWS_CA_BUNDLE", "/my files/ca").expect("nothing is sent");
+    }
 
     #[test]
     fn urls_say_bucket_prefix_and_server() {
