@@ -162,6 +162,40 @@ async fn whatever_is_not_an_ordinary_table_is_refused() {
     assert!(value(&user, &key("key")).await.is_some());
 }
 
+/// The server refuses every write to it, each with an error of its own.
+#[tokio::test]
+async fn a_table_whose_key_is_not_unique_is_refused() {
+    let server = Postgres::start();
+    let user = opened(&server.url()).await;
+    put(&user, &key("key"), Expect::Absent, b"x").await;
+    server.sql("ALTER TABLE tenure_register DROP CONSTRAINT tenure_register_pkey");
+    for (make, drop) in [
+        ("", ""),
+        (
+            "CREATE UNIQUE INDEX part ON tenure_register (key) WHERE version > 0",
+            "DROP INDEX part",
+        ),
+        (
+            "ALTER TABLE tenure_register ADD CONSTRAINT two PRIMARY KEY (key, version)",
+            "ALTER TABLE tenure_register DROP CONSTRAINT two",
+        ),
+        (
+            "ALTER TABLE tenure_register ADD CONSTRAINT late UNIQUE (key) DEFERRABLE",
+            "ALTER TABLE tenure_register DROP CONSTRAINT late",
+        ),
+    ] {
+        server.sql(make);
+        cut(&server);
+        for user in [&user, &opened(&server.url()).await] {
+            let why = refusal(user).await;
+            assert!(why.contains("ADD PRIMARY KEY (key)"), "{make}: {why}");
+        }
+        server.sql(drop);
+    }
+    server.sql("ALTER TABLE tenure_register ADD PRIMARY KEY (key)");
+    assert!(value(&user, &key("key")).await.is_some());
+}
+
 /// To see what a table is takes no right but to read it.
 #[tokio::test]
 async fn a_table_is_recognised_by_whoever_may_read_it() {

@@ -12,7 +12,7 @@ use tenure_core::ids::{Name, Term};
 use tokio_postgres::SimpleQueryRow;
 
 use super::sql::{
-    self, Change as Statements, before_writing, bytes, text, unexpected_answer, unhex,
+    self, Change as Statements, before_writing, bytes, is_key, text, unexpected_answer, unhex,
 };
 use crate::error::StoreError;
 use crate::store::heartbeats::{Beat, Change, NEVER, Note};
@@ -85,10 +85,7 @@ pub(super) const NOTES: &str = "version bigint, utype text, uuid text, timestamp
 /// How many unique indexes `ON CONFLICT (utype)` can use on a table, the name of one for
 /// which it is refused although there are others, and all unique indexes in words.
 pub(super) fn keys(table: &str) -> String {
-    const IS_KEY: &str = "i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL \
-         AND i.indnkeyatts OPERATOR(pg_catalog.=) 1 AND EXISTS (SELECT FROM \
-         pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) i.indrelid AND \
-         a.attnum OPERATOR(pg_catalog.=) i.indkey[0] AND a.attname OPERATOR(pg_catalog.=) 'utype')";
+    const IS_KEY: &str = is_key!("utype");
     format!(
         "SELECT pg_catalog.count(*) FILTER (WHERE {IS_KEY}) AS keys, \
          pg_catalog.min(pg_catalog.format('%I', x.relname)) FILTER (WHERE {IS_KEY} AND NOT \

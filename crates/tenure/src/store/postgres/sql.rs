@@ -112,6 +112,8 @@ pub(super) const HIDES_ROWS: &str = "one that hides rows";
 pub(super) const NO_IDENTITY: &str = "one without an identity";
 /// One whose versions may go back, or come again.
 pub(super) const IDENTITY_NOT_RISING: &str = "one with an identity that does not rise";
+/// One whose key `ON CONFLICT` does not take, so that no write ever succeeds.
+pub(super) const NO_KEY: &str = "one without a key";
 /// What stands before the name of a trigger that may change rows.
 pub(super) const CHANGING_TRIGGER: &str = "trigger ";
 
@@ -136,6 +138,21 @@ macro_rules! changed_by {
         )
     };
 }
+
+/// Whether the index `i` is a unique one of this column alone, for all rows.
+macro_rules! is_key {
+    ($column:literal) => {
+        concat!(
+            "i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL \
+             AND i.indnkeyatts OPERATOR(pg_catalog.=) 1 AND EXISTS (SELECT FROM \
+             pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) i.indrelid AND \
+             a.attnum OPERATOR(pg_catalog.=) i.indkey[0] AND a.attname OPERATOR(pg_catalog.=) '",
+            $column,
+            "')"
+        )
+    };
+}
+pub(super) use is_key;
 
 /// What a relation is. The versions of its rows must rise with each write, or
 /// several candidates would each find the version that they expect: so they
@@ -171,7 +188,14 @@ const TABLE_KIND: &str = concat!(
      AND d.refobjid OPERATOR(pg_catalog.=) c.oid AND d.deptype OPERATOR(pg_catalog.=) 'i' \
      AND (q.seqcycle OR q.seqincrement OPERATOR(pg_catalog.<) 1 \
      OR q.seqcache OPERATOR(pg_catalog.<>) 1)) \
-     THEN 'one with an identity that does not rise' WHEN ",
+     THEN 'one with an identity that does not rise' \
+     WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_index i \
+     WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid AND i.indimmediate AND ",
+    is_key!("key"),
+    ") OR EXISTS (SELECT FROM pg_catalog.pg_index i \
+     WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid AND NOT i.indimmediate AND ",
+    is_key!("key"),
+    ") THEN 'one without a key' WHEN ",
     changed_by!(),
     " IS NOT NULL THEN pg_catalog.concat('trigger ', ",
     changed_by!(),

@@ -143,6 +143,11 @@ fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
              found that it falls, cycles or keeps numbers for sessions; end all candidates and run: \
              ALTER TABLE {name} ALTER COLUMN version SET INCREMENT BY 1 SET NO CYCLE SET CACHE 1;"
         ))),
+        Some(sql::NO_KEY) => Err(StoreError::broken(format!(
+            "expected table {name} to have a primary key or a unique index of key alone, for all \
+             rows, and no deferrable one, found another: the server refuses every write; end all \
+             candidates and run: ALTER TABLE {name} ADD PRIMARY KEY (key); (drop another first)"
+        ))),
         Some(sql::UNLOGGED) => Err(StoreError::broken(format!(
             "expected table {name} to be a permanent one, found one that the server empties after \
              a crash; end all candidates and run: ALTER TABLE {name} SET LOGGED;"
