@@ -16,6 +16,8 @@ const DUPLICATE: u16 = 1062;
 const CUT_OFF: u16 = 1047;
 /// A lock was waited for too long: of a row, or of all tables.
 const LOCK_WAIT: u16 = 1205;
+/// The user lacks a right on the table.
+const NO_RIGHT: u16 = 1142;
 /// There is no such table.
 const NO_TABLE: u16 = 1146;
 /// Too many handshakes from this host have failed (`max_connect_errors`).
@@ -39,8 +41,8 @@ const ROLLED_BACK: [u16; 10] = [
 /// 1690), a statement that the server does not know (1064, 1193, 1231, 1286), one that
 /// is too long for it (1153), a binary log that takes no such statement (1665).
 const FOR_A_PERSON: [u16; 27] = [
-    1044, 1045, 1046, 1048, 1049, 1054, 1064, 1130, 1142, 1143, 1146, 1153, 1193, 1227, 1231, 1251,
-    1264, 1286, 1364, 1366, 1370, 1406, 1524, 1665, 1690, 1698, 1820,
+    1044, 1045, 1046, 1048, 1049, 1054, 1064, 1130, NO_RIGHT, 1143, 1146, 1153, 1193, 1227, 1231,
+    1251, 1264, 1286, 1364, 1366, 1370, 1406, 1524, 1665, 1690, 1698, 1820,
 ];
 const ALSO_FOR_A_PERSON: [u16; 3] = [1862, 3118, 4151];
 
@@ -162,6 +164,11 @@ fn answer(server: &str, error: &Error) -> String {
             "{said}; expected the table that this process has used, found it gone: put it back; \
              if it is lost, `{REPAIR}` makes another"
         ),
+        // One to make a table comes with what to run.
+        Some(NO_RIGHT) if !said.contains("CREATE command") => format!(
+            "{said}; GRANT SELECT, INSERT, UPDATE, DELETE on that table to the user of the store's \
+             URL (SELECT alone, if it only looks)"
+        ),
         _ => said,
     }
 }
@@ -178,6 +185,20 @@ mod tests {
             message: "words".into(),
             state: "HY000".into(),
         })
+    }
+
+    #[test]
+    fn a_right_that_is_missing_is_told_with_what_to_grant() {
+        let denied = |command: &str| {
+            let said = ServerError {
+                code: NO_RIGHT,
+                message: format!("{command} command denied to user u for table t"),
+                state: "42000".into(),
+            };
+            writing("s", &Error::Server(said)).to_string()
+        };
+        assert!(denied("UPDATE").contains("GRANT SELECT, INSERT"));
+        assert!(!denied("CREATE").contains("GRANT"));
     }
 
     #[test]

@@ -84,6 +84,13 @@ fn answer(server: &str, error: &PgError) -> String {
              table with setval()"
         );
     }
+    // Of a schema it is about the making of a table, which says by itself what to do.
+    if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) && text.contains("for table") {
+        return format!(
+            "{text}; GRANT SELECT, INSERT, UPDATE, DELETE on that table to the user of the store's \
+             URL (SELECT alone, if it only looks)"
+        );
+    }
     if code == Some(&SqlState::UNDEFINED_TABLE) {
         return format!(
             "{text}; expected the table that this process has used, found it gone: put it back; \
