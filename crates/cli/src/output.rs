@@ -30,6 +30,11 @@ pub(crate) struct Output {
 /// How wide a column is made at most; a longer cell stands out of it.
 const WIDTH_MAX: usize = 200;
 
+/// The same, with what could not be written.
+fn of_stdout(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("standard output: {error}"))
+}
+
 impl Output {
     pub(crate) const fn new(json: bool, log: LogFormat) -> Self {
         Self { json, log }
@@ -44,8 +49,8 @@ impl Output {
         } else {
             plain_lines(text)
         };
-        writeln!(out, "{line}")?;
-        out.flush()
+        writeln!(out, "{line}").map_err(of_stdout)?;
+        out.flush().map_err(of_stdout)
     }
 
     /// Prints a line without waiting for its reader, nor for what becomes of
@@ -69,14 +74,14 @@ impl Output {
                 Ok(text) => json!({ "number": number, "data": text }),
                 Err(_) => json!({ "number": number, "data_base64": STANDARD.encode(data) }),
             };
-            writeln!(out, "{}", plain_json(&object.to_string()))?;
+            writeln!(out, "{}", plain_json(&object.to_string()))
         } else if out.is_terminal() {
-            writeln!(out, "{}", shown(data))?;
+            writeln!(out, "{}", shown(data))
         } else {
-            out.write_all(data)?;
-            out.write_all(b"\n")?;
+            out.write_all(data).and_then(|()| out.write_all(b"\n"))
         }
-        out.flush()
+        .and_then(|()| out.flush())
+        .map_err(of_stdout)
     }
 
     /// Prints rows in columns, or an object a line in their place.

@@ -5,7 +5,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::common::servers::{Cluster, Heard, answer, call_with, ready, tenure};
@@ -421,6 +421,35 @@ fn what_strangers_ask_for_is_not_in_the_log() {
     renewed.expect("they are read");
     assert_eq!(server.count(&["5ecre7"]), 0);
     assert_eq!(server.count(&[known.trim()]), 0);
+}
+
+/// Who is told of a token must be able to know it.
+#[test]
+fn a_token_that_cannot_be_printed_gets_no_rights() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let tokens = directory.path().join("tokens.toml");
+    let add = format!("--tokens {}", tokens.display());
+    for (add, is_full) in [("", true), (&*add, true), (&*add, false)] {
+        let stdout: Stdio = if is_full {
+            let full = fs::File::options().write(true).open("/dev/full");
+            full.expect("a device").into()
+        } else {
+            // Nobody reads any more.
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            drop(reader);
+            writer.into()
+        };
+        let args = format!("token a --read x/ {add}");
+        let ran = Command::new(TENURE)
+            .args(args.split_whitespace())
+            .stdout(stdout)
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(1), "{args}: {said}");
+        assert!(said.contains("standard output: "), "{args}: {said}");
+        assert!(!tokens.exists(), "{args}");
+    }
 }
 
 /// A disk that is full: the file that could not be written is named, what was there

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use serde_json::json;
 use tenure::core::ha::Keys;
 use tenure_server::{check_tokens, draw_token, fingerprint};
@@ -53,7 +53,11 @@ pub(crate) fn token(context: &Context, args: &Token) -> Result<ExitCode, Failure
     let print = || context.output.line(&text.join("\n"), &object);
     // A token that could not be printed must have no rights.
     if args.out.is_none() {
-        print()?;
+        print().map_err(|why| match &args.tokens {
+            // Also where nobody reads any more: what was asked for is not done.
+            Some(file) => anyhow!("{why}; nothing was added to {}", file.display()),
+            None => why.into(),
+        })?;
     }
     if let Some(file) = &args.tokens {
         let gap = if known { "\n" } else { "" };
