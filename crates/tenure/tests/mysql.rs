@@ -379,11 +379,22 @@ async fn two_parts_of_a_cluster_of_galera_are_no_store() {
         let alone = opened(&server.url()).await;
         put_at_last(&alone, &key, b"each by itself").await;
     }
-    let refused = opened(&url).await.read(&key, WITHIN).await;
-    let Err(StoreError::Unavailable(why)) = refused else {
-        panic!("{refused:?}");
-    };
-    assert!(why.to_string().contains("that see each other"), "{why}");
+    expect_two_parts(&url, &key).await;
+}
+
+/// A host that is slower than others by half a second is not compared, so on a busy machine
+/// it may take several handshakes.
+async fn expect_two_parts(url: &str, key: &Key) {
+    let give_up = clock::boot().after(WITHIN);
+    loop {
+        let read = opened(url).await.read(key, WITHIN).await;
+        if matches!(&read, Err(StoreError::Unavailable(why))
+            if why.to_string().contains("that see each other"))
+        {
+            return;
+        }
+        assert!(clock::boot() < give_up, "{read:?}");
+    }
 }
 
 /// Machines were copied, and the copies tell the same names and addresses of themselves.
@@ -400,11 +411,7 @@ async fn a_copy_of_a_cluster_of_galera_is_no_part_of_it() {
     let store = opened(&url([&first, &second])).await;
     put(&store, &key, Expect::Absent, b"x").await;
     for hosts in [[&first, &copy], [&copy, &first]] {
-        let refused = opened(&url(hosts)).await.read(&key, WITHIN).await;
-        let Err(StoreError::Unavailable(why)) = refused else {
-            panic!("{refused:?}");
-        };
-        assert!(why.to_string().contains("that see each other"), "{why}");
+        expect_two_parts(&url(hosts), &key).await;
     }
     // Servers of one are compared while it is written to, and nothing is refused.
     let writing = async {

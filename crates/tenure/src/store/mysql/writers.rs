@@ -122,10 +122,11 @@ pub(super) async fn judge(
     if asked.is_empty() {
         return Ok(());
     }
-    let others = answers_of(asked, clock::boot().after(OTHERS_WITHIN)).await;
+    // The others are asked the same, and have the time that this takes here, too.
     let Some(own) = own_membership(server, session).await? else {
         return Ok(());
     };
+    let others = answers_of(asked, clock::boot().after(OTHERS_WITHIN)).await;
     if let Some(other) = others.iter().find(|it| it.of.cluster != own.cluster) {
         return Err(StoreError::broken(format!(
             "expected servers of one cluster, found two that take writes and are not: {server} of \

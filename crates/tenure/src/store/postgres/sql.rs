@@ -154,7 +154,7 @@ macro_rules! is_key {
 }
 pub(super) use is_key;
 
-/// What a relation is. The versions of its rows must rise with each write, or
+/// What a relation is, of registers or of heartbeats (which have no column `key`). The versions of its rows must rise with each write, or
 /// several candidates would each find the version that they expect: so they
 /// come from an identity that rises (whose sequence keeps no numbers for single
 /// sessions), and no trigger comes before a row.
@@ -189,13 +189,16 @@ const TABLE_KIND: &str = concat!(
      AND (q.seqcycle OR q.seqincrement OPERATOR(pg_catalog.<) 1 \
      OR q.seqcache OPERATOR(pg_catalog.<>) 1)) \
      THEN 'one with an identity that does not rise' \
-     WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_index i \
+     WHEN EXISTS (SELECT FROM pg_catalog.pg_attribute a \
+     WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid \
+     AND a.attname OPERATOR(pg_catalog.=) 'key' AND NOT a.attisdropped) \
+     AND (NOT EXISTS (SELECT FROM pg_catalog.pg_index i \
      WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid AND i.indimmediate AND ",
     is_key!("key"),
     ") OR EXISTS (SELECT FROM pg_catalog.pg_index i \
      WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid AND NOT i.indimmediate AND ",
     is_key!("key"),
-    ") THEN 'one without a key' WHEN ",
+    ")) THEN 'one without a key' WHEN ",
     changed_by!(),
     " IS NOT NULL THEN pg_catalog.concat('trigger ', ",
     changed_by!(),
