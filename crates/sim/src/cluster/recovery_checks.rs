@@ -217,6 +217,17 @@ impl World {
         alive.count() <= voters / 2 + 1
     }
 
+    /// How long the end is to be put off: until each server's thread that makes a state of
+    /// a snapshot is done, and for the entries that the server lacks then. A thread may take
+    /// as long as the quiet before the end, and begin late in it. The next snapshot may
+    /// follow at once, so the end is put off a few times.
+    pub(super) fn left_to_decode(&mut self) -> Option<u64> {
+        let until = self.hosts.iter().filter_map(Host::decodes_until).max();
+        let until = until.filter(|until| *until >= self.now && self.ends_put_off < 3)?;
+        self.ends_put_off += 1;
+        Some(until - self.now + self.catching_up() + 10 * self.timeout() + 1)
+    }
+
     /// The end: everything must add up.
     pub(super) fn judge_end(&mut self) -> Verdict {
         self.still_leads()?;

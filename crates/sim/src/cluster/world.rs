@@ -96,6 +96,8 @@ pub(super) struct World {
     pub(super) undisturbed: Option<(ServerId, tenure_core::ids::Term)>,
     /// The calm began later, for a snapshot.
     pub(super) waited_for_snapshot: bool,
+    /// How often the end was put off for servers that make states of snapshots.
+    pub(super) ends_put_off: u64,
     /// What was committed a while before the end.
     pub(super) settled: LogId,
     /// Counts storages, so that each is new.
@@ -165,6 +167,7 @@ impl World {
             quiet: false,
             undisturbed: None,
             waited_for_snapshot: false,
+            ends_put_off: 0,
             settled: 0,
             storages: 1_000,
             rng,
@@ -226,7 +229,11 @@ impl World {
             self.now = at;
             self.stats.events += 1;
             if let Event::End = event {
-                return self.judge_end();
+                match self.left_to_decode() {
+                    Some(left) => self.after(left, Event::End),
+                    None => return self.judge_end(),
+                }
+                continue;
             }
             self.happen(event)?;
             if self.beginning.failed {
