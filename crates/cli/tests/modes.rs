@@ -423,7 +423,7 @@ fn what_strangers_ask_for_is_not_in_the_log() {
     assert_eq!(server.count(&[known.trim()]), 0);
 }
 
-/// Who is told of a token must be able to know it.
+/// Else the file would have a token that nobody knows.
 #[test]
 fn a_token_that_cannot_be_printed_gets_no_rights() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -434,7 +434,7 @@ fn a_token_that_cannot_be_printed_gets_no_rights() {
             let full = fs::File::options().write(true).open("/dev/full");
             full.expect("a device").into()
         } else {
-            // Nobody reads any more.
+            // The reader has closed the pipe.
             let (reader, writer) = std::io::pipe().expect("a pipe");
             drop(reader);
             writer.into()

@@ -53,9 +53,19 @@ pub enum RestoreError {
     /// What the old cluster may have given out cannot be jumped over.
     #[error(transparent)]
     Jump(#[from] NotRestorable),
-    /// The data directory cannot be used. No server starts in it.
-    #[error("nothing was restored: {0}")]
+    /// The data directory cannot be used.
+    #[error("nothing was restored: {error}{again}", error = .0, again = again(.0))]
     Disk(#[from] WalError),
+}
+
+/// What to do besides, where the directory could not be written.
+const fn again(error: &WalError) -> &'static str {
+    match error {
+        WalError::Disk { .. } => {
+            " (no server starts there before the directory is emptied and the backup restored again)"
+        }
+        _ => "",
+    }
 }
 
 /// What a backup says of itself.
@@ -207,11 +217,8 @@ pub fn restore_with(
     // Before anything is opened: to look changes nothing, and what cannot be
     // restored leaves nothing behind.
     if let Some(identity) = wal::identity(dir)? {
-        return Err(if data::is_half_restored(dir) {
-            WalError::half_restored(dir.to_owned()).into()
-        } else {
-            used(identity.server)
-        });
+        data::refuse_half_restored(dir)?;
+        return Err(used(identity.server));
     }
     let mut bits = [0; 16];
     getrandom::fill(&mut bits).map_err(|error| {

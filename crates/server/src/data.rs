@@ -168,9 +168,7 @@ pub(super) fn open(
     owes: Duration,
 ) -> Result<DataDirectory, WalError> {
     warn_if_others_may_read(dir);
-    if is_half_restored(dir) {
-        return Err(WalError::half_restored(dir.join(RESTORING)));
-    }
+    refuse_half_restored(dir)?;
     if let Some(mut identity) = wal::identity(dir)? {
         // Whose it is must be the number that was asked for; the rest is its
         // own.
@@ -218,9 +216,13 @@ pub(super) fn end_restore(dir: &Path) -> Result<(), WalError> {
     removed.map_err(failed(&mark, "remove"))
 }
 
-/// Whether a restore into the directory has begun and not ended.
-pub(super) fn is_half_restored(dir: &Path) -> bool {
-    dir.join(RESTORING).exists()
+/// Fails if a restore into the directory has begun and not ended.
+pub(super) fn refuse_half_restored(dir: &Path) -> Result<(), WalError> {
+    let mark = dir.join(RESTORING);
+    if mark.exists() {
+        return Err(WalError::half_restored(mark));
+    }
+    Ok(())
 }
 
 /// With whom this directory has promised to found a cluster; nothing, if it

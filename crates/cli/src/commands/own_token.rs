@@ -27,8 +27,9 @@ const MARK: &str = "own-token";
 /// The token that a server with these settings is to ask for, if there is one.
 ///
 /// # Errors
-/// If the directory says that it is to ask for one, and there is none that
-/// only this user can have made.
+/// If there is a place for it, and none can be read or written there that only this
+/// user can have made; or if there is no place, and the directory says that it is to
+/// ask for one.
 pub(crate) fn of(settings: &Config) -> Result<Option<OwnToken>, Failure> {
     if settings.no_token || !is_meant(settings) {
         return Ok(None);
@@ -47,7 +48,12 @@ pub(crate) fn of(settings: &Config) -> Result<Option<OwnToken>, Failure> {
         return Ok(None);
     }
     let Some(path) = OwnToken::path() else {
-        return without(marked, "this user has no home directory".into());
+        let why = "this user has no home directory";
+        if marked {
+            return Err(no_place(why));
+        }
+        tracing::warn!("this server has no token of its own: {why}");
+        return Ok(None);
     };
     match of_user(&path, marked)? {
         Ok(token) => {
@@ -55,7 +61,7 @@ pub(crate) fn of(settings: &Config) -> Result<Option<OwnToken>, Failure> {
             Ok(Some(token))
         }
         // Without it every user of this machine may do everything, for good.
-        Err(error) => without(true, format!("{}: {error}", path.display())),
+        Err(error) => Err(no_place(&format!("{}: {error}", path.display()))),
     }
 }
 
@@ -71,16 +77,12 @@ fn is_meant(settings: &Config) -> bool {
 }
 
 /// There can be no token.
-fn without(marked: bool, why: String) -> Result<Option<OwnToken>, Failure> {
-    if marked {
-        return Err(usage(format!(
-            "expected a place for the token that the servers of this user share \
-             ($XDG_STATE_HOME/tenure/token, or in ~/.local/state), found none: {why}; name one by \
-             $XDG_STATE_HOME, name tokens by --tokens, or do without by --no-token"
-        )));
-    }
-    tracing::warn!("this server has no token of its own: {why}");
-    Ok(None)
+fn no_place(why: &str) -> Failure {
+    usage(format!(
+        "expected a place for the token that the servers of this user share \
+         ($XDG_STATE_HOME/tenure/token, or in ~/.local/state), found none: {why}; name one by \
+         $XDG_STATE_HOME, name tokens by --tokens, or do without by --no-token"
+    ))
 }
 
 /// The token of this user, which is drawn if there is none; why there can be

@@ -54,7 +54,7 @@ pub(crate) fn token(context: &Context, args: &Token) -> Result<ExitCode, Failure
     // A token that could not be printed must have no rights.
     if args.out.is_none() {
         print().map_err(|why| match &args.tokens {
-            // Also where nobody reads any more: what was asked for is not done.
+            // An error also for a closed pipe, which ends other commands with 0.
             Some(file) => anyhow!("{why}; nothing was added to {}", file.display()),
             None => why.into(),
         })?;

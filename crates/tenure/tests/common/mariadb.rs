@@ -189,9 +189,9 @@ impl MariaDb {
         })
     }
 
-    /// Starts a server of a cluster of Galera: of that of a member at this address, or the
-    /// first of a new one, of which others become members by the address it gives. It has
-    /// what `copied` has, if that is given.
+    /// Starts a server of a cluster of Galera. It joins the member at the address `cluster`,
+    /// or begins a new cluster. Its data is a copy of that of `copied`, if that is given.
+    /// Returns the address by which others join it.
     fn start_member(cluster: Option<&str>, copied: Option<&Self>, more: &[&str]) -> (Self, String) {
         let [group, state, changes] = [(); 3].map(|()| ports::address());
         let base = group.rsplit(':').next().unwrap_or_default();

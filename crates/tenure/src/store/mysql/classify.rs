@@ -85,7 +85,7 @@ pub(super) fn is_of_another_server(error: &Error) -> bool {
     code(error).is_some_and(|code| READ_ONLY.contains(&code) || code == CUT_OFF)
 }
 
-/// Whether it ended because somebody held a lock.
+/// Whether the server gave the statement up because another session held a lock.
 pub(super) fn waited_for_a_lock(error: &Error) -> bool {
     code(error) == Some(LOCK_WAIT)
 }

@@ -154,7 +154,9 @@ macro_rules! is_key {
 }
 pub(super) use is_key;
 
-/// What a relation is, of registers or of heartbeats (which have no column `key`). The versions of its rows must rise with each write, or
+/// What a relation is: one of registers, or of heartbeats, which has no column `key`.
+///
+/// The versions of its rows must rise with each write, or
 /// several candidates would each find the version that they expect: so they
 /// come from an identity that rises (whose sequence keeps no numbers for single
 /// sessions), and no trigger comes before a row.

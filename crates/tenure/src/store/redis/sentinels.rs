@@ -3,8 +3,8 @@
 //! Sentinels that watch one server find each other by way of it, and each lists the others
 //! under its name of the server. So two that name different servers and do not list each
 //! other watch different servers: candidates that ask one, and candidates that ask the
-//! other, would lead beside each other. Two that list each other and name different servers
-//! are in the middle of a fail-over, of which one has not heard yet.
+//! other, would lead beside each other. During a fail-over two sentinels of one server may
+//! name different servers until both have heard of it; these list each other.
 //!
 //! Each handshake asks the other sentinels at the same time as its own. A sentinel that
 //! does not answer in time, or does not tell (before Redis 6.2, or without the right to ask)
