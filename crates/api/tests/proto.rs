@@ -7,7 +7,7 @@ use prost::Message as _;
 
 #[test]
 fn the_generated_code_is_that_of_the_proto_file() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/api");
     let proto = root.join("proto");
     let descriptor = protox::compile(["tenure/v1/tenure.proto"], [&proto]).expect("it compiles");
     let fresh = tempfile::tempdir().expect("a directory");
