@@ -1,7 +1,7 @@
 //! What clients and servers of a cluster say to each other: gRPC.
 //!
 //! `proto/tenure/v1/tenure.proto` is the interface; what is here is made from
-//! it by `UPDATE_GOLDENFILES=1 cargo test -p tenure-api --test proto` and kept in
+//! it by `UPDATE_GOLDENFILES=1 cargo test -p tenure-proto` and kept in
 //! the repository, so that a build needs no compiler for it. The same test
 //! fails when the two differ. Names beyond those of the file do not exist:
 //! what a call means is said there.

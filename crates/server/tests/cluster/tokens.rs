@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use prost::Message as _;
-use protox::prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Value};
+use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Value};
 use tenure::store::{Expect, Key, Stamp, Tenure, Write};
 use tenure::{Election, StoreError};
 use tenure_api::v1::{self, Cause};
