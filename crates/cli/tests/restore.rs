@@ -113,10 +113,14 @@ fn a_server_does_not_start_where_a_restore_was_cut_short() {
     let serve = [
         "serve", "--id", "1", "--peers", &peers, "--data", &data, "--listen", &listen,
     ];
-    // No number of its own can be written, or no log.
-    for blocks in [0, 8] {
+    // No number of its own can be written, or no log, or not that it asks for a token.
+    for obstacle in [
+        "ulimit -f 0",
+        "ulimit -f 8",
+        &*format!("mkdir {data}/own-token.$$.tmp"),
+    ] {
         let words = restore.join(" ");
-        let script = format!("ulimit -f {blocks}; exec {TENURE} {words}");
+        let script = format!("mkdir -p {data} && {obstacle} && exec {TENURE} {words}");
         let cut = Command::new("sh").args(["-c", &script]).output();
         let cut = cut.expect("it runs");
         let said = String::from_utf8_lossy(&cut.stderr);
@@ -124,8 +128,8 @@ fn a_server_does_not_start_where_a_restore_was_cut_short() {
         assert!(said.contains("nothing was restored"), "{said}");
         let (started, _, said) = tenure(&serve);
         assert!(!started && said.contains("restore was cut short"), "{said}");
+        std::fs::remove_dir_all(&data).expect("emptied");
     }
-    std::fs::remove_dir_all(&data).expect("emptied");
     done(&restore);
     let _server = Server::start(&peer, &listen, &data);
     let read = done(&["log", "read", "--from", "1", "--store", &url]);

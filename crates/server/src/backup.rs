@@ -14,6 +14,7 @@
 //! how, and why). A server that may still run in the old cluster is not part of
 //! the new one.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -197,38 +198,37 @@ pub struct RestoredDirectory {
 /// [`RestoreError::Jump`] if the backup was restored too often,
 /// [`RestoreError::Disk`] if it cannot be written.
 pub fn restore(state: State, dir: &Path, server: ServerId) -> Result<Identity, RestoreError> {
-    restore_with(state, dir, server, RestoreOptions::default()).map(|made| made.identity)
+    let made = restore_with(state, dir, server, RestoreOptions::default(), || Ok(()));
+    made.map(|made| made.identity)
 }
 
-/// The same as the operator wants it.
+/// The same as the operator wants it. When the log is made, and before any server
+/// starts in the directory, `add_files` adds what is not the log's.
 ///
 /// # Errors
-/// As there.
+/// As there. What fails in `add_files` is a [`RestoreError::Disk`], too.
 pub fn restore_with(
     state: State,
     dir: &Path,
     server: ServerId,
     options: RestoreOptions,
+    add_files: impl FnOnce() -> io::Result<()>,
 ) -> Result<RestoredDirectory, RestoreError> {
-    let used = |server| RestoreError::Used {
-        dir: dir.to_owned(),
-        server,
-    };
     // Before anything is opened: to look changes nothing, and what cannot be
     // restored leaves nothing behind.
-    if let Some(identity) = wal::identity(dir)? {
-        data::refuse_half_restored(dir)?;
-        return Err(used(identity.server));
-    }
+    refuse_used(dir)?;
     let mut bits = [0; 16];
     getrandom::fill(&mut bits).map_err(|error| {
-        let error = std::io::Error::other(error.to_string());
+        let error = io::Error::other(error.to_string());
         WalError::disk(dir.to_owned(), None, "draw a number for", error)
     })?;
     let holder = u128::from_le_bytes(bits);
     let nobodys = StorageId::from_u128(0);
     anew(state.clone(), (server, nobodys), holder, options)?;
-    let (storage, blank_directory) = data::begin_restore(dir)?;
+    let locked = data::lock_to_restore(dir)?;
+    // A server may have founded a cluster there meanwhile.
+    refuse_used(dir)?;
+    let (storage, blank_directory) = data::begin_restore(locked, dir)?;
     let (identity, restored) = anew(state, (server, storage), holder, options)?;
     let members = restored.state.members().clone();
     let last = restored.state.applied();
@@ -247,6 +247,7 @@ pub fn restore_with(
         reset: true,
         ..Batch::default()
     }])?;
+    add_files().map_err(|error| WalError::disk(dir.to_owned(), None, "write in", error))?;
     data::end_restore(dir)?;
     Ok(RestoredDirectory {
         identity,
@@ -257,6 +258,18 @@ pub fn restore_with(
         longest: restored.longest,
         spent: restored.spent,
         unread: restored.unread,
+    })
+}
+
+/// Refuses a directory that has a log.
+fn refuse_used(dir: &Path) -> Result<(), RestoreError> {
+    let Some(identity) = wal::identity(dir)? else {
+        return Ok(());
+    };
+    data::refuse_half_restored(dir)?;
+    Err(RestoreError::Used {
+        dir: dir.to_owned(),
+        server: identity.server,
     })
 }
 

@@ -200,11 +200,18 @@ fn without_log(
     Ok((storage, blank_directory))
 }
 
-/// Opens a directory without a log, or makes one, to restore a backup into it. No server
-/// starts in it until [`end_restore`].
-pub(super) fn begin_restore(dir: &Path) -> Result<(StorageId, BlankDirectory), WalError> {
+/// Locks a directory, or makes one, to restore a backup into it.
+pub(super) fn lock_to_restore(dir: &Path) -> Result<Directory, WalError> {
     warn_if_others_may_read(dir);
-    let directory = Directory::lock(dir)?;
+    Directory::lock(dir)
+}
+
+/// Begins to restore a backup into a directory that has no log. No server starts in it
+/// until [`end_restore`].
+pub(super) fn begin_restore(
+    directory: Directory,
+    dir: &Path,
+) -> Result<(StorageId, BlankDirectory), WalError> {
     write(dir, RESTORING, "").map_err(failed(&dir.join(RESTORING), "write"))?;
     without_log(directory, dir, wal::Options::default(), Duration::ZERO)
 }

@@ -57,7 +57,10 @@ pub(crate) fn of(settings: &Config) -> Result<Option<OwnToken>, Failure> {
     };
     match of_user(&path, marked)? {
         Ok(token) => {
-            place_mark(&settings.data);
+            // A directory that cannot be written is named when it is opened.
+            if let Err(error) = place_mark(&settings.data) {
+                tracing::debug!("{}: {error}", settings.data.display());
+            }
             Ok(Some(token))
         }
         // Without it every user of this machine may do everything, for good.
@@ -126,12 +129,9 @@ fn draw(path: &Path) -> io::Result<()> {
 }
 
 /// Has the server of this directory ask for the token from now on.
-pub(crate) fn place_mark(data: &Path) {
+pub(crate) fn place_mark(data: &Path) -> io::Result<()> {
     // It is synced with the directory, before anything is acknowledged there.
-    // A directory that cannot be written is named when it is opened.
-    if let Err(error) = place_once(&data.join(MARK), b"", false) {
-        tracing::debug!("{}: {error}", data.display());
-    }
+    place_once(&data.join(MARK), b"", false)
 }
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let data = dir.path().join("data");
         for _ in 0..2 {
-            place_mark(&data);
+            place_mark(&data).expect("written");
             let found = fs::metadata(data.join(MARK)).expect("placed");
             assert_eq!(
                 (found.len(), found.permissions().mode() & 0o777),

@@ -39,11 +39,15 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
     };
     // It is a new cluster, whose servers may all be on this machine.
     let shared = secret::shared()?;
-    let made = tenure_server::restore_with(state, &args.data, server, options).map_err(failure)?;
-    if let Some(shared) = shared {
-        secret::keep(&args.data, &shared);
-        own_token::place_mark(&args.data);
-    }
+    // Without these a server would ask nobody for a secret or a token, for good.
+    let add_files = || match &shared {
+        Some(shared) => {
+            secret::keep(&args.data, shared).and_then(|()| own_token::place_mark(&args.data))
+        }
+        None => Ok(()),
+    };
+    let made = tenure_server::restore_with(state, &args.data, server, options, add_files);
+    let made = made.map_err(failure)?;
     let (id, data, last) = (server.get(), args.data.display(), summary.last);
     let (life, step) = (made.last.id / JUMP, args.term_step);
     let next =

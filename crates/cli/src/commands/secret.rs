@@ -73,8 +73,15 @@ fn by_itself(settings: &Config) -> Result<Option<PeerSecret>, Failure> {
         return Ok(None);
     }
     match shared()? {
-        Some(secret) if keep(&settings.data, &secret) => read(&own),
-        _ => Ok(None),
+        Some(secret) => match keep(&settings.data, &secret) {
+            Ok(()) => read(&own),
+            // A directory that cannot be written is named when it is opened.
+            Err(error) => {
+                tracing::debug!("{}: {error}", settings.data.display());
+                Ok(None)
+            }
+        },
+        None => Ok(None),
     }
 }
 
@@ -91,12 +98,9 @@ pub(crate) fn shared() -> Result<Option<Vec<u8>>, Failure> {
     }
 }
 
-/// Gives a data directory the secret; whether it has one now.
-pub(crate) fn keep(data: &Path, secret: &[u8]) -> bool {
-    // A directory that cannot be written is named when it is opened.
-    let kept = place_once(&data.join(NAME), secret, true);
-    kept.inspect_err(|error| tracing::debug!("{}: {error}", data.display()))
-        .is_ok()
+/// Gives a data directory the secret, unless it has one.
+pub(crate) fn keep(data: &Path, secret: &[u8]) -> io::Result<()> {
+    place_once(&data.join(NAME), secret, true)
 }
 
 fn of_user(shared: &Path) -> Result<Option<Vec<u8>>, Failure> {
@@ -230,7 +234,7 @@ mod tests {
     fn a_copy_that_another_user_could_have_placed_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         let copy = dir.path().join(NAME);
-        assert!(keep(dir.path(), &[b'x'; 32]));
+        keep(dir.path(), &[b'x'; 32]).expect("written");
         assert!(check_owner(&fs::metadata(&copy).expect("there")).is_ok());
         // Only root can give files away.
         if geteuid().is_root() {
