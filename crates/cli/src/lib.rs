@@ -19,6 +19,7 @@ mod secrets;
 mod settings_values;
 mod stderr;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
@@ -50,7 +51,10 @@ pub fn main_with(registry: Registry) -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|it| it == WORKER) {
         return tenure::check::worker(&registry);
     }
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return not_parsed(&error),
+    };
     let file = File::read(cli.common.config.as_deref());
     let filed = file.as_ref().ok().and_then(|file| file.log);
     let format = cli.common.log.or(filed).unwrap_or(LogFormat::Human);
@@ -66,14 +70,27 @@ pub fn main_with(registry: Registry) -> ExitCode {
         Err(failure) => {
             // A reader that closed our stdout does not want to hear about it.
             if let Failure::Other(error) = &failure
-                && let Some(error) = error.downcast_ref::<std::io::Error>()
-                && error.kind() == std::io::ErrorKind::BrokenPipe
+                && let Some(error) = error.downcast_ref::<io::Error>()
+                && error.kind() == io::ErrorKind::BrokenPipe
             {
                 return ExitCode::SUCCESS;
             }
             output.error(&failure.to_string());
             ExitCode::from(failure.code())
         }
+    }
+}
+
+/// Prints what was wrong, or the help that was asked for.
+fn not_parsed(error: &clap::Error) -> ExitCode {
+    let printed = error.print().and_then(|()| io::stdout().flush());
+    match printed {
+        // A reader that closed our stdout does not want to hear about it.
+        Err(why) if !error.use_stderr() && why.kind() != io::ErrorKind::BrokenPipe => {
+            Output::new(false, LogFormat::Human).error(&format!("standard output: {why}"));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
     }
 }
 

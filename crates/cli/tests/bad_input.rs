@@ -102,6 +102,26 @@ fn stores_that_are_none() {
         &["leader", "x", "--store", "postgres://h/db?table=a;b"],
         &["table=", "a;b"],
     );
+    refused(
+        2,
+        &run("postgres://h/db?table=pg_temp.a", &["--", "true"]),
+        &["table=", "pg_temp.a"],
+    );
+}
+
+#[test]
+fn help_that_cannot_be_printed_fails() {
+    let full = fs::File::options().write(true).open("/dev/full");
+    let mut help = Command::new(TENURE);
+    help.arg("--help").stdout(full.expect("a device"));
+    let output = help.output().expect("tenure runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("standard output: "), "{said}");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = help.stdout(writer).output().expect("tenure runs");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
 #[test]

@@ -581,6 +581,18 @@ fn authority(server: &MariaDb) -> String {
     file.display().to_string()
 }
 
+/// Registers whose names begin alike would be one.
+#[tokio::test]
+async fn a_table_whose_key_is_not_the_whole_name_is_refused() {
+    let server = MariaDb::start();
+    server.sql(
+        "CREATE TABLE tenure_register (`key` VARBINARY(512) NOT NULL, version BIGINT UNSIGNED \
+         NOT NULL, value MEDIUMBLOB NOT NULL, stamp BIGINT UNSIGNED, PRIMARY KEY (`key`(4)))",
+    );
+    let why = broken(&opened(&server.url()).await).await;
+    assert!(why.contains("primary by its first bytes"), "{why}");
+}
+
 #[tokio::test]
 async fn credentials_rights_and_a_missing_database_are_told() {
     let server = MariaDb::start();

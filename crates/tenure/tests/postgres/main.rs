@@ -36,7 +36,9 @@ use std::time::Duration;
 use calls::{WITHIN, key, opened, put, until, value, write};
 use postgres::Postgres;
 use tenure::error::QUOTED_MAX;
-use tenure::store::{Expect, Key, Selector, Sighting, Stamp, Store, Version, Watch, Write};
+use tenure::store::{
+    Expect, Key, Selector, Sighting, Stamp, Store, Version, Watch, Write, open_existing,
+};
 use tenure::{StoreError, clock};
 
 /// Waits until a query says `wanted`.

@@ -211,6 +211,12 @@ async fn a_table_is_recognised_by_whoever_may_read_it() {
     while reader.read(&key("key"), WITHIN).await.is_err() {
         assert!(clock::boot() < give_up, "it did not come back");
     }
+    // Of a schema without this right no table is found.
+    server.sql("REVOKE USAGE ON SCHEMA public FROM PUBLIC");
+    let url = server.url().replace("//tenure:", "//reader:");
+    let looks = open_existing(&url).await.expect("a store");
+    let nothing = looks.read(&key("key"), WITHIN).await.expect_err("no table");
+    assert!(nothing.to_string().contains("has USAGE"), "{nothing}");
 }
 
 /// A user from whom policies hide the rows would say that nobody leads.

@@ -65,8 +65,10 @@ pub(super) const COLUMNS: &str =
 pub(super) fn describe(table: &str) -> String {
     format!(
         "SELECT TABLE_TYPE, ENGINE, (SELECT GROUP_CONCAT(CONCAT(COLUMN_NAME, ' ', DATA_TYPE, \
-         IF(COLUMN_KEY = 'PRI', ' primary', ''), IF(EXTRA = '', '', CONCAT(' ', EXTRA))) \
-         ORDER BY ORDINAL_POSITION SEPARATOR ', ') FROM information_schema.COLUMNS \
+         IF(COLUMN_KEY = 'PRI', IF((SELECT SUM(SUB_PART) FROM information_schema.STATISTICS \
+         WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}' AND INDEX_NAME = 'PRIMARY') \
+         IS NULL, ' primary', ' primary by its first bytes'), ''), \
+         IF(EXTRA = '', '', CONCAT(' ', EXTRA))) ORDER BY ORDINAL_POSITION SEPARATOR ', ') FROM information_schema.COLUMNS \
          WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}'), \
          (SELECT GROUP_CONCAT(TRIGGER_NAME) FROM information_schema.TRIGGERS \
          WHERE EVENT_OBJECT_SCHEMA = DATABASE() AND EVENT_OBJECT_TABLE = '{table}' \

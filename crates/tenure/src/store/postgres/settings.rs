@@ -105,6 +105,13 @@ impl TableName {
                 && part.len() <= 63
         };
         let parts: Vec<_> = name.split('.').collect();
+        // Schemas of the server's own: `pg_temp` is another one in each session.
+        if parts.len() == 2 && name.starts_with("pg_") {
+            return Err(StoreError::broken(format!(
+                "table=: expected a schema that lasts and is for users, found one of \
+                 PostgreSQL's own in {name:?}"
+            )));
+        }
         if parts.len() <= 2 && parts.iter().all(|name| part(name)) {
             return Ok(Self {
                 name: name.to_owned(),

@@ -46,7 +46,8 @@ pub(super) async fn find(
     let name = match existing(settings, connected).await? {
         Some(name) => name,
         None if !settings.may_create => {
-            let why = format!("{settings}: no table {}", wanted.name);
+            let wanted = &wanted.name;
+            let why = format!("{settings}: no table {wanted} where this user has USAGE");
             return Err(StoreError::unavailable(no_store(why)));
         }
         None => make(settings, connected).await?,
