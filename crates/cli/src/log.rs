@@ -13,9 +13,11 @@ use tenure::clock;
 use tenure::error::plain;
 use tracing::field::Field;
 use tracing_subscriber::field::MakeExt as _;
-use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{Common, LogFormat};
 use crate::output::timestamp;
@@ -65,24 +67,28 @@ fn in_one_line(out: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> f
 }
 
 /// What is logged, as the flags say.
-fn directives(quiet: bool, verbose: u8) -> String {
+fn levels(quiet: bool, verbose: u8) -> Targets {
     let (own, others) = match (quiet, verbose) {
-        (true, _) => ("error", "error"),
-        (false, 0) => ("info", "error"),
+        (true, _) => (LevelFilter::ERROR, LevelFilter::ERROR),
+        (false, 0) => (LevelFilter::INFO, LevelFilter::ERROR),
         // Once more is for this program; what each frame of a connection was,
         // as the libraries below tell it, drowns that. Twice is for everything.
-        (false, 1) => ("debug", "info"),
-        (false, _) => ("trace", "trace"),
+        (false, 1) => (LevelFilter::DEBUG, LevelFilter::INFO),
+        (false, _) => (LevelFilter::TRACE, LevelFilter::TRACE),
     };
-    let loud = if others == "error" { "off" } else { others };
-    let others = OTHERS.map(|target| format!(",{target}={others}"));
-    format!("{own}{},{LOUD}={loud}", others.concat())
+    let loud = match others {
+        LevelFilter::ERROR => LevelFilter::OFF,
+        others => others,
+    };
+    Targets::new()
+        .with_default(own)
+        .with_targets(OTHERS.map(|target| (target, others)))
+        .with_target(LOUD, loud)
 }
 
 /// Begins to log in this form, as much as the flags say.
 pub(crate) fn start(common: &Common, format: LogFormat) {
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(directives(common.quiet, common.verbose)))
+    let log = tracing_subscriber::fmt::layer()
         .with_writer(move || match format {
             LogFormat::Human => Lines::Plain,
             LogFormat::Json => Lines::Json,
@@ -108,31 +114,51 @@ pub(crate) fn start(common: &Common, format: LogFormat) {
         };
         stderr::say(format!("thread '{name}' {panic}\n{trace}").as_bytes());
     }));
+    let filtered = tracing_subscriber::registry().with(levels(common.quiet, common.verbose));
     match format {
-        LogFormat::Human => log
-            .with_ansi(std::io::stderr().is_terminal())
-            .fmt_fields(debug_fn(in_one_line).delimited(" "))
+        LogFormat::Human => filtered
+            .with(
+                log.with_ansi(std::io::stderr().is_terminal())
+                    .fmt_fields(debug_fn(in_one_line).delimited(" ")),
+            )
             .init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Json => filtered.with(log.json().flatten_event(true)).init(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::directives;
+    use tracing::Level;
+
+    use super::levels;
 
     #[test]
     fn libraries_below_are_heard_when_more_is_asked_for() {
-        for (quiet, verbose, own, others) in [
-            (false, 0, "info", "error"),
-            (false, 1, "debug", "info"),
-            (false, 2, "trace", "trace"),
-            (true, 0, "error", "error"),
+        for (quiet, verbose, own, others, loud) in [
+            (false, 0, Level::INFO, Level::ERROR, None),
+            (false, 1, Level::DEBUG, Level::INFO, Some(Level::INFO)),
+            (false, 2, Level::TRACE, Level::TRACE, Some(Level::TRACE)),
+            (true, 0, Level::ERROR, Level::ERROR, None),
         ] {
-            let all = directives(quiet, verbose);
-            assert!(all.starts_with(&format!("{own},h2={others},")), "{all}");
-            assert!(all.contains(&format!(",rustls={others},")), "{all}");
-            assert_eq!(all.contains("async_nats=off"), others == "error", "{all}");
+            let levels = levels(quiet, verbose);
+            for (target, most) in [
+                ("tenure_cli::commands", Some(own)),
+                ("h2::codec", Some(others)),
+                ("rustls::conn", Some(others)),
+                ("async_nats::connector", loud),
+            ] {
+                for level in [
+                    Level::ERROR,
+                    Level::WARN,
+                    Level::INFO,
+                    Level::DEBUG,
+                    Level::TRACE,
+                ] {
+                    let is_told = levels.would_enable(target, &level);
+                    let expected = most.is_some_and(|most| level <= most);
+                    assert_eq!(is_told, expected, "{quiet} {verbose} {target} {level}");
+                }
+            }
         }
     }
 }

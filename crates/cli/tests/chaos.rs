@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+#[cfg(feature = "nats")]
 use common::shared::block_on;
 use common::{Candidate, Ledger, Run, Shared, poll_until};
 use rustix::process::Signal;
@@ -232,7 +233,9 @@ impl Arena<'_> {
             Shared::Postgres(server) => server.restart(),
             Shared::MariaDb(server) => server.restart(),
             Shared::Redis(server) => server.restart(),
+            #[cfg(feature = "nats")]
             Shared::Nats(servers) if again => block_on(servers.restart_each("KV_tenure")),
+            #[cfg(feature = "nats")]
             Shared::Nats(servers) => servers.restart_all(),
             Shared::S3(server) => server.restart(),
             Shared::Etcd(servers) if again => (0..SERVERS).for_each(|at| {
@@ -243,9 +246,7 @@ impl Arena<'_> {
             Shared::Cluster(servers) if again => (1..=SERVERS).for_each(|id| servers.restart(id)),
             Shared::Cluster(servers) => servers.restart_all(),
         }
-        // These say that they serve before they do: servers of NATS have to elect
-        // a leader of the stream, and those of SeaweedFS to find each other.
-        if matches!(self.shared, Shared::Nats(_) | Shared::S3(_)) {
+        if self.shared.says_too_early_that_it_serves() {
             self.shared.await_write();
         }
         self.counts[3] += 1;

@@ -19,14 +19,18 @@ use common::servers::{objects, said, tenure};
 use common::shared::block_on;
 use common::{Candidate, Ledger, Run, Shared, poll_until};
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
+#[cfg(feature = "nats")]
+use serde_json::json;
 use tenure::clock;
 
 const SOON: Duration = Duration::from_secs(60);
 /// Long enough that a store on a busy machine answers within a fifth of it.
 const LEASE: [&str; 2] = ["--lease", "4s"];
-/// Where the register is in NATS, and in an object store.
+/// Where the register is in NATS.
+#[cfg(feature = "nats")]
 const STREAM: &str = "KV_tenure";
+/// Where it is in an object store.
 const OBJECT: &str = "a/elections=2Fpayroll";
 
 fn printed(shared: &Shared, args: &[&str]) -> Value {
@@ -87,6 +91,7 @@ fn delete(shared: &Shared) {
             let deleted = server.cli(&["DEL", "tenure:register:elections/payroll"]);
             assert_eq!(deleted, "1");
         }
+        #[cfg(feature = "nats")]
         Shared::Nats(servers) => {
             let which = json!({ "filter": "$KV.tenure.elections.payroll" });
             let purged = block_on(servers.done(&format!("STREAM.PURGE.{STREAM}"), &which));
@@ -279,6 +284,7 @@ impl Copied {
             Shared::MariaDb(server) => server.dump(&path),
             Shared::Etcd(servers) => drop(servers.ctl(&["snapshot", "save", &text])),
             Shared::Redis(server) => drop(server.cli(&["--rdb", &text])),
+            #[cfg(feature = "nats")]
             Shared::Nats(servers) => block_on(servers.backup(STREAM, &path)),
             Shared::S3(server) => fs::write(&path, server.object(OBJECT)).expect("room"),
             Shared::Cluster(_) => drop(printed(shared, &["backup", &text])),
@@ -324,6 +330,7 @@ impl Copied {
             Shared::MariaDb(server) => server.run_file(&self.0),
             Shared::Etcd(servers) => servers.restore(&self.0),
             Shared::Redis(server) => server.restore(&self.0),
+            #[cfg(feature = "nats")]
             Shared::Nats(servers) => block_on(servers.restore(STREAM, &self.0)),
             // In one step: while there is no object candidates may race for it.
             Shared::S3(server) => {

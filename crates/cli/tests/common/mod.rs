@@ -15,6 +15,7 @@ pub(crate) mod etcd;
 pub(crate) mod installed;
 #[path = "../../../tenure/tests/common/mariadb.rs"]
 pub(crate) mod mariadb;
+#[cfg(feature = "nats")]
 #[path = "../../../tenure/tests/common/nats.rs"]
 pub(crate) mod nats;
 /// `servers` is another file here.

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use tenure::store::{Expect, Key, Stamp, Write, open};
 
+#[cfg(feature = "nats")]
+use super::nats;
 use super::secrets::secret_file;
-use super::{etcd, mariadb, memory_directory, nats, objects, poll_until, postgres, redis, servers};
+use super::{etcd, mariadb, memory_directory, objects, poll_until, postgres, redis, servers};
 
 /// See the [module](self).
 pub(crate) enum Shared {
@@ -16,6 +18,7 @@ pub(crate) enum Shared {
     MariaDb(Box<mariadb::MariaDb>),
     Etcd(etcd::Etcd),
     Redis(Box<redis::Redis>),
+    #[cfg(feature = "nats")]
     Nats(nats::Nats),
     /// SeaweedFS.
     S3(Box<objects::Server>),
@@ -55,6 +58,7 @@ impl Shared {
     }
 
     /// So many servers of NATS.
+    #[cfg(feature = "nats")]
     pub(crate) fn nats(count: usize) -> Self {
         Self::Nats(match count {
             1 => nats::Nats::start(),
@@ -87,6 +91,7 @@ impl Shared {
             }
             Self::Etcd(servers) => servers.url(),
             Self::Redis(server) => server.url(),
+            #[cfg(feature = "nats")]
             Self::Nats(servers) => servers.url(),
             // By default what is watched is looked at once a second, to save requests:
             // half of the leases that are used here.
@@ -116,6 +121,7 @@ impl Shared {
             Self::MariaDb(server) => server.directory(),
             Self::Etcd(servers) => servers.directory(),
             Self::Redis(server) => server.directory(),
+            #[cfg(feature = "nats")]
             Self::Nats(servers) => servers.directory(),
             Self::S3(server) => server.directory(),
             Self::Cluster(servers) => servers.directory.path(),
@@ -124,10 +130,23 @@ impl Shared {
 
     /// Whether processes find the changes of others by looking.
     pub(crate) fn is_polled(&self) -> bool {
-        matches!(
-            self,
-            Self::MariaDb(_) | Self::Redis(_) | Self::Nats(_) | Self::S3(_)
-        )
+        match self {
+            Self::MariaDb(_) | Self::Redis(_) | Self::S3(_) => true,
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Servers of NATS have to elect a leader of the stream, and those of SeaweedFS to
+    /// find each other.
+    pub(crate) fn says_too_early_that_it_serves(&self) -> bool {
+        match self {
+            Self::S3(_) => true,
+            #[cfg(feature = "nats")]
+            Self::Nats(_) => true,
+            _ => false,
+        }
     }
 
     /// Waits until it takes a write, some time after its servers say that they serve.
