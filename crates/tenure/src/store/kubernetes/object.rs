@@ -4,10 +4,10 @@
 //! counts the writes of the whole cluster (it is etcd's revision), so it is never used
 //! twice, and since Kubernetes 1.35 the documentation says as well that it is a number
 //! that grows; a cluster whose versions are no numbers is refused. The `uid` differs
-//! for each object that is made. It is sent with each write: **where there
-//! is no such Lease the server takes a PUT without a `uid` for its creation, whatever
-//! version it names**. And after a restore of etcd a `resourceVersion` of a deleted object is no
-//! version of its successor, because the `uid` differs.
+//! for each object that is made, and is sent with each write, for two reasons. **A PUT to a
+//! Lease that does not exist creates it if the PUT has no `uid`, whatever version it
+//! names.** And etcd gives numbers out again after a restore: a deleted object and its
+//! successor may then have the same `resourceVersion`, but not the same `uid`.
 
 use serde_json::{Map, Value, json};
 use tenure_core::ids::Version;
