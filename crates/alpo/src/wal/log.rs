@@ -319,7 +319,7 @@ impl<D: Disk + ?Sized> Wal<D> {
             return renamed.map_err(|error| WalError::disk(&prepared, None, "rename", error));
         }
         let header = header::snapshot_header(&self.format, snapshot);
-        create_file(&*self.disk, &name, 0, &[&header, &snapshot.bytes]).map(drop)
+        create_file(&*self.disk, &name, 0, &[&header, &snapshot.bytes])
     }
 
     /// Goes on in a new segment, with room for a group of `needed` bytes.
@@ -397,7 +397,7 @@ fn create_file<D: Disk + ?Sized>(
     name: &str,
     bytes: u64,
     parts: &[&[u8]],
-) -> Result<D::File, WalError<D::Error>> {
+) -> Result<(), WalError<D::Error>> {
     let unfinished = names::unfinished(name);
     let failed = |doing, offset, error| WalError::disk(&unfinished, offset, doing, error);
     let mut file = disk
@@ -411,8 +411,7 @@ fn create_file<D: Disk + ?Sized>(
     }
     file.sync().map_err(|error| failed("sync", None, error))?;
     disk.rename(&unfinished, name)
-        .map_err(|error| failed("rename", None, error))?;
-    Ok(file)
+        .map_err(|error| failed("rename", None, error))
 }
 
 fn create_segment<D: Disk + ?Sized>(
@@ -421,9 +420,11 @@ fn create_segment<D: Disk + ?Sized>(
     start: &SegmentStart,
 ) -> Result<D::File, WalError<D::Error>> {
     let name = names::segment(start.segment);
-    let file = create_file(disk, &name, start.bytes, &[&start.encode(format)])?;
+    create_file(disk, &name, start.bytes, &[&start.encode(format)])?;
     sync_names(disk)?;
-    Ok(file)
+    // By its name, by which a disk looks for it with each sync.
+    disk.open(&name)
+        .map_err(|error| WalError::disk(&name, None, "open for writing", error))
 }
 
 fn write_seal<D: Disk + ?Sized>(

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use tenure_alpo::Snapshot;
 use tenure_runtime::small;
 
-use super::claim::Claim;
+use super::claim::{Claim, Place};
 use super::error::WalError;
 use super::snapshot_files::SnapshotFiles;
 use super::spare::{Spare, SpareRoom};
@@ -169,25 +169,23 @@ pub struct Directory {
 /// A file in a directory that belongs to this process.
 struct Owned {
     file: File,
-    /// Some file systems count no names of files.
-    has_name: bool,
+    place: Place,
     claim: Option<Arc<Claim>>,
     spare: Option<SpareRoom>,
 }
 
 impl Owned {
-    /// Fails where the file was removed, or another took its name: what is written to it
-    /// the next start does not find.
+    /// Fails where the file was removed or moved, or another took its name, or is mounted
+    /// over it: what is written to it the next start does not find.
     fn check_name(&self) -> io::Result<()> {
-        if self.has_name && self.file.metadata()?.nlink() == 0 {
-            return Err(io::Error::other(
-                "expected the file to be in the data directory, found it removed or replaced while \
-                 this server ran, so what was acknowledged may be gone from the disk; end what \
-                 changes the directory, and where there are other servers, have this one come back \
-                 with an empty one",
-            ));
-        }
-        Ok(())
+        self.place.check().map_err(|found| {
+            io::Error::other(format!(
+                "expected the file to be in the data directory, found {found}: it was removed or \
+                 replaced while this server ran, so what was acknowledged may be gone from the \
+                 disk; end what changes the directory, and where there are other servers, have \
+                 this one come back with an empty one"
+            ))
+        })
     }
 }
 
@@ -210,8 +208,8 @@ impl DiskFile for Owned {
     /// at afterwards, so that nothing that is acknowledged is lost with it.
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync()?;
-        self.check_name()?;
-        self.claim.as_ref().map_or(Ok(()), |claim| claim.check())
+        self.claim.as_ref().map_or(Ok(()), |claim| claim.check())?;
+        self.check_name()
     }
 }
 
@@ -324,14 +322,13 @@ impl Directory {
         Ok(self)
     }
 
-    fn owned(&self, file: File) -> Box<dyn DiskFile> {
-        let names = file.metadata().map(|it| it.nlink());
-        Box::new(Owned {
-            has_name: names.is_ok_and(|it| it > 0),
+    fn owned(&self, file: File, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(Owned {
+            place: Place::of(self.path(name), &file)?,
             file,
             claim: self.claim.clone(),
             spare: self.spare.as_ref().map(Spare::room),
-        })
+        }))
     }
 
     /// The same, with files of so many zeros made in advance.
@@ -400,7 +397,7 @@ impl Disk for Directory {
         if let Some(spare) = &self.spare
             && let Some(file) = spare.take(bytes, &self.path(name))?
         {
-            return Ok(self.owned(file));
+            return self.owned(file, name);
         }
         let file = OpenOptions::new()
             .write(true)
@@ -424,12 +421,12 @@ impl Disk for Directory {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(self.owned(file))
+        self.owned(file, name)
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let file = OpenOptions::new().write(true).open(self.path(name))?;
-        Ok(self.owned(file))
+        self.owned(file, name)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -473,13 +470,20 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         let held = Directory::lock(place.path()).expect("locked");
         let path = |name: &str| place.path().join(name);
-        for replaced in [true, false] {
+        // The last but one has another name left, as in a backup by hard links.
+        for how in ["replaced", "removed", "replaced, linked", "moved"] {
             let mut file = held.create("x.wal", 0).expect("made");
             file.write_at(0, b"here").expect("written");
             file.sync().expect("it is there");
-            if replaced {
+            if how.contains("linked") {
+                std::fs::hard_link(path("x.wal"), path("backup")).expect("linked");
+                file.sync().expect("it is there");
+            }
+            if how.contains("replaced") {
                 std::fs::write(path("copy"), b"old").expect("written");
                 std::fs::rename(path("copy"), path("x.wal")).expect("put in its place");
+            } else if how == "moved" {
+                std::fs::rename(path("x.wal"), path("away")).expect("moved");
             } else {
                 std::fs::remove_file(path("x.wal")).expect("removed");
             }
