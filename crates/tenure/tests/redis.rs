@@ -497,18 +497,34 @@ async fn sentinels_that_watch_two_servers_are_no_store() {
     let store = opened(&url([&first, &second])).await;
     put(&store, &key, Expect::Absent, b"x").await;
     for sentinels in [[&first, &other], [&other, &first]] {
-        // One that is slower by half a second is not compared: on a busy machine it may
-        // take several handshakes.
+        until_refused(&url(sentinels), "do not list each other").await;
+    }
+    // One that watches another server from now on is known to the former others still.
+    for (one, other) in [(&first, &second), (&second, &first)] {
         let give_up = clock::boot().after(WITHIN);
-        loop {
-            let read = opened(&url(sentinels)).await.read(&key, WITHIN).await;
-            if matches!(&read, Err(StoreError::Unavailable(why))
-                if why.to_string().contains("do not list each other"))
-            {
-                break;
-            }
-            assert!(clock::boot() < give_up, "{read:?}");
+        let found = || one.cli(&["SENTINEL", "SENTINELS", "main"]);
+        while !found().contains(&other.port().to_string()) {
+            assert!(clock::boot() < give_up, "they do not find each other");
         }
+    }
+    let port = two.port().to_string();
+    second.cli(&["SENTINEL", "REMOVE", "main"]);
+    second.cli(&["SENTINEL", "MONITOR", "main", "127.0.0.1", &port, "1"]);
+    for sentinels in [[&first, &second], [&second, &first]] {
+        until_refused(&url(sentinels), "more than half").await;
+    }
+}
+
+/// Opens the store until it is refused with these words. A sentinel that is slower by half
+/// a second is not compared: on a busy machine it may take several handshakes.
+async fn until_refused(url: &str, words: &str) {
+    let give_up = clock::boot().after(WITHIN);
+    loop {
+        let read = opened(url).await.read(&key("key"), WITHIN).await;
+        if matches!(&read, Err(StoreError::Unavailable(why)) if why.to_string().contains(words)) {
+            return;
+        }
+        assert!(clock::boot() < give_up, "{read:?}");
     }
 }
 

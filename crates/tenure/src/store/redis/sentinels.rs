@@ -3,8 +3,13 @@
 //! Sentinels that watch one server find each other by way of it, and each lists the others
 //! under its name of the server. So two that name different servers and do not list each
 //! other watch different servers: candidates that ask one, and candidates that ask the
-//! other, would lead beside each other. During a fail-over two sentinels of one server may
-//! name different servers until both have heard of it; these list each other.
+//! other, would lead beside each other.
+//!
+//! During a fail-over two sentinels of one server may name different servers until both have
+//! heard of it, within seconds; these list each other. So do sentinels of which one was
+//! made to watch another server: they forget none that they have found. Of sentinels that
+//! list each other more than half have to name the server. So two candidates that ask the
+//! same sentinels use one server, and where only two differ nobody uses any.
 //!
 //! Each handshake asks the other sentinels at the same time as its own. A sentinel that
 //! does not answer in time, or does not tell (before Redis 6.2, or without the right to ask)
@@ -82,25 +87,49 @@ fn identifier(other: &Value) -> Option<String> {
 }
 
 /// Fails if one of the others, each with its host, watches another server than the
-/// sentinel of this host.
+/// sentinel of this host, or if not more than half name the server that this one names.
 pub(super) async fn compare(
     host: &str,
     own: &Sentinel,
     others: JoinSet<Option<(String, Sentinel)>>,
 ) -> Result<(), StoreError> {
     let others = answers_of(others, clock::boot().after(OTHERS_WITHIN)).await;
-    let apart = others.into_iter().find(|(_, it)| own.is_apart_from(it));
-    let Some((other, told)) = apart else {
+    let different = |it: &&(String, Sentinel)| it.1.place != own.place;
+    let Some((other, told)) = others.iter().find(different) else {
         return Ok(());
     };
-    let why = format!(
-        "expected sentinels that watch one server, found two that name different ones and do not \
-         list each other (SENTINEL SENTINELS): {host} names {}, and {other} names {}; name \
-         sentinels of one server in the store's URL",
+    let named = format!(
+        "{host} names {}, and {other} names {}",
         own.place, told.place
     );
+    let is_apart = others.iter().any(|(_, it)| own.is_apart_from(it));
+    let why = if is_apart {
+        format!(
+            "expected sentinels that watch one server, found some that name different ones and do \
+             not list each other (SENTINEL SENTINELS): {named}; name sentinels of one server in \
+             the store's URL"
+        )
+    } else if is_named_by_most(own, others.iter().map(|(_, it)| it)) {
+        return Ok(());
+    } else {
+        format!(
+            "expected that more than half of the sentinels name one server, found that not: \
+             {named}; this passes when a fail-over is over; if it does not, have all of them watch \
+             one server (SENTINEL REMOVE and MONITOR)"
+        )
+    };
     tracing::warn!("{why}");
     Err(StoreError::unavailable(why))
+}
+
+/// Whether more than half of the sentinels that answer name the server of this one.
+fn is_named_by_most<'a>(own: &Sentinel, others: impl Iterator<Item = &'a Sentinel>) -> bool {
+    let (mut all, mut same) = (1, 1);
+    for other in others {
+        all += 1;
+        same += usize::from(other.place == own.place);
+    }
+    same * 2 > all
 }
 
 #[cfg(test)]
@@ -113,6 +142,19 @@ mod tests {
             found: found.iter().map(|&it| it.into()).collect(),
             place: place.into(),
         }
+    }
+
+    #[test]
+    fn a_server_is_used_that_most_of_its_sentinels_name() {
+        let named = |places: [&str; 3]| {
+            let [own, others @ ..] = places.map(|place| sentinel("", &[], place));
+            is_named_by_most(&own, others.iter())
+        };
+        assert!(named(["a", "a", "b"]));
+        assert!(!named(["b", "a", "a"]));
+        assert!(!named(["a", "b", "c"]));
+        let [one, other] = ["a", "b"].map(|place| sentinel("", &[], place));
+        assert!(!is_named_by_most(&one, [&other].into_iter()));
     }
 
     #[test]
