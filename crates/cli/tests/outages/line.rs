@@ -36,6 +36,8 @@ struct State {
     rule: watch::Sender<Rule>,
     /// How many answers are yet to be cut.
     cuts: AtomicU32,
+    /// How many connections were made.
+    connections: AtomicU32,
 }
 
 /// See the [module](self). Its connections end when it is dropped.
@@ -53,12 +55,14 @@ impl Line {
         let state = Arc::new(State {
             rule: watch::Sender::new(Rule::default()),
             cuts: AtomicU32::new(0),
+            connections: AtomicU32::new(0),
         });
         let of_all = Arc::clone(&state);
         let task = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
                 let (server, state) = (server.clone(), Arc::clone(&of_all));
+                state.connections.fetch_add(1, Ordering::Relaxed);
                 connections.spawn(async move {
                     // Its end is seen by both sides.
                     drop(carry(client, &server, &state).await);
@@ -77,6 +81,11 @@ impl Line {
     pub(crate) fn url(&self, url: &str, server: &str) -> String {
         assert!(url.contains(server), "{url} names {server}");
         url.replace(server, &self.address.to_string())
+    }
+
+    /// How many connections were made so far.
+    pub(crate) fn connections(&self) -> u32 {
+        self.state.connections.load(Ordering::Relaxed)
     }
 
     /// From now on all comes so much later, each way.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tenure::clock;
-use tenure::store::{Key, open};
+use tenure::store::{Key, Selector, Sighting, open};
 
 use super::interface::Make;
 use super::line::Line;
@@ -30,6 +30,8 @@ const STORES: [(&str, Make); 11] = [
 
 /// A long round trip.
 const FAR: Duration = Duration::from_millis(700);
+/// How often a register is read from there, while it is watched.
+const FAR_READS: u32 = 8;
 
 /// What the store says of a call that had too little time. That there was no answer is
 /// known without it.
@@ -52,6 +54,24 @@ async fn is_reached_from_afar(store: &'static str, make: Make) {
     read.unwrap_or_else(|error| panic!("{store}: {error}"));
     let took = clock::boot().since(began).as_secs_f64() / FAR.as_secs_f64();
     println!("{store}: read from afar after {took:.1} round trips of {FAR:?}");
+    // What is watched is looked at more often at first than answers can come.
+    let (mut watch, made) = (far.watch(Selector::Key(key.clone())), line.connections());
+    for _ in 0..FAR_READS {
+        far.read(&key, SOON).await.expect("a read");
+    }
+    let seen = async { while !matches!(watch.next().await, Sighting::State(..)) {} };
+    let seen = tokio::time::timeout(SOON, seen).await;
+    assert!(seen.is_ok(), "{store}: the watch shows nothing");
+    let made = line.connections() - made;
+    println!("{store}: {FAR_READS} reads and a watch from afar over {made} more connections");
+    let most = match store {
+        // Over their only connection.
+        "etcd" | "nats" => 0,
+        // One to listen, and the probes of it.
+        "postgres" => 4,
+        _ => 2,
+    };
+    assert!(made <= most, "{store}: {made}");
 }
 
 /// The shortest lease that a candidate takes, a tenth above it.

@@ -142,7 +142,12 @@ impl DialFailure {
 enum State<T> {
     Closed,
     Dialing(Dialing),
-    Open { host: usize, connected: T },
+    Open {
+        host: usize,
+        connected: T,
+        /// When the last answer came over it, or it was opened.
+        answered: Instant,
+    },
 }
 
 struct Dialing {
@@ -311,9 +316,19 @@ impl<T: Connection> Dialer<T> {
     /// Leaves a suspect connection, if that has not been done yet: the next
     /// one begins with the host after it.
     pub(super) fn abandon(&self, suspect: &T) {
+        self.abandon_if(suspect, |_| true);
+    }
+
+    /// The same, if what is given is so of the time of the last answer.
+    fn abandon_if(&self, suspect: &T, is_suspect: impl FnOnce(Instant) -> bool) {
         let mut inner = lock(&self.shared.inner);
-        if let State::Open { host, connected } = &inner.state
+        if let State::Open {
+            host,
+            connected,
+            answered,
+        } = &inner.state
             && connected.is(suspect)
+            && is_suspect(*answered)
         {
             inner.first = host + 1;
             inner.state = State::Closed;
@@ -321,23 +336,42 @@ impl<T: Connection> Dialer<T> {
     }
 }
 
-/// A call that waits for its answer over a connection. Where it is dropped before, or
-/// has ended badly, the connection is left.
+/// A call that waits for its answer over a connection. Where it has ended badly, the
+/// connection is left. So it is where the call is dropped before its answer has come, if
+/// nothing was answered over the connection for half of the time that it has waited, or
+/// longer. Otherwise the server lives, and the caller needs the answer no longer: to open
+/// another connection to a server far away takes longer than a lease may have.
 #[cfg(any(feature = "consul", feature = "kubernetes", feature = "nats"))]
 pub(super) struct Pending<'a, T: Connection> {
     dialer: &'a Dialer<T>,
     connection: &'a T,
-    is_well: bool,
+    began: Instant,
+    /// Once it has ended.
+    is_well: Option<bool>,
 }
 
 #[cfg(any(feature = "consul", feature = "kubernetes", feature = "nats"))]
 impl<T: Connection> Dialer<T> {
+    /// An answer has come over this connection.
+    fn answered(&self, connection: &T) {
+        if let State::Open {
+            connected,
+            answered,
+            ..
+        } = &mut lock(&self.shared.inner).state
+            && connected.is(connection)
+        {
+            *answered = clock::boot();
+        }
+    }
+
     /// Begins a call.
     pub(super) fn pending<'a>(&'a self, connection: &'a T) -> Pending<'a, T> {
         Pending {
             dialer: self,
             connection,
-            is_well: false,
+            began: clock::boot(),
+            is_well: None,
         }
     }
 }
@@ -346,15 +380,22 @@ impl<T: Connection> Dialer<T> {
 impl<T: Connection> Pending<'_, T> {
     /// The call has ended; whether the connection can be used on.
     pub(super) fn ended(mut self, is_well: bool) {
-        self.is_well = is_well;
+        self.is_well = Some(is_well);
     }
 }
 
 #[cfg(any(feature = "consul", feature = "kubernetes", feature = "nats"))]
 impl<T: Connection> Drop for Pending<'_, T> {
     fn drop(&mut self) {
-        if !self.is_well {
-            self.dialer.abandon(self.connection);
+        let began = self.began;
+        match self.is_well {
+            Some(true) => self.dialer.answered(self.connection),
+            Some(false) => self.dialer.abandon(self.connection),
+            None => {
+                let now = clock::boot();
+                let is_silent = |answered| now.since(answered) * 2 >= now.since(began);
+                self.dialer.abandon_if(self.connection, is_silent);
+            }
         }
     }
 }
@@ -386,7 +427,11 @@ impl<T: Connection> Shared<T> {
             let failed = match connected {
                 Ok((host, connected)) => {
                     inner.first = host;
-                    inner.state = State::Open { host, connected };
+                    inner.state = State::Open {
+                        host,
+                        connected,
+                        answered: clock::boot(),
+                    };
                     inner.failure = None;
                     None
                 }
@@ -707,6 +752,33 @@ mod tests {
         // One that a person must mend hides none that works.
         let other = dialer(&[Some(Err("broken")), Some(Ok(()))]);
         assert_eq!(*other.connected(soon(20_000)).await.expect("it").0, 1);
+    }
+
+    #[cfg(any(feature = "consul", feature = "kubernetes", feature = "nats"))]
+    #[tokio::test]
+    async fn a_call_that_is_dropped_leaves_a_connection_only_if_it_is_silent() {
+        let dialer = dialer(&[Some(Ok(())), Some(Ok(()))]);
+        let first = dialer.connected(soon(20_000)).await.expect("it");
+        // Nobody needs its answer any more; another call was answered.
+        let dropped = dialer.pending(&first);
+        sleep(Duration::from_millis(20)).await;
+        dialer.pending(&first).ended(true);
+        drop(dropped);
+        let still = dialer.connected(soon(20_000)).await.expect("it");
+        assert!(still.is(&first));
+        // Another one was answered long ago.
+        let dropped = dialer.pending(&first);
+        dialer.pending(&first).ended(true);
+        sleep(Duration::from_millis(200)).await;
+        drop(dropped);
+        let second = dialer.connected(soon(20_000)).await.expect("it");
+        assert_eq!(*second.0, 1);
+        // None was.
+        drop(dialer.pending(&second));
+        let third = dialer.connected(soon(20_000)).await.expect("it");
+        assert_eq!(*third.0, 0);
+        dialer.pending(&third).ended(false);
+        assert_eq!(*dialer.connected(soon(20_000)).await.expect("it").0, 1);
     }
 
     #[tokio::test]

@@ -6,8 +6,9 @@
 //! not used, and the next call opens another connection. What the library has not sent by
 //! then is never sent.
 //!
-//! A call that is given up before its answer has come leaves its connection: the
-//! server may be gone, or cut off from the others, and the next call finds out.
+//! A call that is given up before its answer has come leaves its connection where nothing
+//! else was answered meanwhile: the server may be gone, or cut off from the others, and the
+//! next call finds out.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -13,12 +13,14 @@ use std::time::Duration;
 use async_nats::{Message, StatusCode, Subscriber};
 use tenure_core::time::Instant;
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
 
 use super::bucket::Bucket;
 use super::client::NatsClient;
 use crate::clock;
+use crate::error::StoreError;
 use crate::store::{Key, Version};
 
 /// How long a consumer may be silent: it is to say that it lives three times in that.
@@ -39,6 +41,9 @@ pub(super) struct Listener {
 #[derive(Default)]
 struct State {
     consumer: Option<Consumer>,
+    /// Makes one, whether anybody waits or not: where a round trip takes longer than
+    /// those who ask for hints wait, none would ever be made.
+    making: JoinSet<Result<Subscriber, StoreError>>,
     /// When another may be made, after a trouble.
     again: Option<Instant>,
 }
@@ -88,13 +93,24 @@ impl Listener {
                 sleep(again.since(clock::boot())).await;
                 state.again = None;
             }
-            match client.consume().await {
-                Ok(messages) => state.consumer = Some(Consumer { messages, told: 0 }),
-                Err(error) => {
-                    tracing::debug!("no hints of changes: {error}");
-                    state.again = Some(clock::boot().after(AGAIN_AFTER));
-                }
+            if state.making.is_empty() {
+                let client = client.clone();
+                state.making.spawn(async move {
+                    let made = timeout(SILENCE_MAX, client.consume()).await;
+                    made.unwrap_or_else(|_| Err(StoreError::unavailable("no answer in time")))
+                });
             }
+            let why = match state.making.join_next().await {
+                Some(Ok(Ok(messages))) => {
+                    state.consumer = Some(Consumer { messages, told: 0 });
+                    continue;
+                }
+                Some(Ok(Err(error))) => error.to_string(),
+                Some(Err(error)) => error.to_string(),
+                None => continue,
+            };
+            tracing::debug!("no hints of changes: {why}");
+            state.again = Some(clock::boot().after(AGAIN_AFTER));
         }
     }
 }
