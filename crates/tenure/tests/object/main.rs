@@ -287,6 +287,27 @@ async fn follows_no_redirect(port: u16, proxy: &Proxy, url: &str, writes: &'stat
     assert_eq!(held(&store, &key).await.expect("it").version, version);
 }
 
+/// A portal that asks for a login, say.
+#[tokio::test]
+async fn an_answer_that_is_no_listing_is_not_an_empty_one() {
+    let place = Place::moto();
+    let (proxy, url) = place.proxied();
+    let store = opened(&url).await;
+    put(&store, &key("key"), Expect::Absent, b"x").await;
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 13\r\nConnection: close\r\n\r\n<html></html>",
+        "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    ] {
+        proxy.set(Rule::Answer("GET", answer));
+        let listed = store.list("", None, WITHIN).await;
+        let why = listed.expect_err("no listing").to_string();
+        assert!(why.contains("ListBucketResult"), "{why}");
+    }
+    proxy.set(Rule::Pass);
+    let listed = store.list("", None, WITHIN).await.expect("a listing");
+    assert_eq!(listed.registers.len(), 1);
+}
+
 #[tokio::test]
 async fn an_answer_has_a_limit() {
     let place = Place::moto();

@@ -41,6 +41,11 @@ async fn a_table_whose_versions_need_not_rise_is_refused() {
             format!("{column} SET CACHE 20"),
             format!("{column} SET CACHE 1"),
         ),
+        (
+            "SET LOGGED",
+            "ALTER SEQUENCE tenure_register_version_seq SET UNLOGGED".to_owned(),
+            "ALTER SEQUENCE tenure_register_version_seq SET LOGGED".to_owned(),
+        ),
     ];
     for (found, make, mend) in odd {
         server.sql(&make);

@@ -18,6 +18,8 @@ const CUT_OFF: u16 = 1047;
 const LOCK_WAIT: u16 = 1205;
 /// The user lacks a right on the table.
 const NO_RIGHT: u16 = 1142;
+/// The user lacks it on a column.
+const NO_RIGHT_ON_COLUMN: u16 = 1143;
 /// There is no such table.
 const NO_TABLE: u16 = 1146;
 /// Too many handshakes from this host have failed (`max_connect_errors`).
@@ -165,7 +167,7 @@ fn answer(server: &str, error: &Error) -> String {
              if it is lost, `{REPAIR}` makes another"
         ),
         // One to make a table comes with what to run.
-        Some(NO_RIGHT) if !said.contains("CREATE command") => format!(
+        Some(NO_RIGHT | NO_RIGHT_ON_COLUMN) if !said.contains("CREATE command") => format!(
             "{said}; GRANT SELECT, INSERT, UPDATE, DELETE on that table to the user of the store's \
              URL (SELECT alone, if it only looks)"
         ),

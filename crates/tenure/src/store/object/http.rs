@@ -146,6 +146,7 @@ async fn whole_answer(
     request: HttpRequest,
     place: &Place,
 ) -> std::result::Result<HttpResponse, HttpError> {
+    let of_listing = of_listing(&request);
     let (head, body) = client.call(request).await?.into_parts();
     let (mut body, mut found) = (Limited::new(body, ANSWER_BYTES_MAX), Vec::new());
     while let Some(frame) = body.frame().await {
@@ -158,10 +159,26 @@ async fn whole_answer(
             found.extend_from_slice(&data);
         }
     }
+    let is_given_up = lock(place).is_some();
+    if let Some(element) = of_listing
+        && head.status.is_success()
+        && !is_given_up
+        && !found.windows(element.len()).any(|it| it == element)
+    {
+        return Err(HttpError::new(HttpErrorKind::Decode, NoListing));
+    }
     Ok(HttpResponse::from_parts(
         head,
         HttpResponseBody::from(found),
     ))
+}
+
+/// The element in which S3 answers this request with a listing, if it asks for one. The
+/// library takes any other one for a listing of nothing.
+fn of_listing(request: &HttpRequest) -> Option<&'static [u8]> {
+    let asks = |it: &str| it.split('&').any(|pair| pair == "list-type=2");
+    let is_asked = request.uri().query().is_some_and(asks);
+    is_asked.then_some(b"<ListBucketResult")
 }
 
 /// Where a call has its permit to go on, until it ends.
@@ -199,6 +216,21 @@ fn error_of_body(error: Box<dyn std::error::Error + Send + Sync>) -> HttpError {
         Err(error) => HttpError::new_boxed(HttpErrorKind::Unknown, error),
     }
 }
+
+/// What was answered as a listing is none.
+#[derive(Debug)]
+struct NoListing;
+
+impl fmt::Display for NoListing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "expected a listing of S3 (ListBucketResult), found something else; check endpoint= \
+             in the store's URL, and what stands between",
+        )
+    }
+}
+
+impl std::error::Error for NoListing {}
 
 /// The answer is longer than any that a sound server sends.
 #[derive(Debug)]

@@ -85,7 +85,10 @@ fn answer(server: &str, error: &PgError) -> String {
         );
     }
     // Of a schema it is about the making of a table, which says by itself what to do.
-    if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) && text.contains("for table") {
+    if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
+        && text.contains("for table")
+        && !text.contains("for table pg_")
+    {
         return format!(
             "{text}; GRANT SELECT, INSERT, UPDATE, DELETE on that table to the user of the store's \
              URL (SELECT alone, if it only looks)"

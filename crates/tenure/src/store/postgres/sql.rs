@@ -189,7 +189,9 @@ const TABLE_KIND: &str = concat!(
      AND d.refclassid OPERATOR(pg_catalog.=) c.tableoid \
      AND d.refobjid OPERATOR(pg_catalog.=) c.oid AND d.deptype OPERATOR(pg_catalog.=) 'i' \
      AND (q.seqcycle OR q.seqincrement OPERATOR(pg_catalog.<) 1 \
-     OR q.seqcache OPERATOR(pg_catalog.<>) 1)) \
+     OR q.seqcache OPERATOR(pg_catalog.<>) 1 OR EXISTS (SELECT FROM pg_catalog.pg_class s \
+     WHERE s.oid OPERATOR(pg_catalog.=) q.seqrelid \
+     AND s.relpersistence OPERATOR(pg_catalog.<>) 'p'))) \
      THEN 'one with an identity that does not rise' \
      WHEN EXISTS (SELECT FROM pg_catalog.pg_attribute a \
      WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid \

@@ -141,8 +141,11 @@ fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
         ))),
         Some(sql::IDENTITY_NOT_RISING) => Err(StoreError::broken(format!(
             "expected the identity of the column version of table {name} to rise with each write, \
-             found that it falls, cycles or keeps numbers for sessions; end all candidates and run: \
-             ALTER TABLE {name} ALTER COLUMN version SET INCREMENT BY 1 SET NO CYCLE SET CACHE 1;"
+             found that it falls, cycles, keeps numbers for sessions or begins anew after a crash; \
+             end all candidates and run: ALTER TABLE {name} ALTER COLUMN version SET INCREMENT BY 1 \
+             SET NO CYCLE SET CACHE 1; and where pg_get_serial_sequence('{}', 'version') is \
+             UNLOGGED: ALTER SEQUENCE … SET LOGGED;",
+            name.replace('\'', "''")
         ))),
         Some(sql::NO_KEY) => Err(StoreError::broken(format!(
             "expected table {name} to have a primary key or a unique index of key alone, for all \
