@@ -421,10 +421,19 @@ async fn a_file_that_goes_missing_is_not_made_again_and_may_come_back() {
 async fn a_read_that_is_late_is_no_uncertain_one() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Sqlite::open(file(&directory)).expect("a store");
-    for _ in 0..20 {
-        let late = store.read(&key("key"), Duration::from_nanos(1)).await;
-        assert!(matches!(late, Err(StoreError::Unavailable(_))), "{late:?}");
+    // One that is answered before a timer runs out is not late.
+    let mut late = 0;
+    for _ in 0..10_000 {
+        match store.read(&key("key"), Duration::from_nanos(1)).await {
+            Ok(_) => {}
+            Err(StoreError::Unavailable(_)) => late += 1,
+            other => panic!("{other:?}"),
+        }
+        if late == 20 {
+            return;
+        }
     }
+    panic!("only {late} were late");
 }
 
 /// The writer finds the file as it should be, begins its commit, waits for a
