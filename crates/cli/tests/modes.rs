@@ -423,7 +423,7 @@ fn what_strangers_ask_for_is_not_in_the_log() {
     assert_eq!(server.count(&[known.trim()]), 0);
 }
 
-/// Else the file would have a token that nobody knows.
+/// Otherwise the file would list a token that no client has.
 #[test]
 fn a_token_that_cannot_be_printed_gets_no_rights() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -39,7 +39,8 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
     };
     // It is a new cluster, whose servers may all be on this machine.
     let shared = secret::shared()?;
-    // Without these a server would ask nobody for a secret or a token, for good.
+    // A server in a directory without these asks other servers for no secret, and clients
+    // for no token.
     let add_files = || match &shared {
         Some(shared) => {
             secret::keep(&args.data, shared).and_then(|()| own_token::place_mark(&args.data))

@@ -101,8 +101,8 @@ fn a_quick_disk_is_waited_for_unless_something_waits_already() {
         number += 1;
         batch(number)
     };
-    // Nobody knows yet that it is quick. What is reported may still be counted as waiting
-    // for a moment.
+    // The writer has not measured the disk yet. A batch that is reported may count as
+    // waiting for a moment longer.
     let mut queued = 0;
     let mut attempt = || {
         let batch = next();

@@ -759,7 +759,7 @@ mod tests {
     async fn a_call_that_is_dropped_leaves_a_connection_only_if_it_is_silent() {
         let dialer = dialer(&[Some(Ok(())), Some(Ok(()))]);
         let first = dialer.connected(soon(20_000)).await.expect("it");
-        // Nobody needs its answer any more; another call was answered.
+        // The caller drops the call; the connection has answered another one.
         let dropped = dialer.pending(&first);
         sleep(Duration::from_millis(20)).await;
         dialer.pending(&first).ended(true);

@@ -68,7 +68,8 @@ pub(super) fn describe(table: &str) -> String {
          IF(COLUMN_KEY = 'PRI', IF((SELECT SUM(SUB_PART) FROM information_schema.STATISTICS \
          WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}' AND INDEX_NAME = 'PRIMARY') \
          IS NULL, ' primary', ' primary by its first bytes'), ''), \
-         IF(EXTRA = '', '', CONCAT(' ', EXTRA))) ORDER BY ORDINAL_POSITION SEPARATOR ', ') FROM information_schema.COLUMNS \
+         IF(EXTRA = '', '', CONCAT(' ', EXTRA))) \
+         ORDER BY ORDINAL_POSITION SEPARATOR ', ') FROM information_schema.COLUMNS \
          WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = '{table}'), \
          (SELECT GROUP_CONCAT(TRIGGER_NAME) FROM information_schema.TRIGGERS \
          WHERE EVENT_OBJECT_SCHEMA = DATABASE() AND EVENT_OBJECT_TABLE = '{table}' \

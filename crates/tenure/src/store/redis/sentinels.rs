@@ -6,10 +6,11 @@
 //! other, would lead beside each other.
 //!
 //! During a fail-over two sentinels of one server may name different servers until both have
-//! heard of it, within seconds; these list each other. So do sentinels of which one was
-//! made to watch another server: they forget none that they have found. Of sentinels that
-//! list each other more than half have to name the server. So two candidates that ask the
-//! same sentinels use one server, and where only two differ nobody uses any.
+//! heard of it, within seconds. Such sentinels list each other. A sentinel that was made to
+//! watch another server lists the former others too, because a sentinel forgets none that it
+//! has found. So more than half of the sentinels that answer have to name the server. Two
+//! candidates that ask the same sentinels then use the same server. If there are two
+//! sentinels and they differ, no candidate uses a server.
 //!
 //! Each handshake asks the other sentinels at the same time as its own. A sentinel that
 //! does not answer in time, or does not tell (before Redis 6.2, or without the right to ask)
