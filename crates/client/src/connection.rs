@@ -23,9 +23,10 @@ use tokio::time::timeout;
 use tokio_stream::Stream;
 
 use super::Error;
+use super::channel::Channel;
 use super::error::{carried, sentence};
 use super::inline_tasks::{InlineExecutor, InlineTasks};
-use super::leader_discovery::{Leader, LeaderDiscovery, jitter};
+use super::leader_discovery::{ASK_WITHIN, Leader, LeaderDiscovery, jitter, status};
 use super::pipeline::{Outcomes, PendingRequest, Pipeline, Reply, RequestKind, Verdict};
 
 /// How long a server that is near may take to accept a stream.
@@ -311,7 +312,10 @@ impl Shared {
         let executor = tasks.executor();
         let exchange = async {
             match self.open(leader, executor).await {
-                Ok(answers) => self.take_answers(leader, answers, &mut useful).await,
+                Ok((channel, answers)) => {
+                    let taken = self.take_answers(leader, &channel, answers, &mut useful);
+                    taken.await
+                }
                 Err(end) => end,
             }
         };
@@ -323,11 +327,12 @@ impl Shared {
         self: &Arc<Self>,
         leader: &Leader,
         executor: InlineExecutor,
-    ) -> Result<tonic::Streaming<v1::Answers>, (String, Option<String>)> {
+    ) -> Result<(Channel, tonic::Streaming<v1::Answers>), (String, Option<String>)> {
         let dialer = self.leader_discovery.dialer();
         let connecting = dialer.connect(&leader.address, executor);
         let channel = connecting.await.map_err(|why| (why, None))?;
-        let mut client = PipelineClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+        let client = PipelineClient::new(channel.clone());
+        let mut client = client.max_decoding_message_size(ANSWER_BYTES_MAX);
         let stream = {
             let mut state = self.lock();
             state.stream += 1;
@@ -341,7 +346,7 @@ impl Shared {
             stream,
         };
         match timeout(within, client.exchange(outgoing)).await {
-            Ok(Ok(answers)) => Ok(answers.into_inner()),
+            Ok(Ok(answers)) => Ok((channel, answers.into_inner())),
             Ok(Err(status)) => Err(refused(&status)),
             Err(_) => Err((format!("no stream within {}", about(within)), None)),
         }
@@ -350,6 +355,7 @@ impl Shared {
     async fn take_answers(
         &self,
         leader: &mut Leader,
+        channel: &Channel,
         mut answers: tonic::Streaming<v1::Answers>,
         useful: &mut bool,
     ) -> (String, Option<String>) {
@@ -360,22 +366,17 @@ impl Shared {
             let message = tokio::select! {
                 message = answers.message() => message,
                 () = self.no_answers.notified(), if looking.is_none() => {
-                    let search = leader.search;
-                    looking = Some(Box::pin(self.leader_discovery.leader(search)));
+                    looking = Some(Box::pin(self.still_leads(leader.clone(), channel.clone())));
                     continue;
                 }
                 found = found_leader(&mut looking) => {
                     looking = None;
                     checks += 1;
-                    let found = match found {
-                        Ok(found) => found,
-                        Err(error) => return (error.to_string(), None),
-                    };
-                    if found.address != leader.address || checks > CHECKS_MAX {
-                        return (format!("no answers, and {} leads", found.address), None);
+                    match found {
+                        Ok(_) if checks > CHECKS_MAX => return ("no answers".into(), None),
+                        Ok(found) => *leader = found,
+                        Err(why) => return (why, None),
                     }
-                    // It is slow, and leads.
-                    *leader = found;
                     continue;
                 }
             };
@@ -394,6 +395,24 @@ impl Shared {
         }
     }
 
+    /// Whether a leader that has sent no answers is slow, and leads: found anew.
+    ///
+    /// # Errors
+    /// Why its connection is of no use: another leads, or nothing comes over it. It may
+    /// have been cut off without a word, while the server answers over others.
+    async fn still_leads(&self, leader: Leader, channel: Channel) -> Result<Leader, String> {
+        let found = self.leader_discovery.leader(leader.search).await;
+        let found = found.map_err(|error| error.to_string())?;
+        if found.address != leader.address {
+            return Err(format!("no answers, and {} leads", found.address));
+        }
+        let within = self.leader_discovery.round_trips().timeout(ASK_WITHIN);
+        match timeout(within, status(channel)).await {
+            Ok(_) => Ok(found),
+            Err(_) => Err(format!("nothing came for {}", about(within))),
+        }
+    }
+
     /// Hands answers to the pipeline, and lets the stream write what they
     /// make room for.
     fn take(&self, message: v1::Answers, outcomes: &mut Outcomes) -> Verdict {
@@ -405,6 +424,11 @@ impl Shared {
                 Verdict::Stay => {}
                 leave @ Verdict::Leave { .. } => verdict = leave,
             }
+        }
+        if let Some(time) = state.pipeline.take_answer_time() {
+            let round_trips = self.leader_discovery.round_trips();
+            round_trips.record_answer(time);
+            state.pipeline.adapt_to(round_trips);
         }
         let writer = if state.pipeline.has_unsent() {
             state.writer.take()

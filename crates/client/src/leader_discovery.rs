@@ -51,7 +51,7 @@ use super::error::{carried, sentence};
 use super::recent_answers::{KEPT, RecentAnswers};
 
 /// How long one server that is near may take to say what it is.
-const ASK_WITHIN: Duration = Duration::from_millis(200);
+pub(super) const ASK_WITHIN: Duration = Duration::from_millis(200);
 /// How many times this time is doubled for a server that stays silent. Each question
 /// opens a connection, and those that were given up wait for their turn at the server
 /// before later ones: with 200 ms for each, its clients would keep a busy server busy.
@@ -579,7 +579,7 @@ enum Patience {
 }
 
 /// What a server says of itself.
-type Status = Result<v1::StatusResponse, tonic::Status>;
+pub(super) type Status = Result<v1::StatusResponse, tonic::Status>;
 
 impl OpenQuestions {
     fn spawn(
@@ -653,7 +653,8 @@ async fn timed(channel: Channel, round_trips: RoundTripTimes) -> Status {
     answer
 }
 
-async fn status(channel: Channel) -> Status {
+/// Asks a server what it is.
+pub(super) async fn status(channel: Channel) -> Status {
     let answer = ClusterClient::new(channel)
         .status(v1::StatusRequest::default())
         .await;

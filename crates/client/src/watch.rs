@@ -13,9 +13,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_api::v1::{
-    self, cluster_client::ClusterClient, log_client::LogClient, registers_client::RegistersClient,
-};
+use tenure_api::v1::{self, log_client::LogClient, registers_client::RegistersClient};
 use tenure_core::cas::Register;
 use tenure_core::ids::Key;
 use tenure_runtime::drive;
@@ -26,7 +24,7 @@ use tokio::time::timeout;
 use super::channel::Channel;
 use super::client::entry;
 use super::error::{carried, sentence};
-use super::leader_discovery::{LeaderDiscovery, jitter};
+use super::leader_discovery::{LeaderDiscovery, jitter, status};
 use super::{Client, Entry, Error, wire};
 
 /// Messages that are taken ahead of the reader.
@@ -329,13 +327,6 @@ async fn turned_away<F: Subscription>(
         }
     }
     ControlFlow::Continue(sentence(status))
-}
-
-async fn status(channel: Channel) -> Result<v1::StatusResponse, tonic::Status> {
-    let answer = ClusterClient::new(channel)
-        .status(v1::StatusRequest::default())
-        .await;
-    answer.map(tonic::Response::into_inner)
 }
 
 struct TailSubscription {

@@ -78,6 +78,19 @@ impl RoundTripTimes {
         self.quickest.store(quickest, Ordering::Relaxed);
     }
 
+    /// An answer over a connection that was there took so long, what the server did for
+    /// it included. That shows that slower ones are out of date: those of a machine
+    /// that was busy when this process began, say. It shows no distance, as the
+    /// server may have waited for its disk, so it makes nothing slower.
+    pub fn record_answer(&self, time: Duration) {
+        // A connection is set up in two round trips.
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let slowest = self.slowest.load(Ordering::Relaxed);
+        let least = slowest.min(micros.saturating_mul(2));
+        let slowest = least.max(slowest - slowest / 4);
+        self.slowest.store(slowest, Ordering::Relaxed);
+    }
+
     /// What the quickest answer took lately.
     pub fn quickest(&self) -> Option<Duration> {
         let micros = self.quickest.load(Ordering::Relaxed);
@@ -135,6 +148,30 @@ mod tests {
             distance.record(ms(1));
         }
         assert_eq!(distance.timeout(ms(200)), ms(200), "it came nearer");
+    }
+
+    #[test]
+    fn answers_that_come_at_once_end_the_patience_of_a_busy_start() {
+        let distance = RoundTripTimes::default();
+        distance.record_answer(ms(900));
+        assert_eq!(
+            distance.timeout(ms(1)),
+            ms(1),
+            "a slow disk is not far away"
+        );
+        distance.record(ms(1_000));
+        distance.record_answer(ms(60_000));
+        assert_eq!(distance.timeout(ms(1)), ms(4_000));
+        distance.record_answer(ms(3));
+        assert_eq!(
+            distance.timeout(ms(1)),
+            ms(3_000),
+            "one is no more than one"
+        );
+        for _ in 0..40 {
+            distance.record_answer(ms(3));
+        }
+        assert_eq!(distance.timeout(ms(1)), ms(24), "twice, for a connection");
     }
 
     #[test]

@@ -11,6 +11,11 @@ use super::line::Line;
 use super::scene::{LEASE, SOON, Scene, blocking, side_by_side};
 use super::{databases, keys, objects, own, stand_ins};
 
+/// How often connections are lost that new ones replace.
+const LOSSES: usize = 5;
+/// A client that looks three times whether a silent server leads, before it leaves the
+/// connection, takes 1.75 s.
+const LEFT_WITHIN: Duration = Duration::from_millis(1_500);
 /// How often two answers are cut.
 const ROUNDS: usize = 4;
 
@@ -136,6 +141,28 @@ async fn is_reached_over_new_connections(store: &'static str, make: Make) {
     );
     // Two seconds until it is asked again, and a lease: its watch was mute as well.
     assert!(took < Duration::from_secs(8), "{store}: {took:?}");
+}
+
+/// The server answers over new connections, and nothing comes over that of before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_lost_connection_to_a_server_of_ours_is_left_at_once() {
+    let subject = blocking(own::tenure);
+    let (url, address) = (subject.url(), subject.address());
+    let line = Line::before(address.clone()).await;
+    let store = open(&line.url(&url, &address)).await.expect("a store");
+    let key = Key::new("anything").expect("a key");
+    store.read(&key, SOON).await.expect("a read");
+    let mut took = Vec::new();
+    for _ in 0..LOSSES {
+        line.lose(true);
+        line.lose(false);
+        let began = clock::boot();
+        store.read(&key, SOON).await.expect("a read");
+        took.push(clock::boot().since(began));
+    }
+    println!("read after {took:?}");
+    // A busy machine may be late, but not each time.
+    assert!(took.iter().any(|took| *took < LEFT_WITHIN), "{took:?}");
 }
 
 async fn loses_the_other_half_of_answers(store: &'static str, make: Make) {

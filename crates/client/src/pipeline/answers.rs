@@ -23,6 +23,9 @@ impl Pipeline {
         outcomes: &mut Outcomes,
     ) -> Verdict {
         self.unanswered_since = now;
+        if let Some(sent) = self.sent_alone.take() {
+            self.answer_time = Some(now.since(sent));
+        }
         let v1::Answer { number, what, .. } = answer;
         let what = what.ok_or_else(|| Error::Unknown("an answer without content".into()));
         let verdict = if let Some(at) = self.in_flight.find(number) {

@@ -122,6 +122,10 @@ pub(super) struct Pipeline {
     heard: Instant,
     /// Since when answers are waited for in vain.
     unanswered_since: Instant,
+    /// When something was sent on this stream while no answer was awaited, until one
+    /// comes, and how long that took.
+    sent_alone: Option<Instant>,
+    answer_time: Option<Duration>,
     answer_timeout: Duration,
     /// What it is where answers come in time.
     answer_timeout_min: Duration,
@@ -152,6 +156,8 @@ impl Pipeline {
             pause: Duration::ZERO,
             heard: now,
             unanswered_since: now,
+            sent_alone: None,
+            answer_time: None,
             answer_timeout: ANSWER_TIMEOUT_MIN,
             answer_timeout_min: ANSWER_TIMEOUT_MIN,
             next_deadline: None,
@@ -163,6 +169,11 @@ impl Pipeline {
     pub(super) fn adapt_to(&mut self, round_trips: &RoundTripTimes) {
         self.answer_timeout_min = round_trips.timeout(ANSWER_TIMEOUT_MIN);
         self.answer_timeout = self.answer_timeout.max(self.answer_timeout_min);
+    }
+
+    /// What the last answer took that nothing else was in the way of.
+    pub(super) const fn take_answer_time(&mut self) -> Option<Duration> {
+        self.answer_time.take()
     }
 
     /// The same with one session and no other: when that is over, commands are
@@ -278,6 +289,7 @@ impl Pipeline {
         self.proven = false;
         self.paused_until = None;
         self.unanswered_since = now;
+        self.sent_alone = None;
         self.in_flight.begin_stream();
     }
 
@@ -355,6 +367,7 @@ impl Pipeline {
         }
         if !awaited {
             self.unanswered_since = now;
+            self.sent_alone = Some(now);
         }
         if let Some(trial) = &mut self.trial {
             *trial = trial.saturating_sub(message.requests.len());

@@ -471,6 +471,42 @@ fn a_silent_server_is_doubted_and_a_lively_one_is_not() {
 }
 
 #[test]
+fn what_an_answer_takes_is_measured_where_no_other_was_awaited() {
+    let mut world = World::new(1);
+    world.pipeline.connected(at(0));
+    world.submit_next(60_000);
+    world.settle();
+    assert!(
+        world.pipeline.take_answer_time().is_some(),
+        "of the session"
+    );
+    world.submit_next(60_000);
+    world.write();
+    world.pass(300);
+    world.submit_next(60_000);
+    world.write();
+    world.pass(400);
+    world.serve();
+    world.read();
+    let taken = world.pipeline.take_answer_time();
+    assert_eq!(taken, Some(Duration::from_millis(700)), "of the first");
+    assert_eq!(world.pipeline.take_answer_time(), None);
+    world.submit_next(60_000);
+    world.write();
+    world
+        .pipeline
+        .disconnected("the line broke", &mut Outcomes::new());
+    world.pipeline.connected(at(world.millis));
+    world.pass(100);
+    world.settle();
+    let taken = world.pipeline.take_answer_time();
+    assert!(
+        taken.is_some_and(|it| it < Duration::from_millis(100)),
+        "{taken:?}"
+    );
+}
+
+#[test]
 fn an_idle_session_is_kept_alive_and_closed() {
     let mut world = World::new(1);
     world.pipeline.connected(at(0));
