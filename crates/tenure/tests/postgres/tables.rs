@@ -196,6 +196,26 @@ async fn a_table_whose_key_is_not_unique_is_refused() {
     assert!(value(&user, &key("key")).await.is_some());
 }
 
+/// `Payroll` and `payroll` would be one election, and no register is found by its beginning.
+#[tokio::test]
+async fn a_table_that_takes_two_keys_for_one_is_refused() {
+    let server = Postgres::start();
+    let user = opened(&server.url()).await;
+    put(&user, &key("key"), Expect::Absent, b"x").await;
+    server.sql(
+        "CREATE COLLATION alike (provider = icu, locale = 'und-u-ks-level2', \
+         deterministic = false)",
+    );
+    server.sql("ALTER TABLE tenure_register ALTER COLUMN key TYPE text COLLATE alike");
+    cut(&server);
+    for user in [&user, &opened(&server.url()).await] {
+        let why = refusal(user).await;
+        assert!(why.contains("TYPE text COLLATE \"C\""), "{why}");
+    }
+    server.sql("ALTER TABLE tenure_register ALTER COLUMN key TYPE text COLLATE \"C\"");
+    assert!(value(&user, &key("key")).await.is_some());
+}
+
 /// To see what a table is takes no right but to read it.
 #[tokio::test]
 async fn a_table_is_recognised_by_whoever_may_read_it() {

@@ -114,6 +114,8 @@ pub(super) const NO_IDENTITY: &str = "one without an identity";
 pub(super) const IDENTITY_NOT_RISING: &str = "one with an identity that does not rise";
 /// One whose key `ON CONFLICT` does not take, so that no write ever succeeds.
 pub(super) const NO_KEY: &str = "one without a key";
+/// One whose key takes two names for one, or cannot be looked at by its beginning.
+pub(super) const ALIKE_KEYS: &str = "one whose keys are alike";
 /// What stands before the name of a trigger that may change rows.
 pub(super) const CHANGING_TRIGGER: &str = "trigger ";
 
@@ -202,7 +204,14 @@ const TABLE_KIND: &str = concat!(
     ") OR EXISTS (SELECT FROM pg_catalog.pg_index i \
      WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid AND NOT i.indimmediate AND ",
     is_key!("key"),
-    ")) THEN 'one without a key' WHEN ",
+    ")) THEN 'one without a key' \
+     WHEN EXISTS (SELECT FROM pg_catalog.pg_attribute a \
+     JOIN pg_catalog.pg_collation l ON l.oid OPERATOR(pg_catalog.=) a.attcollation \
+     WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid \
+     AND a.attname OPERATOR(pg_catalog.=) 'key' \
+     AND (pg_catalog.to_jsonb(l) OPERATOR(pg_catalog.->>) 'collisdeterministic') \
+     OPERATOR(pg_catalog.=) 'false') \
+     THEN 'one whose keys are alike' WHEN ",
     changed_by!(),
     " IS NOT NULL THEN pg_catalog.concat('trigger ', ",
     changed_by!(),

@@ -152,6 +152,11 @@ fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
              rows, and no deferrable one, found another: the server refuses every write; end all \
              candidates and run: ALTER TABLE {name} ADD PRIMARY KEY (key); (drop another first)"
         ))),
+        Some(sql::ALIKE_KEYS) => Err(StoreError::broken(format!(
+            "expected the column key of table {name} to have a deterministic collation, found \
+             another, which takes several names for one; end all candidates and run: ALTER TABLE \
+             {name} ALTER COLUMN key TYPE text COLLATE \"C\";"
+        ))),
         Some(sql::UNLOGGED) => Err(StoreError::broken(format!(
             "expected table {name} to be a permanent one, found one that the server empties after \
              a crash; end all candidates and run: ALTER TABLE {name} SET LOGGED;"
