@@ -459,6 +459,7 @@ fn on_a_full_disk_files_are_named_and_left_as_they_were() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = |name: &str| directory.path().join(name).display().to_string();
     let (out, tokens, certs) = (path("out"), path("tokens.toml"), path("certs"));
+    let new = path("new.toml");
     // 500 bytes of 512, so that the next table would be cut in two.
     let before = format!("{:499}\n", "# nobody yet");
     fs::write(&tokens, &before).expect("written");
@@ -466,6 +467,7 @@ fn on_a_full_disk_files_are_named_and_left_as_they_were() {
     for (blocks, command, named) in [
         (0, format!("token a --read x/ --out {out}"), &out),
         (1, add.clone(), &tokens),
+        (0, format!("token a --read x/ --tokens {new}"), &new),
         (1, format!("{add} --out {out}"), &tokens),
         (0, format!("certs {certs}"), &certs),
         // There is room for the key, and none for the certificate.
@@ -482,6 +484,7 @@ fn on_a_full_disk_files_are_named_and_left_as_they_were() {
         assert!(said.contains("File too large"), "{command}: {said}");
         assert_eq!(fs::read_to_string(&tokens).expect("read"), before);
         assert!(!Path::new(&out).exists(), "{command}");
+        assert!(!Path::new(&new).exists(), "{command}");
     }
     let left: Vec<_> = fs::read_dir(&certs).expect("made").collect();
     assert!(left.is_empty(), "{left:?}");

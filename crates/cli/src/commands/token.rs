@@ -93,6 +93,7 @@ fn write_new(out: &Path, text: &str) -> Result<(), Failure> {
 /// what it had, and reads again.
 fn append(file: &Path, text: &str) -> Result<(), Failure> {
     let named = || format!("--tokens {}", file.display());
+    let is_new = !file.exists();
     let mut options = fs::OpenOptions::new();
     // Who may write it gives himself every right, and who may read it
     // learns who has which.
@@ -105,6 +106,9 @@ fn append(file: &Path, text: &str) -> Result<(), Failure> {
     if written.is_err() {
         // With half a table in it no server would start.
         opened.set_len(before).with_context(named)?;
+        if is_new {
+            let _ = fs::remove_file(file);
+        }
     }
     Ok(written.with_context(named)?)
 }

@@ -370,12 +370,12 @@ fn sync_parent(place: &Place) -> Result<(), StoreError> {
 /// The highest count of what was deleted; `None` where there is no store.
 pub(super) fn read_floor(place: &Place, directory: &Opened) -> Result<Option<u64>, StoreError> {
     let broken = |found: &str| {
-        StoreError::broken(format!(
-            "expected {} to say that this is a directory of registers (format 1), found {found}; \
-             stop all processes that use it and put a copy back, or move the directory away and \
-             make another with `{REPAIR}`",
-            place.path().join(STORE).display()
-        ))
+        let wanted = "say that this is a directory of registers (format 1)";
+        let mend = format!(
+            "stop all processes that use it and put a copy back, or move the directory away and \
+             make another with `{REPAIR}`"
+        );
+        files::broken(&place.path().join(STORE), wanted, found, &mend)
     };
     match files::read(&directory.file, STORE) {
         Ok(files::Read::Absent) => Ok(None),

@@ -23,6 +23,9 @@ pub(super) const STORE: &str = "=store";
 /// What is being written. No key has such a name.
 pub(super) const NEW: &str = "=new";
 
+/// A file of which the rights have to be mended, and nothing else.
+const UNREADABLE: &str = "a file that this user may not read";
+
 /// What is under a name.
 #[derive(Debug)]
 pub(super) enum Read {
@@ -60,7 +63,7 @@ pub(super) fn read(directory: &File, name: &str) -> io::Result<Read> {
         Err(Errno::NOENT) => return Ok(Read::Absent),
         Err(Errno::LOOP) => return Ok(Read::Odd("a symbolic link")),
         Err(Errno::NXIO) => return Ok(Read::Odd("a socket or a device")),
-        Err(Errno::ACCESS) => return Ok(Read::Odd("a file that this user may not read")),
+        Err(Errno::ACCESS) => return Ok(Read::Odd(UNREADABLE)),
         Err(error) => return Err(error.into()),
     };
     if !opened.metadata()?.is_file() {
@@ -143,6 +146,18 @@ pub(super) fn remove(directory: &File, name: &str) -> io::Result<()> {
     }
 }
 
+/// What is wrong with a file that is there and has to be `wanted`, and how it is mended.
+pub(super) fn broken(file: &Path, wanted: &str, found: &str, mend: &str) -> StoreError {
+    let file = file.display();
+    let mend = match found {
+        UNREADABLE => "chown it, or run as its owner",
+        _ => mend,
+    };
+    StoreError::broken(format!(
+        "expected {file} to {wanted}, found {found}; {mend}"
+    ))
+}
+
 /// An error of the file system before anything changed.
 pub(super) fn unavailable(path: &Path, error: &io::Error) -> StoreError {
     let path = path.display();
@@ -160,5 +175,18 @@ pub(super) fn unavailable(path: &Path, error: &io::Error) -> StoreError {
             ))
         }
         _ => StoreError::unavailable(format!("{path}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_rights_is_not_to_be_replaced() {
+        let said = |found| broken(Path::new("/a"), "be a", found, "move it away").to_string();
+        assert!(said(UNREADABLE).contains("chown"), "{}", said(UNREADABLE));
+        assert!(!said(UNREADABLE).contains("move it away"));
+        assert!(said("a symbolic link").ends_with("found a symbolic link; move it away"));
     }
 }

@@ -213,12 +213,11 @@ impl Registers<'_> {
     }
 
     fn garbage(&self, key: &Key, found: &str) -> StoreError {
-        StoreError::broken(format!(
-            "expected {} to be the register {key} (format 1), found {found}; stop every candidate, \
-             put a copy of the file back or move it away, and raise the term with `tenure repair \
-             ELECTION --term-above N`",
-            self.place.path().join(names::name(key)).display()
-        ))
+        let file = self.place.path().join(names::name(key));
+        let wanted = format!("be the register {key} (format 1)");
+        let mend = "stop every candidate, put a copy of the file back or move it away, and raise \
+                    the term with `tenure repair ELECTION --term-above N`";
+        files::broken(&file, &wanted, found, mend)
     }
 }
 

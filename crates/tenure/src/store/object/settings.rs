@@ -61,7 +61,12 @@ fn check_file(variable: &str) -> Result<(), StoreError> {
             let path = path.display();
             Err(StoreError::broken(format!("{variable}={path}: {error}")))
         }
-        _ => Ok(()),
+        Err(error) => {
+            // The library names neither when it fails to read it.
+            tracing::warn!("{variable}={}: {error}", path.display());
+            Ok(())
+        }
+        Ok(_) => Ok(()),
     }
 }
 
