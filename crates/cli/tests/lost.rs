@@ -690,12 +690,11 @@ fn is_forgotten_when_its_holder_is_gone(shared: &Shared) {
     let above = last.term.to_string();
     let repaired = printed(shared, &["repair", "payroll", "--term-above", &above]);
     assert_eq!(repaired["term"], last.term + 1, "{repaired}");
-    let _next = start(shared, "next", &ledger);
-    let next = ledger.await_term_above(last.term, SOON);
-    assert_eq!(
-        (next.candidate.as_str(), next.term),
-        ("next", last.term + 2)
-    );
+    let next = start(shared, "next", &ledger);
+    // On a busy machine it may lose that term before its command has started.
+    await_in(&next, &format!("elected in term {}", last.term + 2));
+    let run = ledger.await_term_above(last.term, SOON);
+    assert_eq!(run.candidate, "next");
     let took = clock::boot().since(began);
     assert!(took < SOON, "{took:?} of seven days");
 }
