@@ -110,7 +110,7 @@ fn spawn_process(directory: &Path) -> io::Result<Child> {
     }
     let status = child.wait()?;
     Err(io::Error::other(format!(
-        "expected the steward to begin, found that it {status}; see steward.log in {}",
+        "expected the steward (shim) to begin, found that it {status}; see steward.log in {}",
         directory.display()
     )))
 }

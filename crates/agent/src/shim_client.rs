@@ -344,7 +344,7 @@ impl ShimRelay {
         let over = self.sent_kill_at.after(SLACK).since(clock::boot());
         tokio::time::sleep(over).await;
         for (run, _) in std::mem::take(&mut self.runs) {
-            self.ended(run, Some("its steward was lost".into()));
+            self.ended(run, Some("its steward (shim) was lost".into()));
         }
         self.ending_runs.clear();
         self.lost_sender.send_modify(|lost| *lost += 1);
@@ -398,7 +398,7 @@ impl ShimRelay {
             self.directory.display()
         );
         for run in self.orders.give_up_starts() {
-            let (run, why) = (Run(run), "no steward could be started for it");
+            let (run, why) = (Run(run), "no steward (shim) could be started for it");
             let failed = Some(why.into());
             let _ = self.report_sender.send(Report::Ended { run, failed });
         }

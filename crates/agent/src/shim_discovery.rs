@@ -123,7 +123,7 @@ pub(super) async fn start(
             state,
         }),
         None => Err(io::Error::other(
-            "expected the steward that was just started to answer, found that it does not",
+            "expected the steward (shim) that was just started to answer, found that it does not",
         )),
     }
 }

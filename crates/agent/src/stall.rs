@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tenure::core::time::Instant;
 
-/// After how long without movement what waits has stopped.
+/// After how long without progress a writer counts as stalled.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long after the first look that found no movement the second one may
 /// decide.
@@ -26,7 +26,7 @@ pub struct StallDetector {
 }
 
 impl StallDetector {
-    /// Of what has never moved.
+    /// No progress has been seen yet.
     pub const NONE: Self = Self::at(Instant::ZERO, None);
 
     /// It moves now, and so many bytes are unread.

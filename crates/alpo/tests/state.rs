@@ -159,7 +159,7 @@ fn answers_are_kept_as_long_as_they_are_waited_for() {
     }
     let standing = |log: &Log, serial| {
         let sessions = log.state.sessions();
-        sessions.standing(session, serial, &append("x"))
+        sessions.serial_status(session, serial, &append("x"))
     };
     for serial in 1..=4 {
         let done = SerialStatus::Done(Outcome::Appended(serial));
@@ -193,7 +193,7 @@ fn a_session_keeps_no_more_than_a_window() {
     }
     let standing = |serial| {
         let sessions = log.state.sessions();
-        sessions.standing(session, serial, &append("x"))
+        sessions.serial_status(session, serial, &append("x"))
     };
     assert_eq!(standing(10), SerialStatus::Forgotten);
     assert_eq!(standing(11), SerialStatus::Done(Outcome::Appended(11)));

@@ -188,7 +188,7 @@ pub(crate) enum Command {
     /// Its terms then begin again at 1. A resource that remembers a fence of it
     /// refuses the next leaders. Stop every candidate before.
     Forget(Forget),
-    /// Run a command unless a later leader has been here, and keep its successor waiting meanwhile.
+    /// Run a command unless a higher term is recorded in a file, and hold its lock meanwhile.
     ///
     /// For what a leader's scripts write, on one machine: records the term in a
     /// file, refuses a lower one than that has seen, and holds the file's lock
@@ -626,7 +626,7 @@ mod tests {
 
     // clap leaves a global out of a command that has an argument of the same
     // id, and says nothing until somebody gives it a value of the other type.
-    /// Meant so: the workload's --config, beside which the settings' file is
+    /// On purpose: the workload's --config, beside which the settings' file is
     /// --settings and has the global's id and type (see [`super::Deploy`]).
     const MEANT: [&str; 2] = ["deploy --config", "deploy config"];
 

@@ -115,7 +115,7 @@ pub(crate) fn is_secret(name: &str, value: &str) -> bool {
             .iter()
             .any(|it| word == *it || word.strip_suffix('S') == Some(it) || ends(word, it))
     };
-    // What says where the secret is is none.
+    // The path of a secret is not a secret.
     let elsewhere = ["_FILE", "_PATH"].iter().any(|it| name.ends_with(it));
     (!elsewhere && words.any(tells)) || url_with_password(value).is_some()
 }

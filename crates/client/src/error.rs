@@ -38,11 +38,11 @@ pub enum Error {
         /// The oldest that is still there.
         first: u64,
     },
-    /// The cluster was restored from a backup, and the place that was asked
-    /// for is one that the lost cluster may have told.
+    /// The cluster was restored from a backup, and the number that was asked
+    /// for is one that the lost cluster may have given.
     #[error(
-        "expected a place that this cluster has told, found one of the cluster that it was \
-         restored from a backup of: what followed there is gone, and it goes on at {next}"
+        "this cluster was restored from a backup, and the number asked for is of before: entries \
+         after the backup are lost; go on at {next}"
     )]
     Restored {
         /// Where it goes on here.

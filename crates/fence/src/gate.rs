@@ -143,7 +143,7 @@ impl Gate {
         self.shared.state().seen
     }
 
-    /// Lets a request of `term` in, or refuses it.
+    /// Lets a request of `term`, its fencing token, in, or refuses a stale one.
     ///
     /// # Errors
     /// [`Refusal`].

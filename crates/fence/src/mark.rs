@@ -106,7 +106,7 @@ impl Mark {
         })
     }
 
-    /// Records `term`, unless a higher one was recorded. When this returns the
+    /// Records `term`, the fencing token, unless a higher one was recorded. When this returns the
     /// mark is `term`, and is on disk.
     ///
     /// It waits while another process raises the same mark.

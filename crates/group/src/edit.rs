@@ -3,8 +3,8 @@
 //!
 //! Edits are level-triggered. A node looks at the view it has and drafts the next
 //! one with *everything* that is due: which nodes to remove, what it has released,
-//! what its users asked for. To remove a dead node is what Kubernetes calls
-//! eviction; there is no cordon. If the compare-and-swap fails, it drafts again from
+//! what its users asked for. To remove a dead node and place its workloads
+//! elsewhere is the failover (eviction in Kubernetes); there is no cordon. If the compare-and-swap fails, it drafts again from
 //! what it finds, so nothing is lost and nothing is done twice. Many commands go
 //! into one draft.
 
@@ -92,9 +92,17 @@ impl fmt::Display for Refusal {
                  undeploy it first or choose another name"
             ),
             Self::NoWorkload(name) => {
-                write!(f, "expected a workload of the group, found {name}")
+                write!(
+                    f,
+                    "expected a workload of the group, found {name}, which it does not have"
+                )
             }
-            Self::NoNode(id) => write!(f, "expected a node of the group, found {id}"),
+            Self::NoNode(id) => {
+                write!(
+                    f,
+                    "expected a node of the group, found {id}, which is not in it"
+                )
+            }
             Self::Unfit(name, why) => write!(
                 f,
                 "expected a node that can take it, found that {name} {why}; choose another node"
@@ -241,7 +249,7 @@ impl Draft {
         });
     }
 
-    /// Takes a dead node out and hands its HA workloads over. Allowed only
+    /// The failover: takes a dead node out and hands its HA workloads over. Allowed only
     /// after its heartbeat register was read as dead (§3.2).
     pub fn remove_dead(&mut self, id: NodeId) {
         let mut chooser = Placement::new(&self.view, Some(id), self.plant);

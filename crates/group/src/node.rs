@@ -400,7 +400,7 @@ impl Node {
             self.view_sync.dirty = false;
             if let Some(next) = self.draft() {
                 if let Some(view) = self.view_sync.view() {
-                    self.jobs.lets_go(self.context.me, view, &next);
+                    self.jobs.note_releases(self.context.me, view, &next);
                 }
                 self.view_sync.swap(&mut self.context, next);
             }

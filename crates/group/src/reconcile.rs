@@ -187,8 +187,8 @@ fn pause(fails: u32) -> Duration {
 }
 
 impl Jobs {
-    /// A swap is sent: what of `now` does `next` let go of?
-    pub(super) fn lets_go(&mut self, me: NodeId, now: &View, next: &View) {
+    /// A swap from `now` to `next` is sent: notes which workloads it takes from this node.
+    pub(super) fn note_releases(&mut self, me: NodeId, now: &View, next: &View) {
         for (name, it) in now.held_by(me) {
             let kept = next.workloads.get(name).map(|it| it.place);
             if it.place == Place::Assigned(me) && kept != Some(it.place) {

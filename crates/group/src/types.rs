@@ -239,7 +239,7 @@ pub enum Event {
     },
     /// A heartbeat was confirmed: what runs may run for longer.
     Beat {
-        /// Until when what.
+        /// When the work is told to stop, when it is killed, and when the lease ends.
         grant: Grant,
     },
     /// The node ends everything and joins again under another id.

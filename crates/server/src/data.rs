@@ -115,7 +115,7 @@ impl OpenLog {
     ) -> Result<Self, WalError> {
         let blank = blank(dir, identity.cluster)?;
         let no_vote_time = NoVoteTime::open(dir, owes)?;
-        recovered.no_vote_time = no_vote_time.owed();
+        recovered.no_vote_time = no_vote_time.time();
         Ok(Self {
             identity,
             wal,

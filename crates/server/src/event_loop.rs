@@ -566,7 +566,7 @@ impl EventLoop {
             NodeEvent::LeaderKnown { leader, .. } => {
                 tracing::info!(term, leader = leader.get(), "follows a leader");
             }
-            NodeEvent::SteppedDown(why) => tracing::info!(term, %why, "stepped back"),
+            NodeEvent::SteppedDown(why) => tracing::info!(term, ?why, "stepped down"),
             NodeEvent::StatesDisagree { at } => {
                 metrics.disagreements.inc();
                 tracing::error!(

@@ -31,58 +31,59 @@ use crate::wal::WalError;
 
 const FILE: &str = "silence";
 
-/// More than any settings owe: a timeout is at most 60 s, a drift 10 %.
+/// More than any settings ask for: a timeout is at most 60 s, a drift 10 %.
 const MOST: Duration = Duration::from_secs(66);
 
-/// What a directory owes, until it is waited out or the server ends.
+/// For how long a server gives no votes after a start, until that is over or the server
+/// ends.
 #[derive(Debug)]
 pub(super) struct NoVoteTime {
     dir: PathBuf,
-    /// What the settings owe now.
+    /// By the settings of now.
     own: Duration,
-    /// What the directory says that it owes.
-    owed: Duration,
+    /// By the directory.
+    noted: Duration,
     /// Whether the directory is still this server's. The server that has it next
     /// may raise what this one would lower.
     held: Mutex<bool>,
 }
 
 impl NoVoteTime {
-    /// Reads what `dir` owes, and raises it to `own` if that is more.
+    /// Reads the time of `dir`, and raises it to `own` if that is more.
     ///
     /// # Errors
     /// If the file cannot be read or written, or is damaged.
     pub(super) fn open(dir: &Path, own: Duration) -> Result<Arc<Self>, WalError> {
-        let mut owed = read(dir)?;
-        if own > owed {
-            owed = own;
-            keep(dir, owed)?;
+        let mut noted = read(dir)?;
+        if own > noted {
+            noted = own;
+            keep(dir, noted)?;
         }
         Ok(Arc::new(Self {
             dir: dir.to_owned(),
             own,
-            owed,
+            noted,
             held: Mutex::new(true),
         }))
     }
 
-    /// What a server that starts now owes.
-    pub(super) const fn owed(&self) -> Duration {
-        self.owed
+    /// For how long a server that starts now gives no votes.
+    pub(super) const fn time(&self) -> Duration {
+        self.noted
     }
 
-    /// Lowers what is owed when it is over, if it is more than the settings
-    /// owe. `start` is when the machine was started.
+    /// Lowers the time when it is over, if it is more than the settings ask
+    /// for. `start` is when the machine was started.
     pub(super) async fn wait_out(self: Arc<Self>, start: Instant) {
-        if self.owed <= self.own {
+        if self.noted <= self.own {
             return;
         }
         tracing::info!(
             "for {:?} this server neither votes nor stands: before it was started it may have \
              answered a leader that reads by its lease for so long",
-            self.owed
+            self.noted
         );
-        let over = start.after(self.owed);
+        let over = start.after(self.noted);
         // A timer may be early by its own clock.
         while clock::boot() < over {
             tokio::time::sleep(over.since(clock::boot())).await;
@@ -90,7 +91,10 @@ impl NoVoteTime {
         // Not on this thread: it waits for the disk.
         let lowered = tokio::task::spawn_blocking(move || self.lower()).await;
         if let Ok(Err(error)) = lowered {
-            tracing::warn!("what this server owes at its next start could not be lowered: {error}");
+            tracing::warn!(
+                "file {FILE}: the time without votes at the next start could not be made shorter: \
+                 {error}"
+            );
         }
     }
 
@@ -152,17 +156,17 @@ mod tests {
         let (long, short) = (Duration::from_secs(8), Duration::from_millis(250));
         // Lease reads were never on: no file, and nothing to wait for.
         let none = NoVoteTime::open(dir, Duration::ZERO).expect("no file");
-        assert_eq!((none.owed(), said(dir)), (Duration::ZERO, None));
+        assert_eq!((none.time(), said(dir)), (Duration::ZERO, None));
         let first = NoVoteTime::open(dir, long).expect("raised");
-        assert_eq!(first.owed(), long);
+        assert_eq!(first.time(), long);
         assert_eq!(said(dir).as_deref(), Some("tenure 1\n8000000000\n"));
         first.let_go();
         // Stopped before it was over: the next one owes all of it again.
         let second = NoVoteTime::open(dir, short).expect("read");
-        assert_eq!(second.owed(), long);
+        assert_eq!(second.time(), long);
         second.let_go();
         let third = NoVoteTime::open(dir, short).expect("read");
-        assert_eq!(third.owed(), long);
+        assert_eq!(third.time(), long);
         third.lower().expect("lowered");
         assert_eq!(said(dir).as_deref(), Some("tenure 1\n250000000\n"));
         // Whose directory it is not any more changes nothing in it.
@@ -173,7 +177,7 @@ mod tests {
         fourth.let_go();
         // Lease reads are off and it was waited out.
         let last = NoVoteTime::open(dir, Duration::ZERO).expect("read");
-        assert_eq!(last.owed(), long);
+        assert_eq!(last.time(), long);
         last.lower().expect("removed");
         assert_eq!(said(dir), None);
     }

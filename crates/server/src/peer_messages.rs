@@ -22,15 +22,9 @@ impl EventLoop {
                 .objections
                 .should_log(server, "objection", clock::boot())
             {
-                tracing::warn!(
-                    server = server.get(),
-                    "a message is not heeded: {objection}"
-                );
+                tracing::warn!(server = server.get(), "a message is rejected: {objection}");
             } else {
-                tracing::debug!(
-                    server = server.get(),
-                    "a message is not heeded: {objection}"
-                );
+                tracing::debug!(server = server.get(), "a message is rejected: {objection}");
             }
             return;
         }

@@ -48,6 +48,7 @@ pub(super) fn main(guardian: Option<&OsStr>) -> ExitCode {
     ExitCode::from(stand_by(guardian).unwrap_or(GAVE_UP))
 }
 
+/// Dies with the guardian (`PR_SET_PDEATHSIG`), and looks whether it is still there.
 fn stand_by(guardian: Option<&OsStr>) -> io::Result<u8> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());

@@ -31,7 +31,7 @@ use super::server::Server;
 use super::types::Fault;
 use super::upgrade::version_of;
 
-/// Why a message is not heeded.
+/// Why a message is rejected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MessageError {
     /// Its term, or one that its log is said to have, cannot be.
@@ -55,12 +55,11 @@ impl fmt::Display for MessageError {
         match self {
             Self::Term { found, most } => write!(
                 f,
-                "expected a term of at most {most}, found {found}: no election leads there"
+                "expected a term of at most {most}, found {found}, which no election leads to"
             ),
             Self::Contradiction { by, fault } => write!(
                 f,
-                "expected a member to say that {fault}, found that server {} does, which is none \
-                 by this server's log; find out who it is, and keep it off this network",
+                "server {}, which is no member by this server's log, claims that {fault}; find out who it is, and keep it off this network",
                 by.get()
             ),
         }

@@ -267,10 +267,11 @@ impl Candidate {
         self.outcome(server)
     }
 
-    /// A server with a better log would rather lead itself: the first time, let
-    /// it. If nobody has led when this server stands again, it cannot (it may
-    /// be able to answer but not to ask), and a majority of the others is
-    /// enough for safety (H7).
+    /// A voter has refused, because its log is better. The first time this
+    /// server becomes a follower, so that the voter can stand. If no server
+    /// leads when this one stands again, it ignores such a refusal: the voter
+    /// may be able to answer and not to ask. A majority of the others is enough
+    /// for safety (H7).
     fn vetoed(server: &mut Server) -> CandidacyOutcome {
         if server.vetoed && !server.planted(Bug::SingleVeto) {
             return CandidacyOutcome::Wait;

@@ -24,8 +24,8 @@ impl Leader {
         request: ClientRequest,
     ) {
         // Requests, changes of members among them, wait until an entry of this term is
-        // committed. They also wait during a transfer, or the transferee would have to
-        // catch up with ever more: soon it leads, or this server goes on.
+        // committed. They also wait during a transfer: else the transferee might never
+        // catch up. The wait ends when it leads, or with the transfer's time.
         let handing_over = self.transfer.is_some() && request.proposes();
         if !self.is_ready(server) || handing_over {
             if !self

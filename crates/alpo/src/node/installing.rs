@@ -16,9 +16,9 @@
 //!   what is in it was committed, so each later leader has it in its log. If
 //!   this log goes on from its last entry the rest stays. If not, the log has
 //!   another entry there, or ends before: from there on nothing of it was
-//!   committed or ever can be, and what is before is in the snapshot. So no
-//!   entry goes that this server has acknowledged to a leader of now, nor one
-//!   on which its vote rests.
+//!   committed or ever can be, and what is before is in the snapshot. So the
+//!   server loses no entry that it acknowledged to the leader of this term, and
+//!   none on which its vote depends.
 //! * *Another snapshot came meanwhile.* It is gathered as the first was, and
 //!   its state is made after that, if it is needed by then. So there are at
 //!   most the bytes of two of them.

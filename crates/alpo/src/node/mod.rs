@@ -484,8 +484,8 @@ impl Node {
         }
     }
 
-    /// Goes on to this time, and compacts the log if that is due. Whether the server goes
-    /// on, too.
+    /// Advances the time, and compacts the log if that is due. `false` if the server has
+    /// met a fault, and ends.
     fn advance_clock(&mut self, now: Instant) -> bool {
         self.server.now = self.server.now.max(now);
         self.server.compact();

@@ -208,7 +208,7 @@ impl PendingProposals {
             return Admission::Answer(Answer::Refused(refused));
         }
         let sessions = server.state.sessions();
-        match sessions.standing(command.session, command.serial, &command.operation) {
+        match sessions.serial_status(command.session, command.serial, &command.operation) {
             SerialStatus::Done(_) if server.planted(Bug::AnswerLost) => {
                 Admission::Answer(Answer::Done(Outcome::Nothing))
             }

@@ -230,8 +230,8 @@ impl Server {
     /// leader stickiness (H9). For a while after a restart it refuses all votes: a leader
     /// that it no longer remembers may hold a read lease that counts on this.
     pub(super) fn is_sticky(&self) -> bool {
-        let reign = self.config.lease_reads || self.hard.last_reign == self.hard.term;
-        let heard = reign && self.now < self.refuse_votes_until;
+        let knows_leader = self.config.lease_reads || self.hard.last_reign == self.hard.term;
+        let heard = knows_leader && self.now < self.refuse_votes_until;
         (heard || self.withholds_votes()) && !self.planted(Bug::NotSticky)
     }
 

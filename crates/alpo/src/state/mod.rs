@@ -413,7 +413,7 @@ impl State {
             operation,
             ..
         } = command;
-        match self.sessions.standing(*session, *serial, operation) {
+        match self.sessions.serial_status(*session, *serial, operation) {
             SerialStatus::Next => {}
             SerialStatus::Done(outcome) => return outcome,
             SerialStatus::OtherContent => return Outcome::OtherContent,

@@ -160,9 +160,14 @@ impl Sessions {
         holders
     }
 
-    /// How request `serial` of session `id`, which is about `operation`,
-    /// stands.
-    pub fn standing(&self, id: SessionId, serial: Serial, operation: &Operation) -> SerialStatus {
+    /// Whether request `serial` of session `id`, which is about `operation`, is
+    /// the next, a duplicate, or neither: what makes requests exactly-once.
+    pub fn serial_status(
+        &self,
+        id: SessionId,
+        serial: Serial,
+        operation: &Operation,
+    ) -> SerialStatus {
         let Some(session) = self.sessions.get(&id) else {
             return SerialStatus::NoSession;
         };

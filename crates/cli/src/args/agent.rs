@@ -89,7 +89,7 @@ pub(crate) struct State {
     pub(crate) state: Option<PathBuf>,
 }
 
-/// What those say that have no use for a store.
+/// The error of commands that take no store.
 const NO_STORE: &str = "--store is for other commands: this one asks an agent, which has its own.";
 
 /// Through which agent.

@@ -168,7 +168,7 @@ impl<'a> Leading<'a> {
 
 /// How long the command gets when the election drains: what was configured, and
 /// all the time there is if that is because renewals fail. The election cannot
-/// be handed over earlier then, so nobody is served by haste.
+/// be handed over earlier then, so haste is of no use.
 fn grace(why: &Why, grant: Grant, election: &Election) -> Duration {
     match why {
         Why::Unconfirmed => grant.kill_at.since(grant.drain_at),
@@ -178,8 +178,8 @@ fn grace(why: &Why, grant: Grant, election: &Election) -> Duration {
 
 /// The guardian may have ended the command at `drain_at` before the campaign
 /// has looked at its clock. To drop the leadership now would be told as a
-/// resignation, so the campaign speaks first. If the election was renewed in the
-/// last moment there is nothing to hear: then it is one.
+/// resignation. So this waits until the campaign has told why it ended. If the
+/// lease was renewed in the last moment no reason comes, and it is a resignation.
 pub(super) async fn await_reason(leadership: &Leadership) {
     if clock::boot() >= leadership.grant().drain_at {
         let _ = tokio::time::timeout(leadership.remaining(), leadership.cancelled()).await;

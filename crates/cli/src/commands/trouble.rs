@@ -6,8 +6,8 @@
 //! answer", and the verdict ("upgrade this one") comes with the second look.
 //! So a warning is due whenever what is wrong differs from what was said last.
 //!
-//! A store that was lost names the command that makes another. It does not
-//! know of which election, and above which term; who stands in one does.
+//! A store that was lost names the command that makes another. The store
+//! does not know the election and the term for that command; the candidate does.
 
 use tenure::Term;
 use tenure::election::{Failure, TermRegression};

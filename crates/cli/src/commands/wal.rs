@@ -256,7 +256,7 @@ fn describe_payload(payload: &Payload) -> String {
         Payload::Expire { session } => format!("session {session} expires"),
         Payload::Version(version) => format!("the cluster's version is {version}"),
         #[cfg(feature = "next-version")]
-        Payload::Note(reign) => format!("reign {reign} is noted"),
+        Payload::Note(term) => format!("leadership of term {term} is noted"),
         Payload::Command(command) => {
             let what = match &command.operation {
                 Operation::Append(bytes) => format!("append {} bytes", bytes.len()),

@@ -180,7 +180,7 @@ impl Place {
     pub(crate) fn warnings(&self, number: usize) -> usize {
         let log = std::fs::read_to_string(self.path(&format!("{number}.log")));
         let log = log.expect("the server's log");
-        let of_peers = ["a connection is closed", "a message is not heeded"];
+        let of_peers = ["a connection is closed", "a message is rejected"];
         let is_one = |line: &&str| of_peers.iter().any(|text| line.contains(text));
         log.lines().filter(is_one).count()
     }

@@ -109,8 +109,8 @@ impl Server {
             other => panic!("not asked in these tests: {other:?}"),
         };
         let sessions = self.state.sessions();
-        let standing = sessions.standing(command.session, command.serial, &operation);
-        if let SerialStatus::Ahead { expected } = standing {
+        let status = sessions.serial_status(command.session, command.serial, &operation);
+        if let SerialStatus::Ahead { expected } = status {
             return failed(v1::Cause::OutOfOrder, expected);
         }
         assert!(command.serial - command.outstanding < tenure_alpo::MAX_WINDOW);
@@ -137,7 +137,7 @@ impl Server {
     /// Stands for whatever a server refuses before the log hears of it.
     fn refuse_empty(&self, command: &v1::Command) -> answer::What {
         let sessions = self.state.sessions();
-        match sessions.standing(command.session, command.serial, &Operation::KeepAlive) {
+        match sessions.serial_status(command.session, command.serial, &Operation::KeepAlive) {
             SerialStatus::NoSession => failed(v1::Cause::SessionExpired, 0),
             SerialStatus::Ahead { expected } => failed(v1::Cause::OutOfOrder, expected),
             _ => failed(v1::Cause::Invalid, 0),

@@ -119,8 +119,8 @@ impl Leading {
         }
     }
 
-    /// Whether the next renewal waits for a confirmation of the work (§4.13; client-go's
-    /// `HealthzAdaptor` comes nearest).
+    /// Whether the next renewal waits for a confirmation of the work (§4.13). client-go
+    /// has no counterpart.
     ///
     /// A leadership is renewed for the work that is done in it. Where that
     /// runs elsewhere, a candidate that renews on its own would keep everybody
@@ -365,6 +365,7 @@ impl Leading {
 
     pub(super) fn advance(mut self, context: &mut Context) -> State {
         let now = context.now.boot;
+        // `RenewDeadline` of client-go.
         if now >= self.grant.drain_at && !context.config.planted(Bug::RenewAfterDeadline) {
             let why = if self.waits_for_work(context) {
                 Why::WorkUnconfirmed

@@ -197,7 +197,7 @@ pub enum Event {
         term: Term,
         /// Why.
         why: Why,
-        /// Until when what.
+        /// When the work is told to stop, when it is killed, and when the lease ends.
         grant: Grant,
     },
     /// Kill whatever still runs of this term's work, now.

@@ -1,5 +1,5 @@
-//! A thread that writes, so that batches which come while it waits for the
-//! disk share the next sync.
+//! Group commit: a thread that writes, so that batches which come while it waits
+//! for the disk share the next sync.
 //!
 //! Nothing decides how many batches are committed together: the thread takes
 //! what has piled up while it was busy. On an idle server that is one batch

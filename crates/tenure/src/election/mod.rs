@@ -64,6 +64,7 @@ use crate::store::Store;
 
 /// One process's stand in one election. Dropping it resigns, once the
 /// [`Leadership`] is dropped too; [`stop`](Self::stop) waits for that.
+/// The release itself is `vacate` in `tenure-election` (`campaign/draining.rs`).
 ///
 /// # A graceful end (`ReleaseOnCancel` of client-go)
 ///

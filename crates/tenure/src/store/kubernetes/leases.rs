@@ -376,10 +376,10 @@ impl Found<'_> {
                 let id = id_of(self.uid, identity, term);
                 if last.is_some() && held.map(|holder| holder.id) != Some(id) {
                     return Err(format!(
-                        "the holder {identity:?} in place of another, with leaseTransitions \
-                         {before} as before: who takes a Lease has to count them up, as client-go \
-                         does; once the holder of before has ended, or its lease has passed, set \
-                         leaseTransitions to {} (kubectl edit)",
+                        "holderIdentity {identity:?} in place of another, with leaseTransitions \
+                         {before} as before: a client that acquires a Lease must increment it, as \
+                         client-go does; when the previous holder has ended, or its lease has \
+                         expired, set leaseTransitions to {} (kubectl edit)",
                         before.saturating_add(1)
                     ));
                 }

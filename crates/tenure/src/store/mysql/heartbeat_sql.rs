@@ -3,10 +3,10 @@
 //!
 //! A write changes the row and its note in one statement, an `UPDATE` of both tables,
 //! and so in one transaction; it changes them where the row is the one that the note is
-//! on. No statement inserts into two tables, so both have to be there before: a row that
-//! nobody holds, which means to the other system what no row means, and a note of the
-//! kind [`NONE`], which is none. That kind is also what a deletion leaves: versions go
-//! on from it, and none is used twice.
+//! on. No statement inserts into two tables, so both have to be there before: a vacant row,
+//! which means to the other system what no row means, and a placeholder for the note, of
+//! the kind [`NONE`]. A deletion leaves such a placeholder too: versions go on from its
+//! version, so that no version is used twice.
 
 use mysql_async::Row;
 use tenure_core::cas::Bytes;
@@ -27,7 +27,7 @@ pub(super) struct Tables<'a> {
 /// Who wrote the row that a note is on.
 const FOREIGN: &str = "hpc";
 const OURS: &str = "tenure";
-/// The origin of a note that is none.
+/// The origin of a placeholder for a note.
 const NONE: &str = "none";
 
 /// The statements that make the tables, for those whose database user may not.
@@ -118,7 +118,7 @@ pub(super) struct Entry {
     pub(super) beat: Option<Beat>,
     /// Nobody holds the row, or there is none.
     is_vacant: bool,
-    /// Of the note, or of one that is none.
+    /// Of the note, or of its placeholder.
     pub(super) version: Option<u64>,
     pub(super) note: Option<Note>,
     /// Whether the note is on the row that is there.
@@ -258,7 +258,7 @@ pub(super) fn make_row(tables: Tables<'_>, utype: &Name) -> String {
     )
 }
 
-/// Makes a note that is none, if there is no note, on a row that nobody holds.
+/// Inserts a placeholder on a vacant row that has no note.
 pub(super) fn make_note(tables: Tables<'_>, utype: &Name) -> String {
     insert(tables, utype, ["0", &format!("'{NONE}'"), "x''"], &vacant())
 }
