@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::poll_until;
-use crate::common::servers::{Cluster, SOON, answer, call, objects};
+use crate::common::servers::{Cluster, Heard, SOON, answer, call, free, objects};
 
 fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-r").args([from, to]).status();
@@ -88,4 +88,30 @@ fn servers_that_are_killed_come_back_and_one_that_was_set_back_does_not() {
     assert!(waiting.contains(&remove), "{waiting}");
     assert!(refused(&cluster), "it was refused as an earlier copy");
     append(&url, "undisturbed");
+}
+
+/// Within the directory above, a relative path finds the old one for ever; the next start
+/// goes there by the path of the new one.
+#[test]
+fn a_server_ends_whose_directory_was_replaced_from_above() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [peer, listen] = free();
+    let [above, moved, copied] = ["above", "moved", "copied"].map(|it| directory.path().join(it));
+    std::fs::create_dir(&above).expect("made");
+    let mut command = Command::new(crate::common::TENURE);
+    let peers = format!("1={peer}");
+    command.args(["serve", "--id", "1", "--peers", &peers, "--listen", &listen]);
+    command.args(["--data", "data"]).current_dir(&above);
+    let mut server = Heard::start(command);
+    let url = format!("tenure://{listen}");
+    append(&url, "one");
+    copy(&above, &copied);
+    std::fs::rename(&above, &moved).expect("moved");
+    std::fs::rename(&copied, &above).expect("moved");
+    let late = ["log", "append", "two", "--timeout", "5s", "--store", &url];
+    let late = Command::new(crate::common::TENURE).args(late).output();
+    let late = late.expect("tenure runs");
+    assert_eq!(late.status.code(), Some(1), "{late:?}");
+    server.says(1, &["was removed or replaced while it ran"]);
+    assert!(!server.ended().success());
 }

@@ -273,8 +273,11 @@ impl Server {
     ///
     /// # Errors
     /// If the settings, the directory or the addresses cannot be used.
-    pub fn start(config: Config) -> Result<Self, StartError> {
+    pub fn start(mut config: Config) -> Result<Self, StartError> {
         config.validate().map_err(StartError::Config)?;
+        // What is mounted over a directory above it, or takes its place, is not seen from
+        // within: by a relative path the old one would be found for ever.
+        config.data = std::path::absolute(&config.data).map_err(StartError::System)?;
         let open = |files| Tls::open_with(files, config.rules());
         let tls = config.tls.clone().map(open).transpose();
         let tls = tls?.map(Arc::new);
