@@ -46,9 +46,11 @@ use super::unsent_count::UnsentCount;
 /// What a call under way counts for, beside its head and its body: about what
 /// it costs until its answer is made.
 const CALL_BYTES: usize = 8 * 1024;
-/// What a connection may hold for probes to find room in any case. Strangers
-/// have a quarter of the connections, so all of theirs hold 24 MiB so.
+/// What a connection may hold for probes to find room in any case.
 const PROBES_BYTES: usize = 64 * 1024;
+/// What probes may hold in all for that. Without tokens one address may have all
+/// connections, and the probes of all would leave no room to other callers.
+const PROBES_ALL: usize = 24 * MIB;
 /// So many callers are remembered before those are looked for that have gone.
 const CALLERS_MIN: usize = 1_024;
 
@@ -116,6 +118,8 @@ pub(super) struct Account {
     all: Usage,
     /// Of the requests of all, what strangers hold.
     strangers: AtomicUsize,
+    /// Of the requests of all, what probes hold.
+    probes: AtomicUsize,
     callers: Mutex<Callers>,
     refused: Family<ScopeLabel, Counter>,
     /// Whether callers have tokens: those without are strangers.
@@ -138,6 +142,7 @@ impl Account {
             tokens,
             all: Usage::default(),
             strangers: AtomicUsize::new(0),
+            probes: AtomicUsize::new(0),
             callers: Mutex::new(Callers {
                 known: HashMap::new(),
                 sweep_at: CALLERS_MIN,
@@ -527,6 +532,8 @@ pub(super) struct RequestCharge {
     /// Whether there is room for it where others find none: for its beginning,
     /// and for what follows.
     kept: bool,
+    /// What it counts for among probes.
+    of_probe: usize,
 }
 
 impl RequestCharge {
@@ -555,8 +562,11 @@ impl RequestCharge {
         place: Arc<CallerAccount>,
         head: usize,
     ) -> Result<Arc<Self>, v1::Error> {
-        let charge = Self::new(place, head, true);
-        if charge.place.requests(Full::Connection) > PROBES_BYTES {
+        let mut charge = Self::new(place, head, true);
+        charge.of_probe = CALL_BYTES + head;
+        let probes = &charge.place.account.probes;
+        let of_all = probes.fetch_add(charge.of_probe, Ordering::Relaxed);
+        if charge.place.requests(Full::Connection) > PROBES_BYTES || of_all > PROBES_ALL {
             charge.place.room_for_call(true)?;
         }
         charge.place.room(true)?;
@@ -570,6 +580,7 @@ impl RequestCharge {
             place,
             bytes: AtomicUsize::new(bytes),
             kept,
+            of_probe: 0,
         }
     }
 
@@ -602,6 +613,8 @@ impl RequestCharge {
 impl Drop for RequestCharge {
     fn drop(&mut self) {
         self.place.release_request(*self.bytes.get_mut());
+        let probes = &self.place.account.probes;
+        probes.fetch_sub(self.of_probe, Ordering::Relaxed);
     }
 }
 

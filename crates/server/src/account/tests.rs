@@ -133,6 +133,28 @@ fn strangers_leave_room_for_those_who_have_tokens_and_their_calls_for_operators(
     operator.take(100, false).expect("for its body too");
 }
 
+/// Without tokens one address may have every connection.
+#[test]
+fn probes_that_nobody_reads_leave_room_to_other_callers() {
+    let account = account();
+    let mut unread = Vec::new();
+    for _ in 0..2_048 {
+        let place = place(&account, 1);
+        while let Ok(one) = RequestCharge::begin_probe(Arc::clone(&place), 100) {
+            unread.push(one);
+        }
+    }
+    let other = place(&account, 2);
+    let held = account.held()[0] / MIB;
+    RequestCharge::begin(Arc::clone(&other), 60_000, false)
+        .unwrap_or_else(|why| panic!("{held} MiB are held: {}", why.message));
+    RequestCharge::begin(Arc::clone(&other), 60_000, true).expect("for an operator");
+    RequestCharge::begin_probe(other, 100).expect("for a probe");
+    drop(unread);
+    assert_eq!(account.held(), [0, 0]);
+    assert_eq!(account.probes.load(Ordering::Relaxed), 0);
+}
+
 #[test]
 fn a_stream_that_waits_is_woken_in_its_turn_and_passes_it_on() {
     let account = account();
