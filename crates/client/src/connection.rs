@@ -26,10 +26,11 @@ use super::Error;
 use super::channel::Channel;
 use super::error::{carried, sentence};
 use super::inline_tasks::{InlineExecutor, InlineTasks};
-use super::leader_discovery::{ASK_WITHIN, Leader, LeaderDiscovery, jitter, status};
+use super::leader_discovery::{Leader, LeaderDiscovery, jitter, status};
 use super::pipeline::{Outcomes, PendingRequest, Pipeline, Reply, RequestKind, Verdict};
 
-/// How long a server that is near may take to accept a stream.
+/// How long a server that is near may take to accept a stream, or to say over it that it
+/// leads.
 const ACCEPT_WITHIN: Duration = Duration::from_millis(500);
 /// How long a closed connection still tries to end its session.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
@@ -366,7 +367,8 @@ impl Shared {
             let message = tokio::select! {
                 message = answers.message() => message,
                 () = self.no_answers.notified(), if looking.is_none() => {
-                    looking = Some(Box::pin(self.still_leads(leader.clone(), channel.clone())));
+                    let channel = self.lock().pipeline.awaits_little().then(|| channel.clone());
+                    looking = Some(Box::pin(self.still_leads(leader.clone(), channel)));
                     continue;
                 }
                 found = found_leader(&mut looking) => {
@@ -395,18 +397,27 @@ impl Shared {
         }
     }
 
-    /// Whether a leader that has sent no answers is slow, and leads: found anew.
+    /// Whether a leader that has sent no answers is slow, and leads: found anew. Where
+    /// little is under way over its connection, `channel`, it has to answer there too:
+    /// the connection may have been cut off without a word. Where much is, that question
+    /// would wait behind it, on a line that is narrow and in order.
     ///
     /// # Errors
-    /// Why its connection is of no use: another leads, or nothing comes over it. It may
-    /// have been cut off without a word, while the server answers over others.
-    async fn still_leads(&self, leader: Leader, channel: Channel) -> Result<Leader, String> {
+    /// Why the connection is of no use: another leads, or nothing comes over it.
+    async fn still_leads(
+        &self,
+        leader: Leader,
+        channel: Option<Channel>,
+    ) -> Result<Leader, String> {
         let found = self.leader_discovery.leader(leader.search).await;
         let found = found.map_err(|error| error.to_string())?;
         if found.address != leader.address {
             return Err(format!("no answers, and {} leads", found.address));
         }
-        let within = self.leader_discovery.round_trips().timeout(ASK_WITHIN);
+        let Some(channel) = channel else {
+            return Ok(found);
+        };
+        let within = self.leader_discovery.round_trips().timeout(ACCEPT_WITHIN);
         match timeout(within, status(channel)).await {
             Ok(_) => Ok(found),
             Err(_) => Err(format!("nothing came for {}", about(within))),

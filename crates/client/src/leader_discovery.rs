@@ -51,7 +51,7 @@ use super::error::{carried, sentence};
 use super::recent_answers::{KEPT, RecentAnswers};
 
 /// How long one server that is near may take to say what it is.
-pub(super) const ASK_WITHIN: Duration = Duration::from_millis(200);
+const ASK_WITHIN: Duration = Duration::from_millis(200);
 /// How many times this time is doubled for a server that stays silent. Each question
 /// opens a connection, and those that were given up wait for their turn at the server
 /// before later ones: with 200 ms for each, its clients would keep a busy server busy.

@@ -201,6 +201,10 @@ impl InFlight {
     }
 
     /// All that are not answered.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Sent> {
+        self.sent.iter()
+    }
+
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sent> {
         self.sent.iter_mut().filter(|sent| !sent.done)
     }

@@ -89,6 +89,9 @@ enum Session {
     Ended,
 }
 
+/// What is sent within two packets, or three.
+const LITTLE_BYTES: usize = 4 * 1024;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Pipeline {
@@ -436,6 +439,16 @@ impl Pipeline {
     fn next_request_number(&mut self) -> u64 {
         self.request_number += 1;
         self.request_number
+    }
+
+    /// Whether what is under way takes no time on a line that is narrow: a few small
+    /// commands, whose answers are small. A read may bring much.
+    pub(super) fn awaits_little(&self) -> bool {
+        let bytes = self
+            .in_flight
+            .iter()
+            .map(|sent| command_weight(&sent.op.what));
+        self.asked.is_empty() && bytes.sum::<usize>() <= LITTLE_BYTES
     }
 
     /// Whether anything was sent on this stream that is not answered.

@@ -471,6 +471,26 @@ fn a_silent_server_is_doubted_and_a_lively_one_is_not() {
 }
 
 #[test]
+fn little_is_under_way_where_no_read_and_no_large_command_is() {
+    let mut world = World::new(1);
+    world.pipeline.connected(at(0));
+    world.submit_next(60_000);
+    world.settle();
+    for _ in 0..30 {
+        world.submit_next(60_000);
+    }
+    world.write();
+    assert!(world.pipeline.awaits_little());
+    for _ in 0..30 {
+        world.submit_next(60_000);
+    }
+    world.write();
+    assert!(!world.pipeline.awaits_little(), "sixty commands");
+    world.settle();
+    assert!(world.pipeline.awaits_little());
+}
+
+#[test]
 fn what_an_answer_takes_is_measured_where_no_other_was_awaited() {
     let mut world = World::new(1);
     world.pipeline.connected(at(0));
