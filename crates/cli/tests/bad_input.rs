@@ -247,6 +247,45 @@ fn files_that_are_none() {
     }
 }
 
+/// Each of these made a panic, a file that cannot be used, or a time that never passes.
+#[cfg(feature = "tenure")]
+#[test]
+fn values_that_are_out_of_all_bounds() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let certs = path("certs");
+    for valid in ["101y", "8000y", "18446744073709551615s"] {
+        refused(2, &["certs", &certs, "--valid", valid], &["at most 100y"]);
+    }
+    for host in ["", "a\nb", "a b"] {
+        let host = ["certs", &certs, "--server", "1", "--host", host];
+        refused(2, &host, &["--host: expected names or addresses"]);
+    }
+    assert!(!Path::new(&certs).exists(), "nothing is made");
+    for threads in ["0", "1025", "4294967296", "18446744073709551615"] {
+        let sim = ["sim", "election", "--runs", "1", "--threads", threads];
+        refused(2, &sim, &["expected 1 to 1024"]);
+    }
+    // A file that is another secret.
+    if cfg!(feature = "gcs") {
+        let secret = path("secret");
+        for text in ["\"hunter2\"", "81726354", "{\"type\":\"hunter2\"}"] {
+            fs::write(&secret, text).expect("written");
+            let mode = fs::Permissions::from_mode(0o600);
+            fs::set_permissions(&secret, mode).expect("its owner's alone");
+            let store = format!("gs://b?credentials_file={secret}");
+            let output = tenure(&["leader", "x", "--timeout", "2s", "--store", &store]);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{text}: {said}");
+            assert!(said.contains("service account"), "{said}");
+            assert!(
+                !said.contains("hunter2") && !said.contains("81726354"),
+                "{said}"
+            );
+        }
+    }
+}
+
 /// A read-only file; as root by a mount, since root may write anything else.
 fn read_only(directory: &Path) {
     let place = directory.join("sealed");

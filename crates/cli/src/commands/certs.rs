@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
@@ -22,11 +22,14 @@ use crate::args::Certs;
 use crate::failure::{Failure, usage};
 use crate::{Context, config};
 
+/// For longer no certificate is made.
+const VALID_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3_600);
+
 pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure> {
     if !args.revoke.is_empty() {
         return revoke::revoke(context, args);
     }
-    let valid = config::duration("--valid", &args.valid)?;
+    let valid = valid(&args.valid)?;
     let is_client = args.server.is_empty();
     let usual = if is_client { "client" } else { "server" };
     let name = args.name.as_deref().unwrap_or(usual);
@@ -112,6 +115,15 @@ fn keep(file: &Path) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(kept))
 }
 
+fn valid(text: &str) -> Result<Duration, Failure> {
+    match config::duration("--valid", text)? {
+        valid if valid <= VALID_MAX => Ok(valid),
+        _ => Err(usage(format!(
+            "--valid: expected at most 100y, found {text:?}"
+        ))),
+    }
+}
+
 /// What the certificate is for: where a server is reached, and its number.
 fn hosts(args: &Certs) -> Result<Vec<String>, Failure> {
     if args.server.is_empty() {
@@ -132,6 +144,12 @@ fn hosts(args: &Certs) -> Result<Vec<String>, Failure> {
     } else {
         args.host.clone()
     };
+    let is_odd = |it: &&String| it.is_empty() || it.contains(|it: char| !it.is_ascii_graphic());
+    if let Some(odd) = hosts.iter().find(is_odd) {
+        return Err(usage(format!(
+            "--host: expected names or addresses, found {odd:?}"
+        )));
+    }
     hosts.extend(args.server.iter().map(|server| server_name(*server)));
     Ok(hosts)
 }

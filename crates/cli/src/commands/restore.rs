@@ -7,10 +7,12 @@ use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::json;
 use tenure::core::ids::Key;
+use tenure::election::Config;
 use tenure_alpo::{JUMP, ServerId};
 use tenure_server::{
     RestoreError, RestoreOptions, RestoredDirectory, begins_as_backup, read_backup,
@@ -23,6 +25,16 @@ use crate::config::duration;
 use crate::failure::{Failure, usage};
 use crate::output::counted;
 
+fn longest_lease(text: &str) -> Result<Duration, Failure> {
+    match duration("--longest-lease", text)? {
+        lease if lease <= Config::LEASE_MAX => Ok(lease),
+        _ => Err(usage(format!(
+            "--longest-lease: expected at most {} days, as of a lease, found {text:?}",
+            Config::LEASE_MAX.as_secs() / (24 * 3_600)
+        ))),
+    }
+}
+
 pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Failure> {
     let server = ServerId::new(args.id)
         .ok_or_else(|| usage("--id: expected the number of a server, from 1, found 0"))?;
@@ -30,8 +42,7 @@ pub(crate) fn restore(context: &Context, args: &Restore) -> Result<ExitCode, Fai
     let bytes = read(&args.file)?;
     let (summary, state) = read_backup(&bytes).with_context(|| file.clone())?;
     drop(bytes);
-    let lease = args.longest_lease.as_deref();
-    let lease = lease.map(|text| duration("--longest-lease", text));
+    let lease = args.longest_lease.as_deref().map(longest_lease);
     let options = RestoreOptions {
         times: args.times,
         term_step: args.term_step,

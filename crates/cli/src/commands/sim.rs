@@ -16,10 +16,17 @@ use crate::{Context, args};
 /// Lines of the trace that a violation of a cluster shows.
 const TRACE: usize = 60;
 
+/// More than any machine has processors for.
+const THREADS_MAX: usize = 1_024;
+
 pub(crate) fn sim(context: &Context, args: &args::Sim) -> Result<ExitCode, Failure> {
     let threads = match args.threads {
-        Some(0) => return Err(usage("--threads: expected at least 1, found 0")),
-        Some(threads) => threads,
+        Some(threads) if (1..=THREADS_MAX).contains(&threads) => threads,
+        Some(threads) => {
+            return Err(usage(format!(
+                "--threads: expected 1 to {THREADS_MAX}, found {threads}"
+            )));
+        }
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
     let seeds = Seeds {

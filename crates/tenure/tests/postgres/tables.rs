@@ -214,6 +214,10 @@ async fn a_table_that_takes_two_keys_for_one_is_refused() {
     }
     server.sql("ALTER TABLE tenure_register ALTER COLUMN key TYPE text COLLATE \"C\"");
     assert!(value(&user, &key("key")).await.is_some());
+    server.sql("CREATE UNIQUE INDEX alike ON tenure_register (key COLLATE alike)");
+    cut(&server);
+    let why = refusal(&user).await;
+    assert!(why.contains("its unique indexes"), "{why}");
 }
 
 /// To see what a table is takes no right but to read it.

@@ -103,14 +103,18 @@ async fn exists(settings: &Settings, connection: &mut Conn) -> Result<bool, Stor
         return Ok(false);
     };
     let ours: Vec<_> = sql::COLUMNS.split(", ").collect();
-    let is_part = described.columns.split(", ").all(|it| ours.contains(&it));
+    let is_part =
+        described.columns.is_empty() || described.columns.split(", ").all(|it| ours.contains(&it));
     if is_part && described.columns != sql::COLUMNS {
         // The server shows a user the columns that it has rights on.
         return Err(StoreError::broken(format!(
             "expected table {table} with columns {}, found {} that this user may see; run: GRANT \
              SELECT, INSERT, UPDATE, DELETE ON {table} TO that user",
             sql::COLUMNS,
-            described.columns
+            match described.columns.as_str() {
+                "" => "none",
+                some => some,
+            }
         )));
     }
     if described.columns != sql::COLUMNS {

@@ -137,8 +137,32 @@ fn credentials(
         .with_client_options(options)
         .with_http_connector(connector)
         .with_retry(send_once())
-        .build()?;
+        .build()
+        .map_err(without_values)?;
     Ok(Some(Arc::new(Kept::new(Arc::clone(client.credentials())))))
+}
+
+/// An error about a file of credentials shows nothing that is in it: it may be another
+/// secret.
+fn without_values(error: object_store::Error) -> object_store::Error {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(it) = cause {
+        if let Some(found) = it.downcast_ref::<serde_json::Error>() {
+            return object_store::Error::Generic {
+                store: "credentials",
+                source: format!(
+                    "expected a file of a service account or of application default credentials \
+                     (credentials_file=, GOOGLE_APPLICATION_CREDENTIALS), found another at line \
+                     {}, column {}",
+                    found.line(),
+                    found.column()
+                )
+                .into(),
+            };
+        }
+        cause = it.source();
+    }
+    error
 }
 
 /// Whether a server is on this machine.

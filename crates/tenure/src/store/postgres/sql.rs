@@ -205,10 +205,14 @@ const TABLE_KIND: &str = concat!(
      WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid AND NOT i.indimmediate AND ",
     is_key!("key"),
     ")) THEN 'one without a key' \
-     WHEN EXISTS (SELECT FROM pg_catalog.pg_attribute a \
-     JOIN pg_catalog.pg_collation l ON l.oid OPERATOR(pg_catalog.=) a.attcollation \
+     WHEN EXISTS (SELECT FROM pg_catalog.pg_collation l \
+     WHERE (EXISTS (SELECT FROM pg_catalog.pg_attribute a \
      WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid \
      AND a.attname OPERATOR(pg_catalog.=) 'key' \
+     AND a.attcollation OPERATOR(pg_catalog.=) l.oid) \
+     OR EXISTS (SELECT FROM pg_catalog.pg_index i \
+     WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid AND i.indisunique \
+     AND i.indcollation[0] OPERATOR(pg_catalog.=) l.oid)) \
      AND (pg_catalog.to_jsonb(l) OPERATOR(pg_catalog.->>) 'collisdeterministic') \
      OPERATOR(pg_catalog.=) 'false') \
      THEN 'one whose keys are alike' WHEN ",

@@ -153,9 +153,10 @@ fn expect_ordinary(name: &str, found: Option<&str>) -> Result<(), StoreError> {
              candidates and run: ALTER TABLE {name} ADD PRIMARY KEY (key); (drop another first)"
         ))),
         Some(sql::ALIKE_KEYS) => Err(StoreError::broken(format!(
-            "expected the column key of table {name} to have a deterministic collation, found \
-             another, which takes several names for one; end all candidates and run: ALTER TABLE \
-             {name} ALTER COLUMN key TYPE text COLLATE \"C\";"
+            "expected the column key of table {name}, and its unique indexes, to have a \
+             deterministic collation, found another, which takes several names for one; end all \
+             candidates and run: ALTER TABLE {name} ALTER COLUMN key TYPE text COLLATE \"C\"; and \
+             drop unique indexes with a collation of their own"
         ))),
         Some(sql::UNLOGGED) => Err(StoreError::broken(format!(
             "expected table {name} to be a permanent one, found one that the server empties after \
