@@ -42,7 +42,7 @@ pub enum Error {
     /// for is one that the lost cluster may have given.
     #[error(
         "this cluster was restored from a backup, and the number asked for is of before: entries \
-         after the backup are lost; go on at {next}"
+         after the backup are lost, and it goes on at {next}"
     )]
     Restored {
         /// Where it goes on here.
