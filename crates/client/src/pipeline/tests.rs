@@ -182,6 +182,15 @@ impl World {
         }
     }
 
+    /// One whose first command was done.
+    fn in_session() -> Self {
+        let mut world = Self::new(1);
+        world.pipeline.connected(at(0));
+        world.submit_next(60_000);
+        world.settle();
+        world
+    }
+
     fn submit(&mut self, bytes: Vec<u8>, within: u64) {
         let (waiter, answer) = oneshot::channel();
         let op = PendingRequest {
@@ -452,10 +461,7 @@ fn many_requests_share_a_message_and_the_window_is_kept() {
 
 #[test]
 fn a_silent_server_is_doubted_and_a_lively_one_is_not() {
-    let mut world = World::new(1);
-    world.pipeline.connected(at(0));
-    world.submit_next(60_000);
-    world.settle();
+    let mut world = World::in_session();
     assert_eq!(
         world.pipeline.wake_at().map(|wake| wake > at(2_000)),
         Some(true),
@@ -472,10 +478,7 @@ fn a_silent_server_is_doubted_and_a_lively_one_is_not() {
 
 #[test]
 fn little_is_under_way_where_no_read_and_no_large_command_is() {
-    let mut world = World::new(1);
-    world.pipeline.connected(at(0));
-    world.submit_next(60_000);
-    world.settle();
+    let mut world = World::in_session();
     for _ in 0..30 {
         world.submit_next(60_000);
     }
@@ -492,10 +495,7 @@ fn little_is_under_way_where_no_read_and_no_large_command_is() {
 
 #[test]
 fn what_an_answer_takes_is_measured_where_no_other_was_awaited() {
-    let mut world = World::new(1);
-    world.pipeline.connected(at(0));
-    world.submit_next(60_000);
-    world.settle();
+    let mut world = World::in_session();
     assert!(
         world.pipeline.take_answer_time().is_some(),
         "of the session"
@@ -528,10 +528,7 @@ fn what_an_answer_takes_is_measured_where_no_other_was_awaited() {
 
 #[test]
 fn an_idle_session_is_kept_alive_and_closed() {
-    let mut world = World::new(1);
-    world.pipeline.connected(at(0));
-    world.submit_next(1_000);
-    world.settle();
+    let mut world = World::in_session();
     let session = world.session().expect("a session");
     let done = |world: &World| {
         world
@@ -556,10 +553,7 @@ fn an_idle_session_is_kept_alive_and_closed() {
 
 #[test]
 fn the_end_of_a_session_that_finds_no_room_comes_again() {
-    let mut world = World::new(1);
-    world.pipeline.connected(at(0));
-    world.submit_next(1_000);
-    world.settle();
+    let mut world = World::in_session();
     let session = world.session().expect("a session");
     let closing = world.pipeline.close(at(world.millis), Reply::Nobody);
     assert!(closing.is_none(), "there is a session");
@@ -593,10 +587,7 @@ fn what_is_refused_for_good_uses_its_serial_up() {
 #[test]
 fn a_right_that_was_taken_away_since_proves_nothing() {
     for denied in [Denied::Appending, Denied::Everything] {
-        let mut world = World::new(1);
-        world.pipeline.connected(at(0));
-        world.submit_next(60_000);
-        world.settle();
+        let mut world = World::in_session();
         (0..3).for_each(|_| world.submit_next(60_000));
         world.write();
         // The first is done; the answers are lost.
@@ -612,10 +603,7 @@ fn a_right_that_was_taken_away_since_proves_nothing() {
 
 #[test]
 fn what_was_sent_before_its_client_was_turned_away_says_why_it_is_unknown() {
-    let mut world = World::new(1);
-    world.pipeline.connected(at(0));
-    world.submit_next(60_000);
-    world.settle();
+    let mut world = World::in_session();
     world.submit_next(1_000);
     world.write();
     world.cut(false);
@@ -637,10 +625,7 @@ fn what_was_sent_before_its_client_was_turned_away_says_why_it_is_unknown() {
 #[test]
 fn what_was_denied_each_time_that_it_was_sent_was_not_done() {
     for denied in [Denied::Appending, Denied::Everything] {
-        let mut world = World::new(1);
-        world.pipeline.connected(at(0));
-        world.submit_next(60_000);
-        world.settle();
+        let mut world = World::in_session();
         world.server.denied = denied;
         (0..20).for_each(|_| world.submit_next(60_000));
         world.settle();
