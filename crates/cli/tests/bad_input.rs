@@ -266,6 +266,24 @@ fn values_that_are_out_of_all_bounds() {
         let sim = ["sim", "election", "--runs", "1", "--threads", threads];
         refused(2, &sim, &["expected 1 to 1024"]);
     }
+    // The library names no file that it cannot read.
+    if cfg!(feature = "azure") {
+        let missing = path("missing");
+        let mut command = Command::new(TENURE);
+        command.args([
+            "leader",
+            "x",
+            "--timeout",
+            "1s",
+            "--store",
+            "az://c?account=a",
+        ]);
+        command.env("AZURE_FEDERATED_TOKEN_FILE", &missing);
+        let said = command.output().expect("tenure runs").stderr;
+        let said = String::from_utf8_lossy(&said);
+        let named = format!("AZURE_FEDERATED_TOKEN_FILE={missing}");
+        assert!(said.contains(&named), "{said}");
+    }
     // A file that is another secret.
     if cfg!(feature = "gcs") {
         let secret = path("secret");

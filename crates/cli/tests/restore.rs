@@ -268,6 +268,11 @@ fn a_step_that_leaves_no_terms_is_refused_and_leaves_nothing_behind() {
         assert!(said.contains(&words), "{said}");
         assert!(!std::path::Path::new(&data).exists(), "{step}");
     }
+    // No candidate would be elected for longer than any lease can be.
+    let long = [&restore[..], &["--longest-lease", "604801s"]].concat();
+    let (restored, _, said) = tenure(&long);
+    assert!(!restored && said.contains("at most 7 days"), "{said}");
+    assert!(!std::path::Path::new(&data).exists(), "{said}");
     let step = (1u64 << 60).to_string();
     done(&[&restore[..], &["--term-step", &step]].concat());
     let _server = Server::start(&peer, &listen, &data);
