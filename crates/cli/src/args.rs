@@ -473,7 +473,7 @@ pub(crate) struct Sim {
     /// It is printed, and a violation prints the one to replay.
     #[arg(long, default_value = "1", value_name = "S|random", value_parser = first_seed)]
     pub(crate) seed: FirstSeed,
-    /// On how many threads [default: all].
+    /// On how many threads, 1 to 1,024 [default: one for each processor].
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 }

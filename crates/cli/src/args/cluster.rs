@@ -188,8 +188,8 @@ pub(crate) struct Restore {
     #[arg(long, value_name = "N", default_value_t = tenure_alpo::TERM_STEP)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) term_step: u64,
-    /// The longest lease that a leader or a node can have had: no candidate is
-    /// elected for that long. Without it the longest in the backup counts; an
+    /// The longest lease that a leader or a node can have had, seven days at most:
+    /// no candidate is elected for that long. Without it the longest in the backup counts; an
     /// election or a node whose own lease there is longer is held for that in any
     /// case.
     #[arg(long, value_name = "DURATION")]

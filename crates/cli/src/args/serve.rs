@@ -167,7 +167,7 @@ pub(crate) struct Certs {
     /// 127.0.0.1, ::1].
     #[arg(long, value_name = "HOST")]
     pub(crate) host: Vec<String>,
-    /// How long it is good for.
+    /// How long it is good for, 100 years at most.
     #[arg(long, default_value = "365d", value_name = "DURATION")]
     pub(crate) valid: String,
     /// Make no certificate, but revoke the one in this file: ca.crl lists what was revoked, for
