@@ -41,8 +41,8 @@ pub enum Error {
     /// The cluster was restored from a backup, and the number that was asked
     /// for is one that the lost cluster may have given.
     #[error(
-        "this cluster was restored from a backup, and the number asked for is of before: entries \
-         after the backup are lost, and it goes on at {next}"
+        "expected a number of this cluster, found one that it had before it was restored from a \
+         backup: entries after the backup are lost, and it goes on at {next}"
     )]
     Restored {
         /// Where it goes on here.

@@ -239,7 +239,7 @@ pub enum Event {
     },
     /// A heartbeat was confirmed: what runs may run for longer.
     Beat {
-        /// When the work is told to stop, when it is killed, and when the lease ends.
+        /// The deadlines of the work: to stop, to be killed, and the end of the lease.
         grant: Grant,
     },
     /// The node ends everything and joins again under another id.

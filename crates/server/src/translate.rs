@@ -235,8 +235,8 @@ pub(super) fn done(
         Answer::Refused(refusal) => Err(refused(refusal, shared)),
         Answer::Interrupted => Err(error(
             Cause::Interrupted,
-            "this server has lost its leadership: the request may or may not be carried out; send it \
-             again, unchanged",
+            "this server has lost its leadership: the request may or may not be carried out; \
+             send it again, unchanged",
         )),
         Answer::Read(_) => Err(error(Cause::Unspecified, "a read was answered to a write")),
     }

@@ -59,7 +59,8 @@ impl fmt::Display for MessageError {
             ),
             Self::Contradiction { by, fault } => write!(
                 f,
-                "server {}, which is no member by this server's log, claims that {fault}; find out who it is, and keep it off this network",
+                "server {}, which is no member by this server's log, claims that {fault}; find \
+                 out who it is, and keep it off this network",
                 by.get()
             ),
         }

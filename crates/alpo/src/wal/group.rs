@@ -1,9 +1,10 @@
 //! Groups, and how a torn write is told from damage, the corruption of what was
 //! durable (`docs/design/alpo.md`, H14).
 //!
-//! A *group* is what one write of the group commit puts on disk: a header, the records of all
-//! batches that were waiting, a last byte that is never zero, and zeros up to
-//! the next multiple of 512 bytes, so that no sector holds bytes of two groups.
+//! A *group* is what one write of the group commit puts on disk: a header, the
+//! records of all batches that were waiting, a last byte that is never zero, and
+//! zeros up to the next multiple of 512 bytes, so that no sector holds bytes of
+//! two groups.
 //! The log writes a group only after the sync of the one before succeeded, and
 //! only over zeros.
 //!

@@ -197,7 +197,7 @@ pub enum Event {
         term: Term,
         /// Why.
         why: Why,
-        /// When the work is told to stop, when it is killed, and when the lease ends.
+        /// The deadlines of the work: to stop, to be killed, and the end of the lease.
         grant: Grant,
     },
     /// Kill whatever still runs of this term's work, now.

@@ -23,7 +23,7 @@ pub(super) const STORE: &str = "=store";
 /// What is being written. No key has such a name.
 pub(super) const NEW: &str = "=new";
 
-/// A file of which the rights have to be mended, and nothing else.
+/// Its owner or its mode has to change. Its content may be whole.
 const UNREADABLE: &str = "a file that this user may not read";
 
 /// What is under a name.
