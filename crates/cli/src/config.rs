@@ -84,7 +84,10 @@ struct RunFile {
 
 /// The elections of `with`: a text as the flag has it, or a list of names.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected names of elections, as \"a,b\" or as [\"a\", \"b\"]"
+)]
 enum With {
     Text(String),
     List(Vec<String>),

@@ -9,7 +9,7 @@ use crate::common::faulty::{Faulty, garble};
 use crate::common::intercepted::{Answer, Intercepted, Interceptor};
 use tenure::core::election::{Holder, Occupancy, Record};
 use tenure::core::ids::LeaderId;
-use tenure::election::{Certainty, Event, FailureClass};
+use tenure::election::{Certainty, Event, FailureClass, RepairError};
 use tenure::store::{Expect, Key, Memory, Reading, Stamp, Store, Write};
 use tenure::{Election, Name, StoreError, Term, election};
 
@@ -337,7 +337,10 @@ async fn a_repair_that_is_refused_ends_long_before_its_patience() {
     let payroll = name("payroll");
     let repair = election::repair(store, &payroll, above, within, patience);
     let repaired = tokio::time::timeout(WITHIN, repair).await.expect("an end");
-    let said = repaired.expect_err("it cannot be raised").to_string();
+    let error = repaired.expect_err("it cannot be raised");
+    let is_broken = matches!(error, RepairError::Store(StoreError::Broken(_)));
+    assert!(is_broken, "{error:?}");
+    let said = error.to_string();
     assert!(said.contains("found it refused"), "{said}");
     assert!(!said.contains("3600s"), "{said}");
 }

@@ -5,18 +5,29 @@
 //! the first would hide the reason: the first failure is often a mere "no
 //! answer", and the verdict ("upgrade this one") comes with the second look.
 //! So a warning is due whenever what is wrong differs from what was said last.
+//! Where two hosts fail in two ways, the two take turns: what was said within
+//! [`SAID_FOR`] is not said again.
 //!
 //! A store that was lost names the command that makes another. The store
 //! does not know the election and the term for that command; the candidate does.
+
+use std::time::{Duration, Instant};
 
 use tenure::Term;
 use tenure::election::{Failure, TermRegression};
 use tenure::store::REPAIR;
 
-/// What was told last.
+/// For how long a failure is not told again that takes turns with others.
+const SAID_FOR: Duration = Duration::from_secs(60);
+
+/// How many failures are remembered. With more of them each is told again sooner.
+const REMEMBERED_MAX: usize = 8;
+
+/// What was told since the store failed.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
-    last_reported: Option<Failure>,
+    /// What was told, and when; the last of them last.
+    reported: Vec<(Failure, Instant)>,
     /// The highest term that was heard of.
     highest: Option<Term>,
 }
@@ -30,17 +41,39 @@ impl Trouble {
     /// Tells of a failure: as a warning if it is news.
     pub(super) fn report_failure(&mut self, election: &str, failure: &Failure, in_a_row: u32) {
         let why = self.fill_in_repair(election, &failure.why);
-        if self.last_reported.as_ref() == Some(failure) {
-            tracing::debug!("{election}: {why} ({in_a_row} in a row)");
-        } else {
+        if self.is_news(failure, Instant::now()) {
             tracing::warn!("{election}: {why}");
-            self.last_reported = Some(failure.clone());
+        } else {
+            tracing::debug!("{election}: {why} ({in_a_row} in a row)");
         }
+    }
+
+    /// Whether a failure is to be told at `now`; if so, it is remembered as told.
+    fn is_news(&mut self, failure: &Failure, now: Instant) -> bool {
+        if self
+            .reported
+            .last()
+            .is_some_and(|(last, _)| last == failure)
+        {
+            return false;
+        }
+        let fresh = |at: Instant| now.saturating_duration_since(at) < SAID_FOR;
+        let is_same = |(told, _): &(Failure, Instant)| told == failure;
+        if let Some(at) = self.reported.iter().position(is_same) {
+            if fresh(self.reported[at].1) {
+                return false;
+            }
+            self.reported.remove(at);
+        } else if self.reported.len() == REMEMBERED_MAX {
+            self.reported.remove(0);
+        }
+        self.reported.push((failure.clone(), now));
+        true
     }
 
     /// Tells that it is over.
     pub(super) fn report_recovery(&mut self, election: &str) {
-        self.last_reported = None;
+        self.reported.clear();
         tracing::warn!("{election}: the store answers again");
     }
 
@@ -82,4 +115,47 @@ pub(super) fn warn_of_regression(election: &str, regression: TermRegression) {
          register, table or file was lost, or an older copy came back; candidates that remember \
          lead above it again. If none does: tenure repair {election} --term-above {floor}"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::election::FailureClass;
+
+    use super::*;
+
+    fn failure(why: &str) -> Failure {
+        Failure {
+            class: FailureClass::Unavailable,
+            why: why.into(),
+        }
+    }
+
+    #[test]
+    fn failures_that_take_turns_are_told_once_a_minute() {
+        let (mut trouble, begun) = (Trouble::default(), Instant::now());
+        let mut told = 0;
+        for half_second in 0..600 {
+            let now = begun + Duration::from_millis(500) * half_second;
+            let host = if half_second % 2 == 0 { "a" } else { "b" };
+            told += u32::from(trouble.is_news(&failure(host), now));
+        }
+        assert_eq!(told, 2 * 5);
+        // What did not change is not told again, and after the end everything is.
+        let later = begun + Duration::from_secs(3_600);
+        assert!(trouble.is_news(&failure("c"), later));
+        assert!(!trouble.is_news(&failure("c"), later + 2 * SAID_FOR));
+        trouble.report_recovery("e");
+        assert!(trouble.is_news(&failure("c"), later + 2 * SAID_FOR));
+    }
+
+    #[test]
+    fn a_few_failures_are_remembered() {
+        let (mut trouble, now) = (Trouble::default(), Instant::now());
+        for host in 0..1_000 {
+            assert!(trouble.is_news(&failure(&host.to_string()), now));
+        }
+        assert_eq!(trouble.reported.len(), REMEMBERED_MAX);
+        assert!(!trouble.is_news(&failure("995"), now));
+        assert!(trouble.is_news(&failure("0"), now));
+    }
 }

@@ -256,6 +256,10 @@ async fn unasked(store: &dyn Store, election: &Name, above: Term, within: Durati
 fn unheard(above: Term, waited: Duration, trouble: Option<Failure>) -> RepairError {
     let above = above.get();
     match trouble {
+        Some(Failure {
+            class: FailureClass::Broken,
+            why,
+        }) => RepairError::Store(StoreError::broken(why)),
         Some(Failure { why, .. }) => RepairError::Refused { above, waited, why },
         None => RepairError::Unheard { above, waited },
     }
