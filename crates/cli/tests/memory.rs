@@ -896,3 +896,43 @@ fn connections_that_read_nothing_are_closed_where_there_is_no_room() {
     common::poll_until(SOON, is_closed).expect("some are closed");
     drop(held);
 }
+
+/// A read of a register, in the room that is nobody's in particular.
+async fn read_from(address: &str, from: u8) -> Option<Code> {
+    let mut registers = RegistersClient::new(connect(address, from).await);
+    let read = v1::ReadRequest {
+        key: "a".into(),
+        ..Default::default()
+    };
+    let read = registers.read(read);
+    read.await.err().map(|it| it.code())
+}
+
+/// Each caller takes half of what those before it have left, gives HTTP/2 no room for
+/// the answers, and stays.
+#[test]
+fn callers_that_hold_what_they_got_keep_no_other_out() {
+    let alone = Alone::start(None);
+    let status = |it: u32| {
+        let mut block = b"\x83\x86\x01\x09localhost\x04\x19/tenure.v1.Cluster/Status".to_vec();
+        block.extend(b"\x0f\x10\x10application/grpc");
+        let stream = 1 + 2 * it;
+        [frame(1, 4, stream, &block), frame(0, 1, stream, &[0; 5])].concat()
+    };
+    let calls: Vec<_> = (0..200).flat_map(status).collect();
+    let mut held = Vec::new();
+    for from in 2..=31 {
+        held.extend(unread_calls(&alone.address, [from; 6].into_iter(), &calls));
+    }
+    settled(alone.server.id());
+    let counted = metric(&alone.address, "held_requests_bytes ");
+    assert!(counted > 70e6, "{counted}");
+    runtime().block_on(async {
+        let let_in = async { while read_from(&alone.address, 1).await.is_some() {} };
+        let within = std::time::Duration::from_secs(5);
+        timeout(within, let_in).await.expect("others make room");
+    });
+    let stalled = "connections_closed_total{reason=\"Stalled\"} ";
+    assert!(metric(&alone.address, stalled) >= 1.0);
+    drop(held);
+}

@@ -18,6 +18,7 @@
 
 mod bounds;
 mod connection;
+mod make_room;
 mod unsent;
 
 use std::collections::HashMap;
@@ -36,6 +37,7 @@ use bounds::{
 };
 
 pub(super) use connection::Connection;
+use make_room::{Connections, Resource};
 pub(super) use unsent::UnsentCharge;
 
 use super::byte_gauge::ByteGauge;
@@ -87,6 +89,14 @@ struct Usage {
     pipelined: AtomicUsize,
     /// Of answers, what waits in the HTTP library.
     unsent: AtomicUsize,
+    /// Of a connection, how many bytes it has held and holds no more. It wraps around.
+    released: AtomicUsize,
+}
+
+impl Usage {
+    fn released(&self) -> usize {
+        self.released.load(Ordering::Relaxed)
+    }
 }
 
 /// Who is counted as one.
@@ -121,6 +131,7 @@ pub(super) struct Account {
     /// Of the requests of all, what probes hold.
     probes: AtomicUsize,
     callers: Mutex<Callers>,
+    connections: Mutex<Connections>,
     refused: Family<ScopeLabel, Counter>,
     /// Whether callers have tokens: those without are strangers.
     tokens: bool,
@@ -143,6 +154,7 @@ impl Account {
             all: Usage::default(),
             strangers: AtomicUsize::new(0),
             probes: AtomicUsize::new(0),
+            connections: Mutex::default(),
             callers: Mutex::new(Callers {
                 known: HashMap::new(),
                 sweep_at: CALLERS_MIN,
@@ -237,6 +249,8 @@ impl CallerAccount {
     }
 
     fn release_request(&self, bytes: usize) {
+        let released = &self.connection.released;
+        released.fetch_add(bytes, Ordering::Relaxed);
         for (usage, _) in self.usages() {
             usage.requests.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -260,7 +274,22 @@ impl CallerAccount {
             (true, true) => ANSWERS_STRANGERS_KEPT,
         };
         let held = |of| self.answers(of, None).held();
-        self.within(bounds, held, "answers that were not read")
+        let within = self.within(bounds, held, "answers that were not read");
+        self.or_make_room(within, Resource::Answers, bounds)
+    }
+
+    /// Where there is no room, one of those who hold most may make some for the next
+    /// attempt.
+    fn or_make_room(
+        &self,
+        within: Result<(), v1::Error>,
+        resource: Resource,
+        bounds: Bounds,
+    ) -> Result<(), v1::Error> {
+        if within.is_err() {
+            self.account.make_room(self, resource, bounds.all);
+        }
+        within
     }
 
     fn within(
@@ -273,6 +302,7 @@ impl CallerAccount {
         // there is always room for those who hold little, however many hold
         // as much as they can (the dynamic thresholds of Choudhury and Hahne,
         // "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches").
+        // Of those who never give back what they hold see `make_room`.
         let free = bounds.all.saturating_sub(held(Full::Server));
         for (of, most) in [
             (Full::Connection, bounds.connection),
@@ -295,14 +325,20 @@ impl CallerAccount {
             (Full::Caller, CallerId::Address(it)) => format!("the address {it}"),
             (Full::Server, _) => "all clients".to_owned(),
         };
-        let (most, held) = (most / MIB, held.div_ceil(MIB));
-        error(
-            Cause::Busy,
+        let text = if of == Full::Caller && held <= MIB {
+            // It is not this caller that holds much.
+            format!(
+                "expected room for {what} of {who}, found that other callers hold nearly all that \
+                 there may be; ask again later"
+            )
+        } else {
+            let (most, held) = (most / MIB, held.div_ceil(MIB));
             format!(
                 "expected at most {most} MiB of {what} held for {who}, found {held}; read what was \
                  asked for, and ask for less at a time"
-            ),
-        )
+            )
+        };
+        error(Cause::Busy, text)
     }
 
     /// What a stream has to wait for before it goes on.
@@ -341,7 +377,7 @@ impl CallerAccount {
     /// # Errors
     /// BUSY, with who holds how much.
     pub(super) fn may_reserve(&self) -> Result<(), v1::Error> {
-        self.requests_within(self.calls(false))
+        self.room_for_requests(self.calls(false))
     }
 
     fn calls(&self, kept: bool) -> Bounds {
@@ -356,12 +392,17 @@ impl CallerAccount {
         self.within(bounds, |of| self.requests(of), "requests")
     }
 
+    fn room_for_requests(&self, bounds: Bounds) -> Result<(), v1::Error> {
+        let within = self.requests_within(bounds);
+        self.or_make_room(within, Resource::Requests, bounds)
+    }
+
     /// Whether there is room for one more call. Probes of strangers find it
     /// however much others hold, and leave it to others however many they are:
     /// so they are bounded by what strangers hold.
     fn room_for_call(&self, kept: bool) -> Result<(), v1::Error> {
         if !kept || !self.is_stranger() {
-            return self.requests_within(self.calls(kept));
+            return self.room_for_requests(self.calls(kept));
         }
         let held = |of| match of {
             Full::Server => self.account.strangers.load(Ordering::Relaxed),
@@ -398,6 +439,8 @@ impl Drop for Charge {
         for of in [Full::Connection, Full::Caller, Full::Server] {
             self.place.answers(of, self.made_by).give(self.bytes);
         }
+        let released = &self.place.connection.released;
+        released.fetch_add(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -597,7 +640,7 @@ impl RequestCharge {
         self.place.charge_request(bytes);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if large && !self.place.is_stranger() {
-            self.place.requests_within(BODIES)
+            self.place.room_for_requests(BODIES)
         } else {
             self.place.room_for_call(self.kept)
         }

@@ -4,6 +4,8 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::sync::Notify;
+
 use super::super::tokens::{Caller, Known};
 use super::super::unsent_count::UnsentCount;
 use super::{Account, CallerAccount, CallerId, Usage};
@@ -11,21 +13,29 @@ use super::{Account, CallerAccount, CallerId, Usage};
 impl Account {
     /// That of one more connection, from this address.
     pub(crate) fn connection(self: &Arc<Self>, address: IpAddr) -> Arc<Connection> {
-        Arc::new(Connection {
+        let number = self.connections().next();
+        let connection = Arc::new(Connection {
+            number,
+            evicted: Notify::new(),
             usage: Arc::default(),
             unsent: Arc::default(),
             account: Arc::clone(self),
             address,
             known: Mutex::default(),
             place: Mutex::default(),
-        })
+        });
+        self.connections().put(&connection);
+        connection
     }
 }
 
 /// What is counted of one connection, and who called last over it.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    usage: Arc<Usage>,
+    pub(super) number: u64,
+    /// It has to make room for others.
+    pub(super) evicted: Notify,
+    pub(super) usage: Arc<Usage>,
     unsent: Arc<UnsentCount>,
     account: Arc<Account>,
     address: IpAddr,
@@ -37,6 +47,11 @@ impl Connection {
     /// Who is at the other end.
     pub(crate) const fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// Waits until it has to make room for others.
+    pub(crate) async fn evicted(&self) {
+        self.evicted.notified().await;
     }
 
     /// What is unsent of it.
@@ -88,5 +103,11 @@ impl Connection {
         });
         *last = Some(Arc::clone(&place));
         place
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.account.connections().remove(self.number);
     }
 }

@@ -3,6 +3,9 @@
 use std::net::Ipv4Addr;
 use std::sync::atomic::AtomicUsize as Count;
 use std::task::Wake;
+use std::time::Duration;
+
+use tenure_runtime::clock;
 
 use super::*;
 
@@ -153,6 +156,72 @@ fn probes_that_nobody_reads_leave_room_to_other_callers() {
     drop(unread);
     assert_eq!(account.held(), [0, 0]);
     assert_eq!(account.probes.load(Ordering::Relaxed), 0);
+}
+
+/// Each of so many callers takes half of what is left, and then nothing is.
+const HOLDERS: u8 = 20;
+
+/// Fills the account from so many addresses, with calls that go when their connection
+/// has to.
+fn hold(account: &Arc<Account>) -> Vec<tokio::task::JoinHandle<()>> {
+    let holders = (1..=HOLDERS).map(|from| {
+        let connection = account.connection(Ipv4Addr::new(10, 0, 0, from).into());
+        let place = connection.alone();
+        let mut held = Vec::new();
+        while let Ok(one) = RequestCharge::begin(Arc::clone(&place), 100, false) {
+            held.push(one);
+        }
+        tokio::spawn(async move {
+            connection.evicted().await;
+            drop(held);
+        })
+    });
+    holders.collect()
+}
+
+#[tokio::test]
+async fn callers_that_never_give_back_what_they_hold_make_room_for_others() {
+    let account = account();
+    let holders = hold(&account);
+    let other = place(&account, 77);
+    let begin = || RequestCharge::begin(Arc::clone(&other), 60_000, false);
+    let refused = begin().expect_err("nothing is left");
+    assert_eq!(refused.cause(), Cause::Busy);
+    let asked = clock::boot();
+    let let_in = async {
+        loop {
+            match begin() {
+                Ok(it) => return it,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    };
+    let within = Duration::from_secs(20);
+    let one = tokio::time::timeout(within, let_in).await.expect("room");
+    assert!(clock::boot().since(asked) >= Duration::from_millis(900));
+    // The one that held most has gone, and no other was needed.
+    let gone = holders.iter().filter(|it| it.is_finished()).count();
+    assert_eq!((gone, holders[0].is_finished()), (1, true));
+    drop(one);
+}
+
+#[tokio::test]
+async fn a_connection_that_finishes_its_calls_makes_no_room() {
+    let account = account();
+    let _holders = hold(&account);
+    let busy = account.connection(Ipv4Addr::new(10, 0, 0, 1).into());
+    let works = busy.alone();
+    let other = place(&account, 77);
+    let begun = clock::boot();
+    while clock::boot().since(begun) < 3 * Duration::from_secs(1) {
+        // As much as it holds is finished again and again.
+        let bytes = Resource::Requests.held(&busy.usage).max(MIB);
+        drop(works.reserve(bytes));
+        let _ = RequestCharge::begin(Arc::clone(&other), 60_000, false);
+        tokio::task::yield_now().await;
+    }
+    let evicted = tokio::time::timeout(Duration::ZERO, busy.evicted()).await;
+    assert!(evicted.is_err());
 }
 
 #[test]
