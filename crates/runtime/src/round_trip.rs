@@ -40,8 +40,9 @@ pub fn lease_for(trip: Duration) -> Duration {
 /// it had, and the lease that would do.
 pub fn advice(trip: Duration, within: Duration) -> String {
     format!(
-        "a round trip takes {}, and this call had {}, a fifth of the lease if no interval was \
-         set: {ADVICE} {LEASE_TRIPS} round trips; {} would do",
+        "a round trip takes {}, and this call had {} (a fifth of the lease at most, if no \
+         interval was set): {ADVICE} {LEASE_TRIPS} round trips; {} would do. Where the lease is \
+         longer already, the servers were slow for a moment",
         about(trip),
         about(within),
         about(lease_for(trip))

@@ -5,8 +5,8 @@
 //! the first would hide the reason: the first failure is often a mere "no
 //! answer", and the verdict ("upgrade this one") comes with the second look.
 //! So a warning is due whenever what is wrong differs from what was said last.
-//! Where two hosts fail in two ways, the two take turns: what was said within
-//! [`SAID_FOR`] is not said again.
+//! Where two hosts fail in two ways, the two take turns, and a store may fail for
+//! a moment again and again: what was said within [`SAID_FOR`] is not said again.
 //!
 //! A store that was lost names the command that makes another. The store
 //! does not know the election and the term for that command; the candidate does.
@@ -17,8 +17,8 @@ use tenure::Term;
 use tenure::election::{Failure, TermRegression};
 use tenure::store::REPAIR;
 
-/// For how long a failure is not told again that takes turns with others.
-const SAID_FOR: Duration = Duration::from_secs(60);
+/// For how long a failure is not told again that comes back.
+const SAID_FOR: Duration = Duration::from_secs(30);
 
 /// How many failures are remembered. With more of them each is told again sooner.
 const REMEMBERED_MAX: usize = 8;
@@ -28,6 +28,8 @@ const REMEMBERED_MAX: usize = 8;
 pub(super) struct Trouble {
     /// What was told, and when; the last of them last.
     reported: Vec<(Failure, Instant)>,
+    /// The last thing that was told is a failure.
+    is_open: bool,
     /// The highest term that was heard of.
     highest: Option<Term>,
 }
@@ -50,11 +52,8 @@ impl Trouble {
 
     /// Whether a failure is to be told at `now`; if so, it is remembered as told.
     fn is_news(&mut self, failure: &Failure, now: Instant) -> bool {
-        if self
-            .reported
-            .last()
-            .is_some_and(|(last, _)| last == failure)
-        {
+        let last = self.reported.last().map(|(last, _)| last);
+        if self.is_open && last == Some(failure) {
             return false;
         }
         let fresh = |at: Instant| now.saturating_duration_since(at) < SAID_FOR;
@@ -68,13 +67,17 @@ impl Trouble {
             self.reported.remove(0);
         }
         self.reported.push((failure.clone(), now));
+        self.is_open = true;
         true
     }
 
-    /// Tells that it is over.
+    /// Tells that it is over, if a failure was told.
     pub(super) fn report_recovery(&mut self, election: &str) {
-        self.reported.clear();
-        tracing::warn!("{election}: the store answers again");
+        if std::mem::take(&mut self.is_open) {
+            tracing::warn!("{election}: the store answers again");
+        } else {
+            tracing::debug!("{election}: the store answers again");
+        }
     }
 
     /// A command of the store's with what it takes.
@@ -131,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_that_take_turns_are_told_once_a_minute() {
+    fn failures_that_take_turns_are_told_twice_a_minute() {
         let (mut trouble, begun) = (Trouble::default(), Instant::now());
         let mut told = 0;
         for half_second in 0..600 {
@@ -139,13 +142,28 @@ mod tests {
             let host = if half_second % 2 == 0 { "a" } else { "b" };
             told += u32::from(trouble.is_news(&failure(host), now));
         }
-        assert_eq!(told, 2 * 5);
-        // What did not change is not told again, and after the end everything is.
+        assert_eq!(told, 2 * 10);
+        // What did not change is not told again.
         let later = begun + Duration::from_secs(3_600);
         assert!(trouble.is_news(&failure("c"), later));
         assert!(!trouble.is_news(&failure("c"), later + 2 * SAID_FOR));
-        trouble.report_recovery("e");
-        assert!(trouble.is_news(&failure("c"), later + 2 * SAID_FOR));
+    }
+
+    #[test]
+    fn a_failure_that_comes_back_is_told_twice_a_minute_and_so_is_its_end() {
+        let (mut trouble, begun) = (Trouble::default(), Instant::now());
+        let [mut told, mut ended] = [0; 2];
+        for second in 0..300 {
+            let now = begun + Duration::from_secs(1) * second;
+            told += u32::from(trouble.is_news(&failure("reset"), now));
+            ended += u32::from(trouble.is_open);
+            trouble.report_recovery("e");
+        }
+        assert_eq!((told, ended), (10, 10));
+        // One that lasts is told when the time is over.
+        assert!(!trouble.is_news(&failure("reset"), begun + Duration::from_secs(299)));
+        assert!(trouble.is_news(&failure("reset"), begun + Duration::from_secs(300)));
+        assert!(!trouble.is_news(&failure("reset"), begun + Duration::from_secs(900)));
     }
 
     #[test]
