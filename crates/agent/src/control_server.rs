@@ -18,15 +18,23 @@
 //! Limits: [`CONNECTIONS_MAX`] commands are served at a time, more wait.
 //! [`PENDING_MAX`] requests may be pending, those of commands that have gone
 //! included; more are refused.
+//!
+//! A connection has its place among the commands before its request has come. So
+//! a process that connects and says nothing could keep the place, and 64 of them
+//! could keep out every command. A connection whose request has not come whole
+//! within [`REQUEST_WITHIN`] is closed. While a connection waits for a place,
+//! each of the others has [`REQUEST_WITHIN_WHEN_FULL`], which is less than the
+//! time that the command waits for its greeting.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::clock;
 use tokio::net::UnixListener;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::control::{Answer, DEFAULT_TIMEOUT, RequestEnvelope};
+use super::log_rate_limit::LogRateLimit;
 use super::messages::Connection;
 use super::pending_request::PendingRequest;
 use super::request_handler::{RequestFailure, RequestHandler, RequestResult, Trouble};
@@ -35,6 +43,12 @@ use super::request_handler::{RequestFailure, RequestHandler, RequestResult, Trou
 pub(super) const CONNECTIONS_MAX: usize = 64;
 /// How many requests may be pending: not in the view yet, and not refused.
 pub(super) const PENDING_MAX: usize = 1_024;
+/// How long a request may take to come whole. A `tenure drain` that names no node
+/// is greeted by each agent of the group before it asks one, and waits for each
+/// that does not greet: 3 s.
+const REQUEST_WITHIN: Duration = Duration::from_secs(30);
+/// The same while all places are taken and another connection waits for one.
+const REQUEST_WITHIN_WHEN_FULL: Duration = Duration::from_secs(1);
 /// The agent tells a command after so long that no view has its request yet,
 /// although nothing has failed.
 const NOTE_AFTER: Duration = Duration::from_secs(1);
@@ -43,13 +57,9 @@ const NOT_IN_VIEW: &str = "no view has it yet: the store is slow to answer, or d
 
 /// Serves until this is dropped.
 pub(super) async fn serve(listener: UnixListener, handler: Arc<RequestHandler>) {
+    let is_full = watch::Sender::new(false);
+    let log_rate_limit = Arc::new(LogRateLimit::default());
     loop {
-        let Ok(connection_permit) = Arc::clone(&handler.connection_permits)
-            .acquire_owned()
-            .await
-        else {
-            return;
-        };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -59,27 +69,81 @@ pub(super) async fn serve(listener: UnixListener, handler: Arc<RequestHandler>) 
                 continue;
             }
         };
-        let handler = Arc::clone(&handler);
+        let permits = Arc::clone(&handler.connection_permits);
+        is_full.send_replace(permits.available_permits() == 0);
+        let Ok(connection_permit) = permits.acquire_owned().await else {
+            return;
+        };
+        is_full.send_replace(false);
+        let (handler, is_full) = (Arc::clone(&handler), is_full.subscribe());
+        let log_rate_limit = Arc::clone(&log_rate_limit);
         tokio::spawn(async move {
-            serve_connection(Connection::new(stream), &handler, connection_permit).await;
+            let mut connection = Connection::new(stream);
+            match first_request(&mut connection, is_full, REQUEST_WITHIN).await {
+                Ok(Some(request)) => {
+                    serve_request(connection, request, &handler, connection_permit).await;
+                }
+                Ok(None) => {}
+                Err(FirstRequestError::Misread(text)) => refuse(connection, text, true).await,
+                Err(FirstRequestError::Late(text)) => {
+                    if log_rate_limit.should_log(clock::boot()) {
+                        tracing::warn!(
+                            "a connection to the control socket is closed: {text}; what else is \
+                             closed for this within a minute is not logged"
+                        );
+                    }
+                    refuse(connection, text, false).await;
+                }
+            }
         });
     }
 }
 
-async fn serve_connection(
+/// Why a connection has no request.
+enum FirstRequestError {
+    Misread(String),
+    Late(String),
+}
+
+/// Greets, and reads the request; `None` at the end of the connection. The
+/// request may take `within` to come, and no more than
+/// [`REQUEST_WITHIN_WHEN_FULL`] while another connection waits for a place.
+async fn first_request(
+    connection: &mut Connection,
+    mut is_full: watch::Receiver<bool>,
+    within: Duration,
+) -> Result<Option<RequestEnvelope>, FirstRequestError> {
+    connection.queue(&Answer::Hello);
+    let crowded = REQUEST_WITHIN_WHEN_FULL.min(within);
+    let out = async {
+        tokio::time::sleep(crowded).await;
+        // Without a sender no connection comes any more.
+        tokio::select! {
+            Ok(_) = is_full.wait_for(|is_full| *is_full) => format!(
+                "expected a whole request within {crowded:?} while all {CONNECTIONS_MAX} places \
+                 for commands are taken and another command waits, found none; ask again"
+            ),
+            () = tokio::time::sleep(within.saturating_sub(crowded)) => format!(
+                "expected a whole request within {within:?}, found none; ask again"
+            ),
+        }
+    };
+    tokio::select! {
+        biased;
+        request = connection.next() => request.map_err(|error| {
+            let text = format!("expected a request that this version understands: {error}");
+            FirstRequestError::Misread(text)
+        }),
+        text = out => Err(FirstRequestError::Late(text)),
+    }
+}
+
+async fn serve_request(
     mut connection: Connection,
+    RequestEnvelope { within_ms, request }: RequestEnvelope,
     handler: &RequestHandler,
     connection_permit: OwnedSemaphorePermit,
 ) {
-    connection.queue(&Answer::Hello);
-    let RequestEnvelope { within_ms, request } = match connection.next().await {
-        Ok(Some(request)) => request,
-        Ok(None) => return,
-        Err(error) => {
-            let text = format!("expected a request that this version understands: {error}");
-            return refuse(connection, text, true).await;
-        }
-    };
     let Ok(pending_permit) = Arc::clone(&handler.pending_permits).try_acquire_owned() else {
         let text = format!(
             "expected at most {PENDING_MAX} requests at a time, found that so many wait for the \
@@ -219,5 +283,29 @@ impl RequestHandler {
              {then}"
         );
         RequestFailure { text, usage }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::UnixStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_does_not_come_whole_is_waited_for_no_longer() {
+        let is_full = watch::Sender::new(false);
+        for sent in ["", "{\"ask\": \"drain\", "] {
+            let (one, mut two) = UnixStream::pair().expect("a pair");
+            two.write_all(sent.as_bytes()).await.expect("sent");
+            let mut one = Connection::new(one);
+            let within = Duration::from_millis(20);
+            let found = first_request(&mut one, is_full.subscribe(), within).await;
+            let Err(FirstRequestError::Late(text)) = found else {
+                panic!("it is taken for a request: {sent}");
+            };
+            assert!(text.contains("whole request within 20ms"), "{text}");
+        }
     }
 }

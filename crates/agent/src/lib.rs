@@ -35,6 +35,7 @@ pub mod guard;
 #[cfg(test)]
 #[path = "../../tenure/tests/common/intercepted.rs"]
 mod intercepted;
+mod log_rate_limit;
 mod messages;
 mod metrics;
 mod node;

@@ -2,7 +2,9 @@
 //! becomes of what they asked when they do not wait.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -196,6 +198,26 @@ fn another_user_is_told_that_it_may_not_ask() {
         assert!(said.contains(&format!("ask as user {owner}")), "{said}");
     }
     assert!(fixture.workload("a").is_some(), "it was asked after all");
+}
+
+/// Each place for a command is taken by a connection that sends half a request.
+#[test]
+fn connections_without_a_request_keep_no_command_away() {
+    let fixture = Fixture::sqlite();
+    let one = fixture.node("one", &[]);
+    let socket = fixture.state().join("town/one/control.sock");
+    let connect = |_| {
+        let mut stream = UnixStream::connect(&socket).expect("it listens");
+        stream.write_all(b"{\"ask\": ").expect("sent");
+        stream
+    };
+    let held: Vec<UnixStream> = (0..64).map(connect).collect();
+    // A busy agent may take longer than the 3 s for which a command waits.
+    let deploy = ["deploy", "a", "--", "sleep", "1000"];
+    let deployed = || fixture.run(&deploy).status.success().then_some(());
+    poll_until(PATIENCE, deployed).expect("a command gets through");
+    one.wait_for_log("closed: expected a whole request within 1s while all 64 places");
+    drop(held);
 }
 
 /// A database that is locked for writers is read all the same. That is not
