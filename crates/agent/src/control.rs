@@ -3,7 +3,8 @@
 //! A connection has a greeting, one request and its answers: notes while the
 //! command waits, and one last answer. An agent that does not greet is stopped or
 //! starved. The command sends it no request, so that it does nothing when it goes
-//! on. Only the agent's user can reach the socket (`state_directory.rs`).
+//! on. Only the agent's user and root can reach the socket (`state_directory.rs`)
+//! and are heard there (`peer_check.rs`).
 //! `control_server.rs` is the agent's side.
 
 use std::fmt;
@@ -174,7 +175,7 @@ async fn connect(
     note: &mut impl FnMut(&str),
 ) -> Result<Connection, Failure> {
     let directory = state_directory::group_directory(root, group);
-    let (mut silent, mut found) = (Vec::new(), Vec::new());
+    let (mut silent, mut found, mut refused) = (Vec::new(), Vec::new(), None);
     for (node, stream) in reachable_agents(root, group, via, within, note).await? {
         let mut connection = Connection::new(UnixStream::from_std(stream)?);
         let greeting =
@@ -184,6 +185,10 @@ async fn connect(
                 return Ok(connection);
             }
             found.push((node, connection));
+            continue;
+        }
+        if let Ok(Ok(Some(Answer::Failed { text, .. }))) = greeting {
+            refused = Some(usage(format!("{}: {text}", node.display())));
             continue;
         }
         silent.push(node.display().to_string());
@@ -202,6 +207,9 @@ async fn connect(
     }
     if let Some((_, connection)) = found.pop() {
         return Ok(connection);
+    }
+    if let Some(refused) = refused {
+        return Err(refused);
     }
     if !silent.is_empty() {
         let silent = silent.join(", ");

@@ -30,12 +30,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::clock;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::control::{Answer, DEFAULT_TIMEOUT, RequestEnvelope};
 use super::log_rate_limit::LogRateLimit;
 use super::messages::Connection;
+use super::peer_check::check_peer;
 use super::pending_request::PendingRequest;
 use super::request_handler::{RequestFailure, RequestHandler, RequestResult, Trouble};
 
@@ -59,6 +60,7 @@ const NOT_IN_VIEW: &str = "no view has it yet: the store is slow to answer, or d
 pub(super) async fn serve(listener: UnixListener, handler: Arc<RequestHandler>) {
     let is_full = watch::Sender::new(false);
     let log_rate_limit = Arc::new(LogRateLimit::default());
+    let strangers = LogRateLimit::default();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -68,6 +70,9 @@ pub(super) async fn serve(listener: UnixListener, handler: Arc<RequestHandler>) 
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
+        };
+        let Some(stream) = refuse_stranger(stream, &strangers) else {
+            continue;
         };
         let permits = Arc::clone(&handler.connection_permits);
         is_full.send_replace(permits.available_permits() == 0);
@@ -97,6 +102,28 @@ pub(super) async fn serve(listener: UnixListener, handler: Arc<RequestHandler>) 
             }
         });
     }
+}
+
+/// The stream, unless another user than the agent's or root is at its other end.
+/// That user is told so without a wait, and takes no place.
+fn refuse_stranger(stream: UnixStream, log_rate_limit: &LogRateLimit) -> Option<UnixStream> {
+    let Err(refused) = check_peer(&stream) else {
+        return Some(stream);
+    };
+    if log_rate_limit.should_log(clock::boot()) {
+        tracing::warn!(
+            "a connection to the control socket is refused: {refused}; close the agent's \
+             directory to others again (chmod 700). What else is refused for this within a \
+             minute is not logged"
+        );
+    }
+    let text = refused.advice();
+    Connection::new(stream).send_last(&Answer::Failed {
+        text,
+        usage: true,
+        gave_up: false,
+    });
+    None
 }
 
 /// Why a connection has no request.

@@ -43,6 +43,7 @@ mod node_status;
 mod order_queue;
 pub mod output_log;
 mod output_queue;
+mod peer_check;
 mod pending_reason;
 mod pending_request;
 mod quorum_advice;

@@ -227,6 +227,13 @@ impl Connection {
         }
     }
 
+    /// Sends a message that nothing follows, as far as the socket takes it now,
+    /// and ends the connection.
+    pub(super) fn send_last(mut self, message: &impl Serialize) {
+        self.queue(message);
+        let _ = self.send();
+    }
+
     /// Bytes that wait for the other side to read.
     pub(super) const fn backlog(&self) -> usize {
         self.outbox.len()

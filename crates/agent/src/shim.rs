@@ -23,7 +23,8 @@
 //!
 //! The shim decides nothing. It starts what it is ordered to, moves times as it
 //! is ordered to, and reports what ended. One agent is connected at a time. What
-//! a former one sent is read to the end before another is served.
+//! a former one sent is read to the end before another is served. A process of
+//! another user than its own or root is no agent, and not heard (`peer_check.rs`).
 //!
 //! It ends when it is ordered to, or when no agent has come back by `kill_at`. If
 //! no agent ever comes, it ends within ten seconds.
@@ -41,12 +42,14 @@ use rustix::process::{Signal, set_parent_process_death_signal, setsid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tenure::clock;
 use tenure::core::time::Instant;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use super::log_rate_limit::LogRateLimit;
 use super::messages::{Connection, Incarnation, RunSpec, ShimOrder, ShimReport, State};
 use super::output_log::OutputLogs;
+use super::peer_check::check_peer;
 use super::spec::CONFIG;
 use super::state_directory::{SHIM_SOCKET, SocketDirectory};
 use super::workload_run::{InstanceReport, RunOutcome, WorkloadRun};
@@ -156,6 +159,7 @@ fn run(directory: &Path) -> io::Result<()> {
 struct Shim {
     output_logs: OutputLogs,
     listener: UnixListener,
+    strangers: LogRateLimit,
     agent: Option<Connection>,
     /// That of the last heartbeat, and what a restarted agent wants to know.
     incarnation: Option<Incarnation>,
@@ -184,6 +188,7 @@ impl Shim {
         Self {
             output_logs: OutputLogs::new(directory),
             listener,
+            strangers: LogRateLimit::default(),
             agent: None,
             incarnation: None,
             settings: String::new(),
@@ -244,7 +249,7 @@ impl Shim {
                 Ok(None) => ShimEvent::AgentLeft(None),
                 Err(error) => ShimEvent::AgentLeft(Some(error)),
             },
-            Ok((stream, _)) = self.listener.accept(), if alone => {
+            Ok(stream) = accept_agent(&self.listener, &self.strangers), if alone => {
                 ShimEvent::AgentConnected(Connection::new(stream))
             }
             () = until(at) => ShimEvent::Timer,
@@ -367,6 +372,27 @@ impl Shim {
         let ready = ready.filter_map(|(run, it)| it.has_become_ready(now).then_some(*run));
         for run in ready.collect::<Vec<_>>() {
             self.send_report(&ShimReport::Started { run });
+        }
+    }
+}
+
+/// The next connection of this user or root. Cancelling this loses nothing.
+async fn accept_agent(
+    listener: &UnixListener,
+    log_rate_limit: &LogRateLimit,
+) -> io::Result<UnixStream> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        match check_peer(&stream) {
+            Ok(()) => return Ok(stream),
+            Err(refused) => {
+                if log_rate_limit.should_log(clock::boot()) {
+                    let _ = writeln!(
+                        io::stderr(),
+                        "tenure: steward: a connection is refused: {refused}"
+                    );
+                }
+            }
         }
     }
 }

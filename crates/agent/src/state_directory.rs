@@ -1,5 +1,6 @@
 //! Where an agent keeps what belongs to this machine: a directory of its own for
-//! each group and name, which only its user can enter.
+//! each group and name, which only its user can enter. What is sent to its sockets
+//! is asked for its user besides (`peer_check.rs`).
 //!
 //! ```text
 //! $XDG_STATE_HOME/tenure/nodes/GROUP/NAME/
@@ -123,7 +124,7 @@ fn not_permitted(directory: &Path) -> Failure {
     let owner = owners.next().map_or(0, |found| found.uid());
     usage(format!(
         "expected to look into {}, found that user {} may not (permission denied); an agent \
-         hears only the user that it runs as: ask as user {owner}, such as with `sudo -u \
+         hears only the user that it runs as, and root: ask as user {owner}, such as with `sudo -u \
          '#{owner}' tenure …`, or name another directory with --state",
         directory.display(),
         geteuid().as_raw()

@@ -1,12 +1,13 @@
 //! What commands say that ask an agent which is kept from its group, and what
 //! becomes of what they asked when they do not wait.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use rustix::process::{Signal, kill_process};
 
 use super::common::{TENURE, poll_until};
 use super::fixture::{Fixture, PATIENCE};
+use super::print;
 
 /// Writes the version of the view's format, as a later release might.
 fn rewrite_the_view(url: &str, from: &str, to: &str) {
@@ -146,39 +148,48 @@ fn what_was_asked_while_the_store_was_away_is_done_when_it_is_back() {
     }
 }
 
+fn mode(path: &Path, mode: u32) {
+    let mode = fs::Permissions::from_mode(mode);
+    fs::set_permissions(path, mode).expect("it is ours");
+}
+
+/// The binary where another user finds it.
+fn binary_for_others(directory: &Path) -> PathBuf {
+    let binary = directory.join("tenure");
+    mode(directory, 0o711);
+    // By another process where it has to be a copy: what is open here to be
+    // written no process can run, and a child that is forked meanwhile by
+    // another test has it open too.
+    let copied = || Command::new("cp").arg(TENURE).arg(&binary).status();
+    let made = fs::hard_link(TENURE, &binary).is_ok();
+    assert!(made || copied().is_ok_and(|it| it.success()), "a binary");
+    binary
+}
+
+/// A command of user 65534, which a root may start.
+fn as_another_user(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.uid(65_534).gid(65_534).current_dir("/");
+    command
+}
+
 /// Who may not look does not know that there is no agent.
 #[test]
 fn another_user_is_told_that_it_may_not_ask() {
     let fixture = Fixture::sqlite();
     let _one = fixture.node("one", &[]);
     fixture.deploy("a", &[]);
-    let mode = |path: &Path, mode| {
-        let mode = fs::Permissions::from_mode(mode);
-        fs::set_permissions(path, mode).expect("it is ours");
-    };
     let root = rustix::process::geteuid().is_root();
-    let directory = fixture.directory.path();
-    let binary = directory.join("tenure");
-    if root {
-        // Nobody may come as far as the binary, and to the door of the state.
-        mode(directory, 0o711);
-        // By another process where it has to be a copy: what is open here to be
-        // written no process can run, and a child that is forked meanwhile by
-        // another test has it open too.
-        let copied = || Command::new("cp").arg(TENURE).arg(&binary).status();
-        let made = fs::hard_link(TENURE, &binary).is_ok();
-        assert!(made || copied().is_ok_and(|it| it.success()), "a binary");
-    }
+    // User 65534 may come as far as the binary, and to the door of the state.
+    let binary = root.then(|| binary_for_others(fixture.directory.path()));
     let asked: [&[&str]; 3] = [
         &["undeploy", "a"],
         &["logs", "a"],
         &["undeploy", "a", "--via", "one"],
     ];
     for args in asked {
-        let mut command = if root {
-            let mut command = Command::new(&binary);
-            command.uid(65_534).gid(65_534).current_dir("/");
-            command
+        let mut command = if let Some(binary) = &binary {
+            as_another_user(binary)
         } else {
             mode(&fixture.state(), 0o000);
             Command::new(TENURE)
@@ -218,6 +229,72 @@ fn connections_without_a_request_keep_no_command_away() {
     poll_until(PATIENCE, deployed).expect("a command gets through");
     one.wait_for_log("closed: expected a whole request within 1s while all 64 places");
     drop(held);
+}
+
+/// Directories and sockets that were opened to all under an agent that runs: the
+/// kernel says who connects.
+#[test]
+fn another_user_is_not_heard_where_the_modes_are_open() {
+    if !rustix::process::geteuid().is_root() {
+        return print("\n*** LEFT OUT: only root can be another user\n");
+    }
+    let fixture = Fixture::sqlite();
+    let long = ["--lease", "10s"];
+    let mut one = fixture.node("one", &long);
+    fixture.deploy("a", &[]);
+    let binary = binary_for_others(fixture.directory.path());
+    let node = fixture.state().join("town/one");
+    let all = |directories| {
+        for directory in [&fixture.state(), &fixture.state().join("town"), &node] {
+            mode(directory, directories);
+        }
+    };
+    all(0o755);
+    for socket in ["control.sock", "steward.sock"] {
+        mode(&node.join(socket), 0o666);
+    }
+    let asked = as_another_user(binary)
+        .args(["undeploy", "a", "--group", "town", "--state"])
+        .arg(fixture.state())
+        .env_clear()
+        .output();
+    let asked = asked.expect("it runs");
+    let said = String::from_utf8_lossy(&asked.stderr);
+    let refused = "expected root, found user 65534";
+    assert!(
+        said.contains(refused) && said.contains("ask as user 0"),
+        "{said}"
+    );
+    assert_eq!(asked.status.code(), Some(2), "{said}");
+    one.wait_for_log(&format!("refused: {refused}"));
+    let speak = |socket: &str, line: &str| {
+        let path = node.join(socket).display().to_string();
+        let script = format!(
+            "import socket
+s = socket.socket(socket.AF_UNIX); s.connect('{path}')
+try: s.sendall(b'{line}\\n')
+except OSError: pass
+try: print(s.recv(65536).decode())
+except OSError: pass"
+        );
+        let mut python = as_another_user("python3");
+        let output = python.args(["-c", &script]).output().expect("python3");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    // A program that waits for no greeting.
+    let said = speak("control.sock", r#"{"ask": "undeploy", "name": "a"}"#);
+    assert!(said.contains(refused) && !said.contains("hello"), "{said}");
+    // While no agent is there, the shim takes the next that connects.
+    let before = fixture.writes("a").pid;
+    one.kill();
+    let said = speak("steward.sock", r#"{"do": "quit"}"#);
+    assert_eq!(said.trim(), "", "the shim tells of what it has");
+    all(0o700);
+    let again = fixture.start("one", &long);
+    again.wait_for_log("going on as");
+    fixture.all_run(&["a"], |node| node == "one");
+    assert_eq!(fixture.writes("a").pid, before, "it was ended");
 }
 
 /// A database that is locked for writers is read all the same. That is not
