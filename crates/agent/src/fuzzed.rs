@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use super::control::{Answer, RequestEnvelope};
 use super::messages::{ShimOrder, ShimReport};
 use super::node_status::NodeStatus;
-use super::spec::{CONFIG_MAX, INSTANCES_MAX, Process, WorkloadFile};
+use super::spec::{CONFIG_MAX, INSTANCES_MAX, Process};
+use super::workload_file::WorkloadFile;
 
 /// A target: its name, which is also that of its corpus, and what takes the
 /// bytes.

@@ -55,6 +55,7 @@ mod shim_discovery;
 pub mod spec;
 pub mod stall;
 pub mod state_directory;
+pub mod workload_file;
 mod workload_run;
 
 pub use control::{AgentRequest, DEFAULT_TIMEOUT, Deployed, RequestError, send_request};

@@ -1,19 +1,5 @@
-//! What a workload is: the command and all that goes with it, as it lies in the
-//! store, and as people write it in a file.
-//!
-//! The file (`tenure deploy --file`) is TOML and may describe many:
-//!
-//! ```toml
-//! [[workload]]
-//! name = "web"
-//! command = ["/srv/serve", "--port", "80"]
-//! instances = 2
-//! needs = ["zone=a"]
-//! restart = "on-failure"
-//! env = { RUST_LOG = "info" }
-//! env-file = "/etc/web/env"           # on the node that has it: secrets
-//! config = { greeting = "hello" }     # the command sees it as JSON
-//! ```
+//! What a workload is: the command and all that goes with it, as a user wants it
+//! and as it lies in the store. A file may describe many (`workload_file.rs`).
 
 use std::collections::BTreeMap;
 
@@ -33,6 +19,16 @@ pub const INSTANCES_MAX: u32 = 100;
 /// Where the command finds its config. `TENURE_CONFIG` names the settings of
 /// `tenure` itself, which a command may call.
 pub(super) const CONFIG: &str = "TENURE_WORKLOAD_CONFIG";
+const GROUP: &str = "TENURE_GROUP";
+const NODE: &str = "TENURE_NODE";
+const WORKLOAD: &str = "TENURE_WORKLOAD";
+const FENCE: &str = "TENURE_FENCE";
+const INSTANCES: &str = "TENURE_INSTANCES";
+/// Which of the instances it is, from 0.
+pub(super) const INSTANCE: &str = "TENURE_INSTANCE";
+/// The variables that every command gets from its agent, whatever its workload
+/// says.
+const AGENT_VARIABLES: [&str; 6] = [GROUP, NODE, WORKLOAD, FENCE, INSTANCES, INSTANCE];
 /// How long a process must run to have been started, unless that is said.
 pub const READY_MS: u64 = 500;
 
@@ -111,60 +107,13 @@ const fn one() -> u32 {
     1
 }
 
-/// A file of workloads.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WorkloadFile {
-    /// All that are in it.
-    #[serde(default)]
-    pub workload: Vec<Workload>,
-}
-
-impl WorkloadFile {
-    /// What is in a file of workloads.
-    ///
-    /// # Errors
-    /// What is wrong with it, without a value that is in it: the wrong file
-    /// may hold a secret.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        toml::from_str(text)
-            .map_err(|error| tenure::small::misread(text, error.span(), error.message()))
-    }
-}
-
 impl Workload {
     /// What is asked of the group.
     ///
     /// # Errors
     /// What is wrong with it, for a person, without a value that may be a secret.
     pub fn deployment(&self) -> Result<Deployment, String> {
-        if self.command.first().is_none_or(String::is_empty) {
-            return Err("expected a command, found none".into());
-        }
-        let nul = |text: &String| text.contains('\0');
-        let keys = self.env.keys();
-        if self
-            .command
-            .iter()
-            .chain(keys)
-            .chain(self.env.values())
-            .any(nul)
-        {
-            return Err("expected a command and variables without zero bytes, found one".into());
-        }
-        if self.env.keys().any(|it| it.is_empty() || it.contains('=')) {
-            return Err(
-                "expected names of variables, found one that is empty or has a = in it".into(),
-            );
-        }
-        if let Some(file) = &self.env_file
-            && (!file.starts_with('/') || file.contains('\0'))
-        {
-            return Err(
-                "expected the whole path of a file on the nodes as env-file, which begins with /"
-                    .into(),
-            );
-        }
+        self.check_command()?;
         if !(1..=INSTANCES_MAX).contains(&self.instances) {
             let found = self.instances;
             let instead = match found {
@@ -208,6 +157,51 @@ impl Workload {
             .order(self.order);
         Ok(self.needs.iter().fold(deployment, Deployment::needs))
     }
+
+    /// Refuses a command that no node could start as it is meant, with its
+    /// variables.
+    fn check_command(&self) -> Result<(), String> {
+        if self.command.first().is_none_or(String::is_empty) {
+            return Err("expected a command, found none".into());
+        }
+        let nul = |text: &String| text.contains('\0');
+        let keys = self.env.keys();
+        if self
+            .command
+            .iter()
+            .chain(keys)
+            .chain(self.env.values())
+            .any(nul)
+        {
+            return Err("expected a command and variables without zero bytes, found one".into());
+        }
+        if self.env.keys().any(|it| it.is_empty() || it.contains('=')) {
+            return Err(
+                "expected names of variables, found one that is empty or has a = in it".into(),
+            );
+        }
+        if let Some(file) = &self.env_file
+            && (!file.starts_with('/') || file.contains('\0'))
+        {
+            return Err(
+                "expected the whole path of a file on the nodes as env-file, which begins with /"
+                    .into(),
+            );
+        }
+        let is_set_by_agent = |name: &&str| {
+            AGENT_VARIABLES.contains(name) || (*name == CONFIG && self.config.is_some())
+        };
+        let names = self.env.keys().map(String::as_str);
+        let set_by_agent: Vec<&str> = names.filter(is_set_by_agent).collect();
+        if !set_by_agent.is_empty() {
+            return Err(format!(
+                "env: expected other variables than those that the agent sets, found {}; take \
+                 them out, or give them other names",
+                set_by_agent.join(", ")
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// What is the same for all workloads of an agent.
@@ -239,11 +233,11 @@ impl WorkloadDefaults {
         }
         let mut env: Vec<(String, String)> = process.env.into_iter().collect();
         let mut add = |key: &str, value: String| env.push((key.to_owned(), value));
-        add("TENURE_GROUP", self.group.clone());
-        add("TENURE_NODE", self.node.clone());
-        add("TENURE_WORKLOAD", start.name.to_string());
-        add("TENURE_FENCE", start.fence.to_string());
-        add("TENURE_INSTANCES", start.instances.to_string());
+        add(GROUP, self.group.clone());
+        add(NODE, self.node.clone());
+        add(WORKLOAD, start.name.to_string());
+        add(FENCE, start.fence.to_string());
+        add(INSTANCES, start.instances.to_string());
         if let Some(config) = process.config {
             add(CONFIG, config.to_string());
         }
@@ -268,7 +262,13 @@ impl WorkloadDefaults {
 
 #[cfg(test)]
 mod tests {
+    use tenure::Name;
+    use tenure::core::election::Grant;
+    use tenure::core::time::Instant;
+    use tenure::ha::{Digest, NodeId, Run};
+
     use super::*;
+    use crate::workload_file::WorkloadFile;
 
     fn parsed(text: &str) -> Result<Vec<Workload>, String> {
         let file: Result<WorkloadFile, _> = toml::from_str(text);
@@ -306,6 +306,59 @@ mod tests {
         }
     }
 
+    /// No agent sets these, so they reach the command.
+    #[test]
+    fn variables_of_other_programs_are_taken() {
+        for env in ["TENURE_STORE", "TENURE_WORKLOAD_CONFIG", "FENCE"] {
+            let text =
+                format!("[[workload]]\nname = \"w\"\ncommand = [\"x\"]\nenv = {{ {env} = \"y\" }}");
+            let one = parsed(&text).expect("fine").remove(0);
+            let _ = one.deployment().expect(env);
+        }
+    }
+
+    /// Earlier releases deployed what is refused now.
+    #[test]
+    fn what_lies_in_a_store_runs_as_before() {
+        let stored = r#"{"command":["x"],"env":{"A":"b","TENURE_FENCE":"99"},
+            "config":{"a":null,"c":{"$__toml_private_datetime":"1979-05-27"}}}"#;
+        let limits = LogLimits { bytes: 1, files: 1 };
+        let defaults = WorkloadDefaults {
+            group: "g".into(),
+            node: "n".into(),
+            grace_ms: 1,
+            log: limits,
+        };
+        let at = Instant::ZERO;
+        let start = Start {
+            id: NodeId::parse(&"7".repeat(32)).expect("an id"),
+            run: Run(1),
+            name: Name::new("w").expect("a name"),
+            digest: Digest::new(&"7".repeat(32)).expect("a digest"),
+            config: stored.as_bytes().to_vec().into(),
+            instances: 1,
+            fence: 3,
+            grant: Grant {
+                start: at,
+                drain_at: at,
+                kill_at: at,
+                valid_until: at,
+            },
+        };
+        let spec = defaults.run_spec(&start).expect("it is understood");
+        let last = |name: &str| {
+            let value = spec.env.iter().rev().find(|(key, _)| key == name);
+            value.map(|(_, value)| value.as_str())
+        };
+        assert_eq!((last("A"), last("TENURE_FENCE")), (Some("b"), Some("3")));
+        let config = last(CONFIG).expect("one");
+        assert!(config.contains("private_datetime"), "{config}");
+        let set = spec.env.iter().map(|(key, _)| key.as_str());
+        for name in set.filter(|key| key.starts_with("TENURE_") && *key != CONFIG) {
+            assert!(AGENT_VARIABLES.contains(&name), "{name}");
+        }
+    }
+
     #[test]
     fn what_cannot_run_is_refused_with_a_reason() {
         let table = "[[workload]]\nname = \"w\"\n";
@@ -326,6 +379,14 @@ mod tests {
                 "names of variables",
             ),
             ("command = [\"x\\u0000\"]", "zero bytes"),
+            (
+                "command = [\"x\"]\nenv = { TENURE_FENCE = \"5ecre7\", TENURE_INSTANCE = \"1\" }",
+                "found TENURE_FENCE, TENURE_INSTANCE; take them out",
+            ),
+            (
+                "command = [\"x\"]\nconfig = 1\nenv = { TENURE_WORKLOAD_CONFIG = \"5ecre7\" }",
+                "found TENURE_WORKLOAD_CONFIG; take",
+            ),
         ] {
             let one = parsed(&format!("{table}{text}")).expect(text).remove(0);
             let why = one.deployment().expect_err(text);

@@ -29,6 +29,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::env_file;
 use super::messages::{RestartPolicy, RunPhase, RunSpec, RunState};
 use super::output_log::OutputLogs;
+use super::spec::INSTANCE;
 use crate::guard::{ExitStatus, Guardian, GuardianEvent, SLACK, StartOrder};
 
 /// What a task of an instance is ordered to do.
@@ -116,7 +117,7 @@ impl WorkloadRun {
     fn env(&self, instance: u32) -> Vec<(OsString, OsString)> {
         let given = self.spec.env.iter();
         let given = given.map(|(key, value)| (key.into(), value.into()));
-        let own = ("TENURE_INSTANCE".into(), instance.to_string().into());
+        let own = (INSTANCE.into(), instance.to_string().into());
         given.chain([own]).collect()
     }
 

@@ -9,7 +9,8 @@ use serde_json::Value;
 use tenure::small;
 use tokio::task::JoinSet;
 
-use crate::agent::spec::{Workload, WorkloadFile};
+use crate::agent::spec::Workload;
+use crate::agent::workload_file::WorkloadFile;
 use crate::agent::{self, AgentRequest, Deployed, RequestError};
 use crate::failure::{Failure, usage};
 use crate::output::Output;

@@ -88,6 +88,26 @@ fn what_people_get_wrong_is_told() {
     assert!(code == 2 && said.contains("closed to others"), "{said}");
 }
 
+/// What would reach the command as another value than was written, or not at all.
+#[test]
+fn a_workload_that_cannot_be_handed_on_as_written_is_refused() {
+    let fixture = Fixture::sqlite();
+    let file = fixture.directory.path().join("w.toml");
+    let text = "[[workload]]\nname = \"a\"\ncommand = [\"true\"]\nconfig = { a = 1979-05-27 }\n";
+    fs::write(&file, text).expect("a file");
+    let (code, said) = fixture.fails(&["deploy", "--file", &file.display().to_string()]);
+    assert!(
+        code == 2 && said.contains("line 4, column 16: config: expected values that JSON has"),
+        "{said}"
+    );
+    for name in ["TENURE_FENCE", "TENURE_INSTANCE"] {
+        let env = format!("{name}=99");
+        let (code, said) = fixture.fails(&["deploy", "a", "--env", &env, "--", "true"]);
+        let found = format!("that the agent sets, found {name};");
+        assert!(code == 2 && said.contains(&found), "{said}");
+    }
+}
+
 #[test]
 fn an_agent_that_is_stopped_is_asked_nothing() {
     let fixture = Fixture::sqlite();
