@@ -17,14 +17,17 @@
 //! with a private name of a date. So they are refused here, and never reach a
 //! store. What lies in a store is not looked at again: a workload of an earlier
 //! release runs as it did.
+//!
+//! Numbers out of their range are refused here too, because the library says no
+//! more of them than *expected u32*.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::spec::Workload;
+use super::spec::{INSTANCES_MAX, Workload};
 
 /// A file of workloads.
 #[derive(Debug, Deserialize)]
@@ -60,11 +63,38 @@ fn check(file: &DeTable<'_>) -> Result<(), Misfit> {
         let Some(workload) = workload.get_ref().as_table() else {
             continue;
         };
+        if let Some(instances) = workload.get("instances") {
+            check_number("instances", 1..=INSTANCES_MAX, instances)?;
+        }
+        if let Some(order) = workload.get("order") {
+            check_number("order", 0..=u32::MAX, order)?;
+        }
         if let Some(config) = workload.get("config") {
             check_config(config)?;
         }
     }
     Ok(())
+}
+
+/// Refuses what is no whole number, and one that does not fit into 32 bits. One
+/// that fits and is out of range is left to `Workload::deployment`, which advises.
+fn check_number(
+    name: &str,
+    range: RangeInclusive<u32>,
+    value: &Spanned<DeValue<'_>>,
+) -> Result<(), Misfit> {
+    let found = match value.get_ref() {
+        DeValue::Integer(it) => match i128::from_str_radix(it.as_str(), it.radix()) {
+            Ok(number) if u32::try_from(number).is_ok() => return Ok(()),
+            _ if it.as_str().starts_with('-') => "a negative one",
+            _ => "a larger one",
+        },
+        DeValue::String(_) => "a text; write it without quotes",
+        _ => "another value",
+    };
+    let (first, last) = range.into_inner();
+    let text = format!("{name}: expected a whole number from {first} to {last}, found {found}");
+    Err((value.span(), text))
 }
 
 /// Refuses what JSON has not, however deep it is.
@@ -98,6 +128,37 @@ mod tests {
         WorkloadFile::parse(&format!(
             "[[workload]]\nname = \"w\"\ncommand = [\"x\"]\n{rest}\n"
         ))
+    }
+
+    #[test]
+    fn a_number_out_of_range_is_refused_with_the_range() {
+        let (instances, order) = ("from 1 to 100, found", "from 0 to 4294967295, found");
+        for (text, column, range, found) in [
+            ("instances = -1", 13, instances, "a negative one"),
+            ("instances = 4294967296", 13, instances, "a larger one"),
+            ("instances = 0xffffffffff", 13, instances, "a larger one"),
+            ("instances = \"2\"", 13, instances, "a text; write"),
+            ("instances = 1.0", 13, instances, "another value"),
+            ("order = -1", 9, order, "a negative one"),
+            ("order = 99999999999999999999", 9, order, "a larger one"),
+            ("order = 1e5", 9, order, "another value"),
+        ] {
+            let long = text.replace("9999", "99999999999999999999");
+            for text in [text, &long] {
+                let why = parsed(text).expect_err(text);
+                let place = format!("line 4, column {column}: ");
+                let whole = why.starts_with(&place) && why.contains(&format!("{range} {found}"));
+                assert!(whole, "{text}: {why}");
+            }
+        }
+        for text in [
+            "instances = 0x2",
+            "instances = +1",
+            "order = 4294967295",
+            "order = -0",
+        ] {
+            parsed(text).expect(text);
+        }
     }
 
     #[test]
