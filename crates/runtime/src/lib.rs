@@ -5,6 +5,7 @@
 //! | [`clock`] | the only reader of system time |
 //! | [`drive`] | the background thread, the loop that runs any machine, streams of events |
 //! | [`error`] | errors by what the caller does next |
+//! | [`filesystem`] | whether files lie where one machine's locks reach all who use them |
 //! | [`small`] | the reader of small files |
 //! | [`system_authorities`] | what `SSL_CERT_FILE` names is looked at before a library reads it |
 //! | [`round_trip`] | how far away a store is, and which lease that allows |
@@ -17,6 +18,7 @@ pub mod drive;
 pub mod error;
 #[cfg(feature = "failure")]
 pub mod failure;
+pub mod filesystem;
 #[cfg(feature = "tls")]
 pub mod own_token;
 pub mod round_trip;

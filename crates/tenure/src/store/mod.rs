@@ -66,8 +66,6 @@ mod file;
 mod file_mode;
 #[cfg(any(feature = "file", feature = "sqlite"))]
 mod file_notices;
-#[cfg(any(feature = "file", feature = "sqlite"))]
-mod filesystem;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod heartbeats;
 mod hub;

@@ -31,13 +31,13 @@ use rustix::fs::{Access, Mode, OFlags, access};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 use tenure_core::time::Instant;
+use tenure_runtime::filesystem::{self, SharedFilesystem};
 
 use super::files::{self, STORE};
 use super::record;
 use super::settings::Settings;
 use crate::clock;
 use crate::error::{StoreError, about};
-use crate::store::filesystem::{self, SharedFilesystem};
 use crate::store::{FileMode, REPAIR, no_store, symlinks};
 
 /// How often a directory that changes while it is opened is tried.

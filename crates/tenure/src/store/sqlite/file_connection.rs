@@ -46,13 +46,14 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use rustix::fs::{Access, access};
 use tenure_core::time::Instant;
+use tenure_runtime::filesystem;
 
 use super::identity::{self, FileInfo, Identity};
 use super::{heartbeat_table, journal_files, table};
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::heartbeats::Options;
-use crate::store::{FileMode, REPAIR, filesystem, no_store, symlinks};
+use crate::store::{FileMode, REPAIR, no_store, symlinks};
 
 /// How long to wait for the locks of other processes, where nobody waits for
 /// an answer.

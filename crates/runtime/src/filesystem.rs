@@ -56,21 +56,19 @@ const SHARED_FUSE: [&str; 12] = [
 ];
 
 /// Those of them whose machines are cut off before their locks are given away.
-#[cfg(feature = "file")]
 const FENCED: [&str; 4] = ["Ceph", "GFS2", "OCFS2", "GPFS"];
 
 /// A file system that machines share.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct SharedFilesystem {
+pub struct SharedFilesystem {
     /// What it is called.
-    pub(super) name: String,
+    pub name: String,
 }
 
 impl SharedFilesystem {
     /// Whether a machine that falls silent is cut off before its locks are given
     /// to another.
-    #[cfg(feature = "file")]
-    pub(super) fn is_fenced(&self) -> bool {
+    pub fn is_fenced(&self) -> bool {
         FENCED.contains(&self.name.as_str())
     }
 }
@@ -78,7 +76,7 @@ impl SharedFilesystem {
 /// The file system of a path, or of its directory if nothing is there yet, if
 /// machines share it. What cannot be found out is left to those who open the file,
 /// who fail in words of their own.
-pub(super) fn shared_at(path: &Path) -> Option<SharedFilesystem> {
+pub fn shared_at(path: &Path) -> Option<SharedFilesystem> {
     let exists = [Some(path), path.parent()].into_iter().flatten();
     let (at, kind) = exists
         .filter_map(|at| Some((at, rustix::fs::statfs(at).ok()?.f_type)))
@@ -154,7 +152,6 @@ mod tests {
         assert_eq!(shared_at(&directory.path().join("tenure.db")), None);
     }
 
-    #[cfg(feature = "file")]
     #[test]
     fn cluster_file_systems_are_told_from_those_that_let_a_late_client_go_on() {
         let fenced = |kind| {
