@@ -31,15 +31,17 @@ packages() (
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 )
 
-# Servers for the tests, and what cuts their networks and slows their disks.
+# Servers for the tests, what cuts their networks and slows their disks, and a file system
+# of FUSE.
 install_servers() {
     if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || [ ! -x /usr/sbin/pgbouncer ] ||
         ! command -v redis-server >/dev/null || ! command -v mariadbd >/dev/null ||
         [ ! -e /usr/lib/galera/libgalera_smm.so ] ||
         ! command -v etcd >/dev/null || ! command -v etcdctl >/dev/null ||
-        ! command -v nft >/dev/null || ! command -v ip >/dev/null || ! command -v strace >/dev/null; then
+        ! command -v nft >/dev/null || ! command -v ip >/dev/null || ! command -v strace >/dev/null ||
+        ! command -v bindfs >/dev/null; then
         packages postgresql pgbouncer mariadb-server galera-4 redis-server etcd-server etcd-client \
-            nftables iproute2 strace
+            nftables iproute2 strace bindfs
     fi
     # Servers that no distribution has, or has too old: a real one of the S3 protocol,
     # emulators of Amazon's, Azure's and Google's, one that is no store (s3rver), and NATS.

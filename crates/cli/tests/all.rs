@@ -23,6 +23,7 @@ mod dist;
 mod distrust;
 mod fence;
 mod floors;
+mod fuse;
 mod heartbeats;
 mod identity;
 #[cfg(feature = "tenure")]

@@ -1,7 +1,7 @@
 //! Whether files lie where the locks of one machine reach all who use them.
 //!
 //! Stores of files coordinate processes by locks of the kernel, and date grants by
-//! its boot-time clock. On a file system that several machines (or a host and its
+//! its boot-time clock. A server locks its data directory, and a command its mark. On a file system that several machines (or a host and its
 //! guests) mount, each kernel may keep locks of its own, and two would lead. So such
 //! file systems are told from local ones by their kind, and what is refused, and in
 //! which words, each store says.
@@ -12,9 +12,14 @@
 //! have that: a client that was silent for too long loses its locks, wakes up in
 //! the middle of a write, and is let go on with it.
 //!
-//! FUSE is the one kind that says nothing by itself: a local encrypted
-//! directory has it and so has a directory shared with a host. There the name
-//! in the table of mounts decides, and an unknown name is let pass.
+//! FUSE is the one kind that says nothing by itself. A local encrypted directory has
+//! it. So has a network file system, and a second view of a local directory, whose
+//! locks the directory does not see. There the name in the table of mounts decides.
+//! A name passes if it is known to be that of a local file system with one view of
+//! its files. Any other name does not, and neither does a mount that the table lacks.
+//!
+//! Left out: the program that mounts chooses the name, and may lie. One encrypted
+//! directory that is mounted twice has two views.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -39,30 +44,33 @@ const SHARED: [(u64, &str); 13] = [
 
 const FUSE: u64 = 0x6573_5546;
 
-/// The same among those of FUSE's number, by their name among the mounts.
-const SHARED_FUSE: [&str; 12] = [
-    "virtiofs",
-    "fuse.sshfs",
-    "fuse.glusterfs",
-    "fuse.ceph",
-    "fuse.ceph-fuse",
-    "fuse.s3fs",
-    "fuse.rclone",
-    "fuse.gcsfuse",
-    "fuse.juicefs",
-    "fuse.mfs",
-    "fuse.vmhgfs-fuse",
-    "fuse.grpcfuse",
+/// What a host shares with its guests. It has FUSE's number.
+const VIRTIOFS: &str = "virtiofs";
+
+/// FUSE file systems of one machine with one view of their files, by their names
+/// among the mounts. One on a block device may have the name of its program after it.
+const LOCAL_FUSE: [&str; 6] = [
+    "fuseblk",
+    "fuse.fuse-overlayfs",
+    "fuse.gocryptfs",
+    "fuse.cryfs",
+    "fuse.encfs",
+    "fuse.securefs",
 ];
+
+/// What a FUSE file system is called that is not among the mounts.
+const NOT_LISTED: &str = "a FUSE file system that /proc/self/mountinfo does not list";
 
 /// Those of them whose machines are cut off before their locks are given away.
 const FENCED: [&str; 4] = ["Ceph", "GFS2", "OCFS2", "GPFS"];
 
-/// A file system that machines share.
+/// A file system whose locks may not reach all who use its files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharedFilesystem {
     /// What it is called.
     pub name: String,
+    /// It is one of FUSE: virtiofs, or one that is not known to be local.
+    pub is_fuse: bool,
 }
 
 impl SharedFilesystem {
@@ -71,14 +79,31 @@ impl SharedFilesystem {
     pub fn is_fenced(&self) -> bool {
         FENCED.contains(&self.name.as_str())
     }
+
+    /// Whether machines share it. Else that is not known.
+    pub fn is_between_machines(&self) -> bool {
+        !self.is_fuse || self.name == VIRTIOFS
+    }
+
+    /// What an error says was found: its name, and what is wrong with it.
+    pub fn found(&self) -> String {
+        let name = &self.name;
+        if self.is_between_machines() {
+            return format!("{name}, which machines share");
+        }
+        format!("{name}, of which it is not known that all who use its files share locks")
+    }
 }
 
-/// The file system of a path, or of its directory if nothing is there yet, if
-/// machines share it. What cannot be found out is left to those who open the file,
-/// who fail in words of their own.
+/// The file system of a path, or of the directory above it that is there, if its
+/// locks may not reach all who use it. What cannot be found out is left to those who
+/// open the file, who fail in words of their own.
 pub fn shared_at(path: &Path) -> Option<SharedFilesystem> {
-    let exists = [Some(path), path.parent()].into_iter().flatten();
-    let (at, kind) = exists
+    let named = path.ancestors().map(|at| match at.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => at,
+    });
+    let (at, kind) = named
         .filter_map(|at| Some((at, rustix::fs::statfs(at).ok()?.f_type)))
         .next()?;
     // A number of 32 bits, whose sign differs between architectures.
@@ -88,18 +113,26 @@ pub fn shared_at(path: &Path) -> Option<SharedFilesystem> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         mounted_as(&mounts, device).map(str::to_owned)
     };
-    let name = shared(kind, mounts)?;
-    Some(SharedFilesystem { name })
+    shared(kind, mounts)
 }
 
-/// What it is called if machines share it; `mounted` finds the name among the
+/// The file system if its locks may not reach all; `mounted` finds the name among the
 /// mounts.
-fn shared(kind: u64, mounted: impl FnOnce() -> Option<String>) -> Option<String> {
+fn shared(kind: u64, mounted: impl FnOnce() -> Option<String>) -> Option<SharedFilesystem> {
     if kind == FUSE {
-        return mounted().filter(|name| SHARED_FUSE.contains(&name.as_str()));
+        let name = mounted().unwrap_or_else(|| NOT_LISTED.to_owned());
+        let is_fuse = true;
+        return (!is_local_fuse(&name)).then_some(SharedFilesystem { name, is_fuse });
     }
     let found = SHARED.iter().find(|(number, _)| *number == kind);
-    found.map(|(_, name)| (*name).to_owned())
+    found.map(|(_, name)| SharedFilesystem {
+        name: (*name).to_owned(),
+        is_fuse: false,
+    })
+}
+
+fn is_local_fuse(name: &str) -> bool {
+    LOCAL_FUSE.contains(&name) || name.starts_with("fuseblk.")
 }
 
 /// The type of the file system on this device, in a text like
@@ -121,10 +154,14 @@ mod tests {
 21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 35 21 0:41 / /shared rw - virtiofs host rw
 36 21 0:42 / /secret rw shared:3 - fuse.gocryptfs /cipher rw
+37 21 0:43 / /again rw - fuse /real rw,user_id=0
+38 21 0:44 / /weed rw - fuse.seaweedfs seaweedfs:8888:/ rw
+39 21 8:17 / /usb rw - fuseblk.ext4 /dev/sdb1 rw
 ";
 
     fn judged(kind: u64, device: u64) -> Option<String> {
-        shared(kind, || mounted_as(MOUNTS, device).map(str::to_owned))
+        let found = shared(kind, || mounted_as(MOUNTS, device).map(str::to_owned));
+        found.map(|it| it.name)
     }
 
     #[test]
@@ -143,7 +180,46 @@ mod tests {
         assert_eq!(judged(0x0102_1997, disk).as_deref(), Some("9p"));
         assert_eq!(judged(FUSE, host).as_deref(), Some("virtiofs"));
         assert_eq!(judged(FUSE, secret), None);
-        assert_eq!(judged(FUSE, rustix::fs::makedev(0, 99)), None);
+    }
+
+    #[test]
+    fn a_fuse_file_system_is_taken_if_it_is_known_to_be_local() {
+        for (major, minor, refused) in [
+            (0, 43, Some("fuse")),
+            (0, 44, Some("fuse.seaweedfs")),
+            (8, 17, None),
+            (0, 99, Some(NOT_LISTED)),
+        ] {
+            let device = rustix::fs::makedev(major, minor);
+            assert_eq!(judged(FUSE, device).as_deref(), refused);
+        }
+        for (name, is_local) in [
+            ("fuseblk", true),
+            ("fuse.fuse-overlayfs", true),
+            ("fuse.cryfs", true),
+            ("fuse.encfs", true),
+            ("fuse.securefs", true),
+            ("fuse.bindfs", false),
+            ("fuse.sshfs", false),
+            ("fuse.gocryptfs2", false),
+            ("fuseblkx", false),
+            ("", false),
+        ] {
+            let found = shared(FUSE, || Some(name.to_owned()));
+            assert_eq!(found.is_none(), is_local, "{name}");
+        }
+    }
+
+    #[test]
+    fn it_is_said_whether_machines_share_it_or_that_is_not_known() {
+        let found = |name: &str| {
+            let found = shared(FUSE, || Some(name.to_owned()));
+            found.expect("it is refused").found()
+        };
+        assert_eq!(found("virtiofs"), "virtiofs, which machines share");
+        let unknown =
+            "fuse.bindfs, of which it is not known that all who use its files share locks";
+        assert_eq!(found("fuse.bindfs"), unknown);
     }
 
     #[test]
@@ -155,8 +231,8 @@ mod tests {
     #[test]
     fn cluster_file_systems_are_told_from_those_that_let_a_late_client_go_on() {
         let fenced = |kind| {
-            let name = shared(kind, || None).expect("a shared one");
-            SharedFilesystem { name }.is_fenced()
+            let found = shared(kind, || None).expect("a shared one");
+            found.is_fenced()
         };
         for cluster in [0x00c3_6400, 0x0116_1970, 0x7461_636f, 0x4750_4653] {
             assert!(fenced(cluster), "{cluster:x}");

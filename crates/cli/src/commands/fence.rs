@@ -43,6 +43,7 @@ use tenure::error::plain;
 use tenure_fence::lock::{self, Holder, LockRequest, MarkLock};
 use tenure_fence::mark::{Mark, MarkError};
 use tenure_fence::{Deposed, Term};
+use tenure_runtime::filesystem;
 
 use crate::failure::{Failure, usage};
 use crate::{args, config, program};
@@ -69,6 +70,7 @@ pub(crate) fn fence(args: &args::Fence) -> Result<ExitCode, Failure> {
     }
     let term = Term::new(args.term).ok_or_else(|| usage("expected a term below 2^63"))?;
     let mark = Mark::at(&args.mark);
+    refuse_fuse(&mark)?;
     let is_at_terminal = leave_group()?;
     let turn = Turn {
         mark: &mark,
@@ -94,6 +96,20 @@ pub(crate) fn fence(args: &args::Fence) -> Result<ExitCode, Failure> {
     let code = supervise(child, signals)?;
     drop((held, inherited));
     Ok(ExitCode::from(code))
+}
+
+/// Refuses a mark on a file system of FUSE whose locks may not reach all commands. What
+/// locks on a file system that machines share reach is for its user to know.
+fn refuse_fuse(mark: &Mark) -> Result<(), Failure> {
+    match filesystem::shared_at(mark.path()) {
+        Some(shared) if shared.is_fuse => Err(usage(format!(
+            "{}: expected a mark on a local disk, found it on {}: commands of two terms could run \
+             at once; name a mark on a disk of this machine without FUSE with --mark",
+            mark.path().display(),
+            shared.found()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Leads a process group of its own, unless this is the job in front of a

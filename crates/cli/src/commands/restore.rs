@@ -14,6 +14,7 @@ use serde_json::json;
 use tenure::core::ids::Key;
 use tenure::election::Config;
 use tenure_alpo::{JUMP, ServerId};
+use tenure_server::wal::WalError;
 use tenure_server::{
     RestoreError, RestoreOptions, RestoredDirectory, begins_as_backup, read_backup,
 };
@@ -165,6 +166,7 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
 fn failure(error: RestoreError) -> Failure {
     match error {
         RestoreError::Used { .. } => usage(format!("--data: {error}")),
+        RestoreError::Disk(WalError::Shared { .. }) => usage(format!("--data: {error}")),
         other => Failure::Other(other.into()),
     }
 }

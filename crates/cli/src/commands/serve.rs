@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tenure_alpo::{MAX_NUMBER, ServerId};
 use tenure_server::transport::TlsFiles;
+use tenure_server::wal::refuse_fuse;
 use tenure_server::{AuditTo, Config, Ended, Server, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -203,6 +204,8 @@ fn settings(args: &Serve) -> Result<Config, Failure> {
         Some("stderr") => AuditTo::Stderr,
         _ => AuditTo::File(file),
     });
+    // Before a secret is written there.
+    refuse_fuse(&settings.data).map_err(|error| usage(error.to_string()))?;
     settings.peer_secret = secret::of(args, &settings)?;
     // Tokens in a file leave nothing to do without.
     settings.no_token = args.no_token && settings.tokens.is_none();

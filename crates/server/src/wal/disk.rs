@@ -19,7 +19,7 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 use tenure_alpo::Snapshot;
-use tenure_runtime::small;
+use tenure_runtime::{filesystem, small};
 
 use super::claim::{Claim, Place};
 use super::error::WalError;
@@ -222,6 +222,21 @@ fn make_private(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().mode(0o700).create(path)
 }
 
+/// Refuses a directory of FUSE whose locks may not keep a second server out. On a file
+/// system that machines share, as NFS, one server has a directory to itself.
+///
+/// # Errors
+/// [`WalError::Shared`].
+pub fn refuse_fuse(path: &Path) -> Result<(), WalError> {
+    match filesystem::shared_at(path) {
+        Some(shared) if shared.is_fuse => Err(WalError::Shared {
+            dir: path.into(),
+            found: shared.found(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Opens or makes the lock file. One that another user has put there may be a pipe,
 /// and opening it would wait for its reader.
 fn open_lock_file(path: &Path) -> io::Result<File> {
@@ -253,9 +268,11 @@ impl Directory {
     /// every other process until this is dropped.
     ///
     /// # Errors
-    /// [`WalError::InUse`] if another process has it, [`WalError::Disk`] if
-    /// it cannot be made or opened.
+    /// [`WalError::InUse`] if another process has it, [`WalError::Shared`] if
+    /// its locks may not keep others out, [`WalError::Disk`] if it cannot be
+    /// made or opened.
     pub fn lock(path: &Path) -> Result<Self, WalError> {
+        refuse_fuse(path)?;
         let not_made = |error| WalError::disk(path.into(), None, "make the directory", error);
         if !path.try_exists().map_err(not_made)? {
             make_private(path).map_err(not_made)?;

@@ -30,6 +30,17 @@ pub enum WalError {
     /// not. Check the configuration; nothing is wrong with the disk.
     #[error("{0}")]
     Misplaced(Fault),
+    /// On a file system whose locks may not reach all who use it. Use another directory.
+    #[error(
+        "{}: expected a data directory on a local disk, found it on {found}: two servers could \
+         write one log; use a directory on a disk of this machine without FUSE", .dir.display()
+    )]
+    Shared {
+        /// The data directory.
+        dir: PathBuf,
+        /// The file system, and what is wrong with it.
+        found: String,
+    },
     /// Written by a newer version. Run that one.
     #[error(
         "{}: expected format version {known} or older, found version {found}; run the newer \

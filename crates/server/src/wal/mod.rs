@@ -37,7 +37,7 @@ mod spare;
 mod writer;
 
 pub(crate) use disk::LOCK;
-pub use disk::{Directory, Disk, DiskFile, holder};
+pub use disk::{Directory, Disk, DiskFile, holder, refuse_fuse};
 pub use error::{Fault, WalError};
 pub use inspect::{Report, inspect, verify, verify_on};
 pub use log::{Options, Wal, identity};

@@ -85,13 +85,21 @@ impl Place {
         ))
     }
 
-    /// Refuses a file system that machines share, unless its locks are for all of them
-    /// and it was said that this is meant.
+    /// Refuses a file system whose locks may not reach all who use it, unless machines
+    /// share it, its locks are for all of them, and it was said that this is meant.
     fn refuse_shared(&self, found: Option<SharedFilesystem>) -> Result<(), StoreError> {
         let Some(shared) = found else {
             return Ok(());
         };
         let (path, name) = (self.path().display(), &shared.name);
+        if !shared.is_between_machines() {
+            return Err(StoreError::broken(format!(
+                "expected {path} on a local disk, found it on {}: without them two leaders would \
+                 be possible; use a disk of this machine without FUSE, or PostgreSQL between \
+                 machines",
+                shared.found()
+            )));
+        }
         if !shared.is_fenced() {
             return Err(StoreError::broken(format!(
                 "expected {path} on a local disk, found it on {name}, which machines share: a \
@@ -458,11 +466,14 @@ mod tests {
         };
         let (local, cluster) = (place(""), place("?filesystem=cluster"));
         let judged = |place: &Place, name: &str| {
-            let name = name.to_owned();
-            let refused = place.refuse_shared(Some(SharedFilesystem { name }));
+            let shared = SharedFilesystem {
+                name: name.to_owned(),
+                is_fuse: name.starts_with("fuse") || name == "virtiofs",
+            };
+            let refused = place.refuse_shared(Some(shared));
             refused.map_err(|error| error.to_string())
         };
-        for name in ["NFS", "SMB", "9p", "virtiofs", "Lustre", "fuse.sshfs"] {
+        for name in ["NFS", "SMB", "9p", "virtiofs", "Lustre"] {
             for place in [&local, &cluster] {
                 let why = judged(place, name).expect_err(name);
                 assert!(
@@ -470,6 +481,11 @@ mod tests {
                     "{why}"
                 );
             }
+        }
+        for place in [&local, &cluster] {
+            let why = judged(place, "fuse.bindfs").expect_err("it is not known");
+            let words = "fuse.bindfs, of which it is not known that all who use its files share";
+            assert!(why.contains(words), "{why}");
         }
         for name in ["GFS2", "OCFS2", "Ceph", "GPFS"] {
             let why = judged(&local, name).expect_err(name);

@@ -63,16 +63,16 @@ const TRIES: usize = 3;
 /// To this size the journal is cut after a larger transaction.
 const JOURNAL_BYTES: u64 = 1 << 20;
 
-/// Refuses a file on a file system that machines share: SQLite coordinates by locks
-/// of one machine.
+/// Refuses a file on a file system whose locks may not reach all who use it: SQLite
+/// coordinates by locks of one machine.
 fn refuse_shared(path: &Path) -> Result<(), StoreError> {
     match filesystem::shared_at(path) {
         Some(shared) => Err(StoreError::broken(format!(
-            "expected {} on a local disk, found it on {}, which machines share: SQLite cannot \
-             coordinate them and two leaders would be possible; use a local disk, or PostgreSQL \
-             between machines",
+            "expected {} on a local disk, found it on {}: SQLite coordinates by locks, and \
+             two leaders would be possible; use a disk of this machine without FUSE, or \
+             PostgreSQL between machines",
             path.display(),
-            shared.name
+            shared.found()
         ))),
         None => Ok(()),
     }
