@@ -3,7 +3,7 @@
 //! by mistake is not said.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -96,6 +96,83 @@ fn a_sqlite_file_is_for_whom_its_url_says() {
     assert_eq!(mode(&path("a")), 0o644);
     let wrong = once(&format!("{url}?mode=0666"), "022");
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+}
+
+/// The same as a user who has no rights but those that modes give. Root has such.
+fn without_overrides(args: &[&str]) -> Output {
+    let mut command = Command::new("setpriv");
+    if is_root() {
+        let without = "-dac_override,-dac_read_search";
+        command.args(["--bounding-set", without, "--inh-caps", without]);
+    }
+    command
+        .arg(TENURE)
+        .args(args)
+        .output()
+        .expect("setpriv, of util-linux")
+}
+
+#[test]
+fn who_may_read_a_database_and_not_its_journal_is_told_so() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, journal) = (
+        directory.path().join("t.db"),
+        directory.path().join("t.db-journal"),
+    );
+    let url = format!("sqlite://{}", path.display());
+    assert!(once(&url, "022").status.success());
+    set_mode(&path, 0o444);
+    set_mode(&journal, 0o000);
+    let look = ["leader", "x", "--store", &url, "--timeout", "5s"];
+    let refused = without_overrides(&look);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let told = said(&refused);
+    let (file, found) = (
+        format!("expected {} to be a file that this", journal.display()),
+        format!(
+            "found mode 0000 of user {}",
+            rustix::process::geteuid().as_raw()
+        ),
+    );
+    let remedy = format!("chmod 0444 {}", journal.display());
+    for words in [&file, &found, &remedy, "?mode=0640"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    set_mode(&journal, 0o444);
+    // Nothing leads any more: it could be read.
+    assert_eq!(without_overrides(&look).status.code(), Some(3));
+}
+
+/// The database got another mode and group after its journal was made.
+#[test]
+fn a_journal_follows_its_database_as_far_as_the_url_says() {
+    for (database, option, wanted) in [
+        (0o640, "", 0o600),
+        (0o640, "?mode=0640", 0o640),
+        (0o640, "?mode=0660", 0o640),
+        (0o664, "?mode=0640", 0o640),
+        (0o660, "?mode=0660", 0o660),
+        (0o600, "?mode=0660", 0o600),
+    ] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, journal) = (
+            directory.path().join("t.db"),
+            directory.path().join("t.db-journal"),
+        );
+        let url = format!("sqlite://{}", path.display());
+        assert!(once(&url, "022").status.success());
+        set_mode(&path, database);
+        if is_root() {
+            chown(&path, None, Some(NOBODY)).expect("given to a group");
+        }
+        let ran = once(&format!("{url}{option}"), "077");
+        assert!(ran.status.success(), "{ran:?}");
+        assert_eq!(mode(&journal), wanted, "{database:o} {option}");
+        let group = |path: &Path| fs::metadata(path).expect("it is there").gid();
+        if wanted != 0o600 {
+            assert_eq!(group(&journal), group(&path), "{option}");
+        }
+    }
 }
 
 fn said(output: &Output) -> String {

@@ -219,6 +219,7 @@ impl FileConnection {
                 Err(StoreError::Unavailable(_)) if clock::boot() < until => {}
                 result => {
                     result?;
+                    journal_files::share_journal(&file.path, file.mode);
                     file.mode.warn_if_wider(&file.path);
                     journal_files::warn(&file.path, file.mode);
                     return Ok(file_connection);
@@ -395,7 +396,7 @@ impl FileConnection {
             Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly)
                 if self.purpose == Purpose::Read && readable =>
             {
-                return StoreError::unavailable(format!("{file}: {UNREADABLE} ({error})"));
+                return unreadable(&self.file.path, error);
             }
             Some(ErrorCode::CannotOpen) if self.purpose == Purpose::Read => {
                 "expected a file that this user may read"
@@ -423,10 +424,17 @@ impl FileConnection {
     }
 }
 
-/// Why somebody who may only read a file cannot.
-pub(super) const UNREADABLE: &str = "expected a file that can be read without writing it, found \
-     a write that was cut off, or a file in WAL mode (as older releases leave it) that no writer \
-     has open; a process that may write it mends either";
+/// Why a user who may only read a file cannot.
+pub(super) fn unreadable(path: &Path, error: &rusqlite::Error) -> StoreError {
+    journal_files::unreadable(path).unwrap_or_else(|| {
+        StoreError::unavailable(format!(
+            "{}: expected a file that can be read without writing it, found a write that was cut \
+             off, or a file in WAL mode (as older releases leave it) that no writer has open; a \
+             process that may write it mends either ({error})",
+            path.display()
+        ))
+    })
+}
 
 /// Puts the connection in the mode in which the journal is kept and
 /// overwritten; whether it could be done. Of the modes of a rollback journal

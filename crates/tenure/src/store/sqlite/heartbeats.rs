@@ -302,7 +302,7 @@ fn reading(entry: Entry, now: &HaTime) -> Reading {
 }
 
 fn before(error: &rusqlite::Error) -> StoreError {
-    error_before_commit(Purpose::Write, error)
+    error_before_commit(error)
 }
 
 impl fmt::Display for Heartbeats {

@@ -14,14 +14,21 @@
 //! of a database that its group may write, the members of the group, whose
 //! journals have that group; of one that anybody may write, anybody.
 //!
+//! A journal stays when its database gets another mode or group, and SQLite reads no
+//! database whose journal it may not read. So a writer whose URL lets the group use the
+//! database lets it use the journal as well, as far as the database does.
+//!
 //! A look and the use that follows it are two moments, and SQLite has no means
 //! to make one of them. So a directory in which others may make files is
 //! warned of at each start.
 
-use std::fs::{self, Metadata};
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{self, File, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, OFlags, access};
+use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
 use crate::error::StoreError;
@@ -133,6 +140,72 @@ pub(super) fn warn(path: &Path, mode: FileMode) {
             found.owner
         );
     }
+}
+
+/// Lets the group of the database use a journal of this user, as far as the URL and the
+/// database let it.
+pub(super) fn share_journal(path: &Path, mode: FileMode) {
+    let journal = beside(&real(path), ENDS[0]);
+    if let Err(error) = try_to_share(path, &journal, mode) {
+        let journal = journal.display();
+        tracing::warn!(
+            "{journal}: expected to give it the group and the rights of the database: {error}; \
+             others read the database only if they may read this file: chgrp and chmod it as the \
+             database"
+        );
+    }
+}
+
+fn try_to_share(path: &Path, journal: &Path, mode: FileMode) -> io::Result<()> {
+    let database = Rights::from(&fs::metadata(path)?);
+    // What another user has put there in between is not followed.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let opened = File::options().read(true).custom_flags(flags).open(journal);
+    let Ok(file) = opened else {
+        return Ok(());
+    };
+    let found = file.metadata()?;
+    let is_plain = found.is_file() && found.nlink() == 1;
+    let Some(wanted) = shared_bits(Rights::from(&found), database, me(), mode) else {
+        return Ok(());
+    };
+    if !is_plain {
+        return Ok(());
+    }
+    if found.gid() != database.group {
+        fchown(&file, None, Some(database.group))?;
+    }
+    file.set_permissions(Permissions::from_mode(wanted))
+}
+
+/// The mode that this user's journal should have; none if it is to stay as it is. It
+/// gets no right that the URL or the database does not give.
+fn shared_bits(journal: Rights, database: Rights, me: u32, mode: FileMode) -> Option<u32> {
+    let given = mode.bits() & database.mode & 0o060;
+    let has = journal.mode & 0o060;
+    let is_done = has == given && journal.group == database.group;
+    // Rights that it has beside these another group must not get.
+    let has_more = has & !given != 0;
+    let is_left = given == 0 || is_done || has_more || journal.owner != me;
+    (!is_left).then_some(journal.mode & 0o777 | given)
+}
+
+/// What to say of a journal that this user may not read, beside a database that this
+/// user may.
+pub(super) fn unreadable(path: &Path) -> Option<StoreError> {
+    let real = real(path);
+    let journal = beside(&real, ENDS[0]);
+    let found = fs::symlink_metadata(&journal).ok()?;
+    let database = fs::metadata(&real).ok()?.mode() & 0o666;
+    if access(&journal, Access::READ_OK) != Err(Errno::ACCESS) {
+        return None;
+    }
+    let (mode, owner, journal) = (found.mode() & 0o777, found.uid(), journal.display());
+    Some(StoreError::broken(format!(
+        "expected {journal} to be a file that this user may read, as the database is, found mode \
+         {mode:04o} of user {owner}; chmod {database:04o} {journal}, as the database is, or for a \
+         group say ?mode=0640 or ?mode=0660 in the URL of the writer, which gives it that mode"
+    )))
 }
 
 /// Symbolic links to the database are followed, and the journal lies beside
@@ -298,6 +371,34 @@ mod tests {
         ] {
             let judged = trusted(found, Some(database), FileMode::Owner);
             assert_eq!(judged, is, "{found:?} beside {database:?}");
+        }
+    }
+
+    #[test]
+    fn a_journal_is_shared_as_far_as_the_url_and_the_database_say() {
+        use FileMode::{GroupReads, GroupWrites, Owner};
+        let journal = rights(ME, 50, 0o600);
+        for (database, mode, wanted) in [
+            (rights(ME, 50, 0o640), GroupReads, Some(0o640)),
+            (rights(ME, 50, 0o660), GroupWrites, Some(0o660)),
+            (rights(ME, 51, 0o640), GroupReads, Some(0o640)),
+            // The URL asks for less than the database gives, or for more.
+            (rights(ME, 50, 0o644), Owner, None),
+            (rights(ME, 50, 0o664), GroupReads, Some(0o640)),
+            (rights(ME, 50, 0o640), GroupWrites, Some(0o640)),
+            (rights(ME, 50, 0o600), GroupWrites, None),
+        ] {
+            let found = shared_bits(journal, database, ME, mode);
+            assert_eq!(found, wanted, "{database:?} {mode:?}");
+        }
+        let database = rights(ME, 50, 0o640);
+        for (journal, why) in [
+            (rights(OTHER, 50, 0o600), "of another user"),
+            (rights(ME, 50, 0o640), "done"),
+            (rights(ME, 51, 0o660), "its group may write it"),
+        ] {
+            let found = shared_bits(journal, database, ME, GroupReads);
+            assert_eq!(found, None, "{why}");
         }
     }
 

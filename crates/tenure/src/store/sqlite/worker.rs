@@ -9,6 +9,7 @@
 //! One that writes notes it when it has the lock for writers, for from then
 //! on no other process changes a row.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
@@ -215,8 +216,10 @@ impl WorkerThread {
         done: &mut Vec<JobResult>,
     ) -> Result<(), BatchError> {
         let purpose = self.purpose;
-        let before =
-            |error: rusqlite::Error| BatchError::Before(error_before_commit(purpose, &error), None);
+        let path = self.file_connection.path().to_owned();
+        let before = |error: rusqlite::Error| {
+            BatchError::Before(error_of_call(purpose, &path, &error), None)
+        };
         let connection = self.file_connection.current();
         let connection = connection.map_err(|error| BatchError::Before(error, None))?;
         let asked = clock::shared();
@@ -236,7 +239,7 @@ impl WorkerThread {
                 // The transaction may be half undone: undo all of it, by
                 // dropping it.
                 Err((job, error)) => {
-                    let failed = error_before_commit(purpose, &error);
+                    let failed = error_of_call(purpose, &path, &error);
                     return Err(BatchError::Before(failed, Some(Box::new(job))));
                 }
             }
@@ -378,12 +381,9 @@ pub(super) fn file_replaced(purpose: Purpose, file: &str) -> StoreError {
 }
 
 /// An error before the commit: nothing has happened.
-pub(super) fn error_before_commit(purpose: Purpose, error: &rusqlite::Error) -> StoreError {
+pub(super) fn error_before_commit(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => disk_full(error),
-        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen) if purpose == Purpose::Read => {
-            StoreError::unavailable(format!("{} ({error})", file_connection::UNREADABLE))
-        }
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => StoreError::broken(format!(
             "expected a database file that this user may write, found it read-only ({error})"
         )),
@@ -391,6 +391,16 @@ pub(super) fn error_before_commit(purpose: Purpose, error: &rusqlite::Error) -> 
             "expected a sound SQLite database, found a damaged one; restore it ({error})"
         )),
         _ => StoreError::unavailable(error),
+    }
+}
+
+/// The same of a call that may be made to read.
+fn error_of_call(purpose: Purpose, path: &Path, error: &rusqlite::Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen) if purpose == Purpose::Read => {
+            file_connection::unreadable(path, error)
+        }
+        _ => error_before_commit(error),
     }
 }
 
