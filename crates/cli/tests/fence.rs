@@ -570,6 +570,57 @@ fn a_mark_that_cannot_be_written_runs_nothing() {
     assert_eq!(code(&scene.write(8, &[])), Some(0));
 }
 
+/// Exit code 1 says that a higher term was seen.
+#[test]
+fn a_mark_that_this_user_may_not_use_is_told_with_what_to_do() {
+    let scene = Scene::new();
+    assert_eq!(code(&scene.write(5, &[])), Some(0));
+    let (directory, mark) = (scene.directory.path(), scene.path("mark"));
+    let fence = "exec \"$1\" fence --mark \"$2\" --term 6 -- true";
+    let is_root = rustix::process::geteuid().is_root();
+    let modes = |directory_mode, mark_mode| {
+        for (path, mode) in [(&mark, mark_mode), (&directory.to_owned(), directory_mode)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+        }
+    };
+    // Root writes everywhere but for these rights.
+    let without = "-dac_override,-dac_read_search";
+    let without = ["--bounding-set", without, "--inh-caps", without];
+    for (directory_mode, mark_mode) in [(0o500, 0o600), (0o700, 0o000)] {
+        fs::remove_file(scene.path("mark.lock")).expect("the lock");
+        modes(directory_mode, mark_mode);
+        let refused = Command::new("setpriv")
+            .args(without.iter().filter(|_| is_root))
+            .args(["sh", "-ec", fence, "sh", TENURE])
+            .arg(&mark)
+            .output()
+            .expect("setpriv, of util-linux");
+        modes(0o700, 0o600);
+        assert_eq!(code(&refused), Some(2), "{}", said(&refused));
+        for words in [
+            "ermission denied",
+            "belong to the user that runs this",
+            "--mark",
+        ] {
+            assert!(said(&refused).contains(words), "{}", said(&refused));
+        }
+        assert_eq!(scene.mark(), "term 5\n");
+        assert_eq!(code(&scene.write(5, &[])), Some(0));
+    }
+    let mount = format!("mount --bind \"$3\" \"$3\"; mount -o remount,bind,ro \"$3\"; {fence}");
+    let refused = Command::new("unshare")
+        .args(as_root_of_a_namespace())
+        .args(["--mount", "sh", "-ec", &mount, "sh", TENURE])
+        .arg(&mark)
+        .arg(directory)
+        .output()
+        .expect("unshare, of util-linux");
+    assert_eq!(code(&refused), Some(2), "{}", said(&refused));
+    for words in ["Read-only file system", "mount it for writing", "--mark"] {
+        assert!(said(&refused).contains(words), "{}", said(&refused));
+    }
+}
+
 #[test]
 fn wrong_usage_is_told_and_records_nothing() {
     let scene = Scene::new();

@@ -262,10 +262,18 @@ impl Turn<'_> {
 }
 
 /// What a mark's error means for the exit code: a person has to look at a mark
-/// that is damaged.
+/// that is damaged, or that this user may not use.
 fn told(error: MarkError) -> Failure {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     match error {
         MarkError::Damaged(text) => usage(text),
+        MarkError::Io { error: ref why, .. } if why.kind() == PermissionDenied => usage(format!(
+            "{error}; have the mark's directory, and the files of the mark in it, belong to the \
+             user that runs this, or name a mark elsewhere with --mark"
+        )),
+        MarkError::Io { error: ref why, .. } if why.kind() == ReadOnlyFilesystem => usage(format!(
+            "{error}; mount it for writing, or name a mark elsewhere with --mark"
+        )),
         error => Failure::Other(error.into()),
     }
 }
