@@ -20,16 +20,18 @@ mod bounds;
 mod connection;
 mod make_room;
 mod unsent;
+mod usage;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use tenure_api::v1::{self, Cause};
+use tenure_runtime::clock;
 
 use bounds::{
     ANSWERS, ANSWERS_KEPT, ANSWERS_STRANGERS, ANSWERS_STRANGERS_KEPT, BODIES, BULK, Bounds, CALLS,
@@ -37,13 +39,14 @@ use bounds::{
 };
 
 pub(super) use connection::Connection;
-use make_room::{Connections, Resource};
+use make_room::HeldConnections;
 pub(super) use unsent::UnsentCharge;
 
 use super::byte_gauge::ByteGauge;
 use super::errors::error;
 use super::metrics::{Full, ScopeLabel};
 use super::unsent_count::UnsentCount;
+use usage::{Resource, Usage};
 
 /// What a call under way counts for, beside its head and its body: about what
 /// it costs until its answer is made.
@@ -75,27 +78,6 @@ impl StreamKind {
             Self::News => NEWS,
             Self::Answers => ANSWERS,
         }
-    }
-}
-
-/// What is held of a connection, of a caller, or of all.
-#[derive(Debug, Default)]
-struct Usage {
-    requests: AtomicUsize,
-    answers: ByteGauge,
-    /// Of answers, what streams have made.
-    streamed: ByteGauge,
-    /// How many requests over exchanges are under way.
-    pipelined: AtomicUsize,
-    /// Of answers, what waits in the HTTP library.
-    unsent: AtomicUsize,
-    /// Of a connection, how many bytes it has held and holds no more. It wraps around.
-    released: AtomicUsize,
-}
-
-impl Usage {
-    fn released(&self) -> usize {
-        self.released.load(Ordering::Relaxed)
     }
 }
 
@@ -131,7 +113,7 @@ pub(super) struct Account {
     /// Of the requests of all, what probes hold.
     probes: AtomicUsize,
     callers: Mutex<Callers>,
-    connections: Mutex<Connections>,
+    connections: Mutex<HeldConnections>,
     refused: Family<ScopeLabel, Counter>,
     /// Whether callers have tokens: those without are strangers.
     tokens: bool,
@@ -167,6 +149,11 @@ impl Account {
         let requests = self.all.requests.load(Ordering::Relaxed);
         let answers = self.all.answers.held() + self.all.streamed.held();
         [requests, answers]
+    }
+
+    fn connections(&self) -> MutexGuard<'_, HeldConnections> {
+        let connections = self.connections.lock();
+        connections.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn caller(&self, caller_id: &CallerId) -> Arc<Usage> {
@@ -249,8 +236,7 @@ impl CallerAccount {
     }
 
     fn release_request(&self, bytes: usize) {
-        let released = &self.connection.released;
-        released.fetch_add(bytes, Ordering::Relaxed);
+        self.connection.release(bytes);
         for (usage, _) in self.usages() {
             usage.requests.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -278,16 +264,20 @@ impl CallerAccount {
         self.or_make_room(within, Resource::Answers, bounds)
     }
 
-    /// Where there is no room, one of those who hold most may make some for the next
-    /// attempt.
+    /// Where there is no room because of what others hold, those who hold most make some
+    /// for the next attempt.
     fn or_make_room(
         &self,
         within: Result<(), v1::Error>,
         resource: Resource,
         bounds: Bounds,
     ) -> Result<(), v1::Error> {
-        if within.is_err() {
-            self.account.make_room(self, resource, bounds.all);
+        if within.is_err() && !self.is_stranger() {
+            let own = self.caller.held(resource);
+            if self.account.all.held(resource) + own > bounds.all {
+                let mut connections = self.account.connections();
+                connections.make_room(own, resource, clock::boot());
+            }
         }
         within
     }
@@ -439,8 +429,7 @@ impl Drop for Charge {
         for of in [Full::Connection, Full::Caller, Full::Server] {
             self.place.answers(of, self.made_by).give(self.bytes);
         }
-        let released = &self.place.connection.released;
-        released.fetch_add(self.bytes, Ordering::Relaxed);
+        self.place.connection.release(self.bytes);
     }
 }
 

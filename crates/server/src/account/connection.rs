@@ -4,38 +4,30 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::Notify;
-
 use super::super::tokens::{Caller, Known};
 use super::super::unsent_count::UnsentCount;
-use super::{Account, CallerAccount, CallerId, Usage};
+use super::make_room::HeldConnection;
+use super::{Account, CallerAccount, CallerId};
 
 impl Account {
     /// That of one more connection, from this address.
     pub(crate) fn connection(self: &Arc<Self>, address: IpAddr) -> Arc<Connection> {
-        let number = self.connections().next();
-        let connection = Arc::new(Connection {
-            number,
-            evicted: Notify::new(),
-            usage: Arc::default(),
+        let caller = self.caller(&CallerId::address(address));
+        Arc::new(Connection {
+            held: self.connections().begin(caller),
             unsent: Arc::default(),
             account: Arc::clone(self),
             address,
             known: Mutex::default(),
             place: Mutex::default(),
-        });
-        self.connections().put(&connection);
-        connection
+        })
     }
 }
 
 /// What is counted of one connection, and who called last over it.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(super) number: u64,
-    /// It has to make room for others.
-    pub(super) evicted: Notify,
-    pub(super) usage: Arc<Usage>,
+    held: Arc<HeldConnection>,
     unsent: Arc<UnsentCount>,
     account: Arc<Account>,
     address: IpAddr,
@@ -51,7 +43,7 @@ impl Connection {
 
     /// Waits until it has to make room for others.
     pub(crate) async fn evicted(&self) {
-        self.evicted.notified().await;
+        self.held.evicted().await;
     }
 
     /// What is unsent of it.
@@ -77,7 +69,7 @@ impl Connection {
     pub(crate) fn alone(&self) -> Arc<CallerAccount> {
         let caller_id = CallerId::address(self.address);
         Arc::new(CallerAccount {
-            connection: Arc::clone(&self.usage),
+            connection: Arc::clone(&self.held.usage),
             unsent: Arc::clone(&self.unsent),
             caller: self.account.caller(&caller_id),
             account: Arc::clone(&self.account),
@@ -95,19 +87,14 @@ impl Connection {
         }
         let caller_id = caller.caller_id();
         let place = Arc::new(CallerAccount {
-            connection: Arc::clone(&self.usage),
+            connection: Arc::clone(&self.held.usage),
             unsent: Arc::clone(&self.unsent),
             caller: self.account.caller(&caller_id),
             account: Arc::clone(&self.account),
             caller_id,
         });
+        self.held.called_by(&place.caller);
         *last = Some(Arc::clone(&place));
         place
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.account.connections().remove(self.number);
     }
 }

@@ -215,7 +215,7 @@ async fn a_connection_that_finishes_its_calls_makes_no_room() {
     let begun = clock::boot();
     while clock::boot().since(begun) < 3 * Duration::from_secs(1) {
         // As much as it holds is finished again and again.
-        let bytes = Resource::Requests.held(&busy.usage).max(MIB);
+        let bytes = works.connection.held(Resource::Requests).max(MIB);
         drop(works.reserve(bytes));
         let _ = RequestCharge::begin(Arc::clone(&other), 60_000, false);
         tokio::task::yield_now().await;
