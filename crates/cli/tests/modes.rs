@@ -143,6 +143,24 @@ fn who_may_read_a_database_and_not_its_journal_is_told_so() {
     assert_eq!(without_overrides(&look).status.code(), Some(3));
 }
 
+#[test]
+fn who_may_write_a_database_and_not_its_journal_is_told_so() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("t.db");
+    let journal = directory.path().join("t.db-journal");
+    let url = format!("sqlite://{}", path.display());
+    assert!(once(&url, "022").status.success());
+    set_mode(&journal, 0o444);
+    let words = ["repair", "x", "--term-above", "7", "--store", &url];
+    let refused = without_overrides(&words);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let told = said(&refused);
+    let remedy = format!("chmod 0600 {}", journal.display());
+    for words in ["a file that this user may write", &remedy] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+}
+
 /// The database got another mode and group after its journal was made.
 #[test]
 fn a_journal_follows_its_database_as_far_as_the_url_says() {

@@ -18,20 +18,17 @@
 
 mod bounds;
 mod connection;
-mod make_room;
 mod unsent;
-mod usage;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use tenure_api::v1::{self, Cause};
-use tenure_runtime::clock;
 
 use bounds::{
     ANSWERS, ANSWERS_KEPT, ANSWERS_STRANGERS, ANSWERS_STRANGERS_KEPT, BODIES, BULK, Bounds, CALLS,
@@ -39,14 +36,12 @@ use bounds::{
 };
 
 pub(super) use connection::Connection;
-use make_room::HeldConnections;
 pub(super) use unsent::UnsentCharge;
 
 use super::byte_gauge::ByteGauge;
 use super::errors::error;
 use super::metrics::{Full, ScopeLabel};
 use super::unsent_count::UnsentCount;
-use usage::{Resource, Usage};
 
 /// What a call under way counts for, beside its head and its body: about what
 /// it costs until its answer is made.
@@ -56,6 +51,11 @@ const PROBES_BYTES: usize = 64 * 1024;
 /// What probes may hold in all for that. Without tokens one address may have all
 /// connections, and the probes of all would leave no room to other callers.
 const PROBES_ALL: usize = 24 * MIB;
+/// A caller that holds no more holds little. There is room that is kept for such callers:
+/// others can fill it only from many addresses, or with many tokens.
+const LITTLE_BYTES: usize = 64 * 1024;
+/// One of so many parts of all that may be held is kept for callers that hold little.
+const LITTLE_OF: usize = 10;
 /// So many callers are remembered before those are looked for that have gone.
 const CALLERS_MIN: usize = 1_024;
 
@@ -79,6 +79,19 @@ impl StreamKind {
             Self::Answers => ANSWERS,
         }
     }
+}
+
+/// What is held of a connection, of a caller, or of all.
+#[derive(Debug, Default)]
+struct Usage {
+    requests: AtomicUsize,
+    answers: ByteGauge,
+    /// Of answers, what streams have made.
+    streamed: ByteGauge,
+    /// How many requests over exchanges are under way.
+    pipelined: AtomicUsize,
+    /// Of answers, what waits in the HTTP library.
+    unsent: AtomicUsize,
 }
 
 /// Who is counted as one.
@@ -113,7 +126,6 @@ pub(super) struct Account {
     /// Of the requests of all, what probes hold.
     probes: AtomicUsize,
     callers: Mutex<Callers>,
-    connections: Mutex<HeldConnections>,
     refused: Family<ScopeLabel, Counter>,
     /// Whether callers have tokens: those without are strangers.
     tokens: bool,
@@ -136,7 +148,6 @@ impl Account {
             all: Usage::default(),
             strangers: AtomicUsize::new(0),
             probes: AtomicUsize::new(0),
-            connections: Mutex::default(),
             callers: Mutex::new(Callers {
                 known: HashMap::new(),
                 sweep_at: CALLERS_MIN,
@@ -149,11 +160,6 @@ impl Account {
         let requests = self.all.requests.load(Ordering::Relaxed);
         let answers = self.all.answers.held() + self.all.streamed.held();
         [requests, answers]
-    }
-
-    fn connections(&self) -> MutexGuard<'_, HeldConnections> {
-        let connections = self.connections.lock();
-        connections.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn caller(&self, caller_id: &CallerId) -> Arc<Usage> {
@@ -219,8 +225,19 @@ impl CallerAccount {
         self.account.tokens && matches!(self.caller_id, CallerId::Address(_))
     }
 
+    /// Requests that are held. What probes hold of all of them has a bound of its own,
+    /// so it keeps nobody out.
     fn requests(&self, of: Full) -> usize {
-        self.usage(of).requests.load(Ordering::Relaxed)
+        let held = self.usage(of).requests.load(Ordering::Relaxed);
+        match of {
+            Full::Server => held.saturating_sub(self.account.probes.load(Ordering::Relaxed)),
+            Full::Connection | Full::Caller => held,
+        }
+    }
+
+    /// Whether the caller holds so few requests that there is room kept for it.
+    fn holds_little(&self) -> bool {
+        self.requests(Full::Caller) <= LITTLE_BYTES
     }
 
     fn charge_request(&self, bytes: usize) {
@@ -236,7 +253,6 @@ impl CallerAccount {
     }
 
     fn release_request(&self, bytes: usize) {
-        self.connection.release(bytes);
         for (usage, _) in self.usages() {
             usage.requests.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -253,33 +269,15 @@ impl CallerAccount {
     /// # Errors
     /// BUSY, with who holds how much.
     pub(super) fn room(&self, kept: bool) -> Result<(), v1::Error> {
+        let held = |of| self.answers(of, None).held();
+        let kept = kept && held(Full::Caller) <= LITTLE_BYTES;
         let bounds = match (self.is_stranger(), kept) {
             (false, false) => ANSWERS,
             (false, true) => ANSWERS_KEPT,
             (true, false) => ANSWERS_STRANGERS,
             (true, true) => ANSWERS_STRANGERS_KEPT,
         };
-        let held = |of| self.answers(of, None).held();
-        let within = self.within(bounds, held, "answers that were not read");
-        self.or_make_room(within, Resource::Answers, bounds)
-    }
-
-    /// Where there is no room because of what others hold, those who hold most make some
-    /// for the next attempt.
-    fn or_make_room(
-        &self,
-        within: Result<(), v1::Error>,
-        resource: Resource,
-        bounds: Bounds,
-    ) -> Result<(), v1::Error> {
-        if within.is_err() && !self.is_stranger() {
-            let own = self.caller.held(resource);
-            if self.account.all.held(resource) + own > bounds.all {
-                let mut connections = self.account.connections();
-                connections.make_room(own, resource, clock::boot());
-            }
-        }
-        within
+        self.within(bounds, held, "answers that were not read")
     }
 
     fn within(
@@ -292,8 +290,12 @@ impl CallerAccount {
         // there is always room for those who hold little, however many hold
         // as much as they can (the dynamic thresholds of Choudhury and Hahne,
         // "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches").
-        // Of those who never give back what they hold see `make_room`.
-        let free = bounds.all.saturating_sub(held(Full::Server));
+        // That counts on callers that give back what they hold. Of others each takes half
+        // of what those before it have left, and a dozen of them leave nothing. So a part
+        // is kept for those who hold little.
+        let is_little = held(Full::Caller) <= LITTLE_BYTES;
+        let kept = if is_little { 0 } else { bounds.all / LITTLE_OF };
+        let free = (bounds.all - kept).saturating_sub(held(Full::Server));
         for (of, most) in [
             (Full::Connection, bounds.connection),
             (Full::Server, bounds.all),
@@ -367,13 +369,14 @@ impl CallerAccount {
     /// # Errors
     /// BUSY, with who holds how much.
     pub(super) fn may_reserve(&self) -> Result<(), v1::Error> {
-        self.room_for_requests(self.calls(false))
+        self.requests_within(self.calls(false))
     }
 
     fn calls(&self, kept: bool) -> Bounds {
         match (self.is_stranger(), kept) {
-            (false, false) => CALLS,
-            (false, true) => CALLS_KEPT,
+            // Else those who may ask for what is kept could take more than is left for all.
+            (false, true) if self.holds_little() => CALLS_KEPT,
+            (false, _) => CALLS,
             (true, _) => STRANGERS,
         }
     }
@@ -382,24 +385,20 @@ impl CallerAccount {
         self.within(bounds, |of| self.requests(of), "requests")
     }
 
-    fn room_for_requests(&self, bounds: Bounds) -> Result<(), v1::Error> {
-        let within = self.requests_within(bounds);
-        self.or_make_room(within, Resource::Requests, bounds)
-    }
-
     /// Whether there is room for one more call. Probes of strangers find it
     /// however much others hold, and leave it to others however many they are:
     /// so they are bounded by what strangers hold.
     fn room_for_call(&self, kept: bool) -> Result<(), v1::Error> {
         if !kept || !self.is_stranger() {
-            return self.room_for_requests(self.calls(kept));
+            return self.requests_within(self.calls(kept));
         }
         let held = |of| match of {
             Full::Server => self.account.strangers.load(Ordering::Relaxed),
             of => self.requests(of),
         };
         self.within(STRANGERS_KEPT, held, "requests")?;
-        self.requests_within(CALLS_KEPT)
+        let is_little = self.holds_little();
+        self.requests_within(if is_little { CALLS_KEPT } else { CALLS })
     }
 
     /// Counts so many bytes of answers until what is returned is dropped.
@@ -429,7 +428,6 @@ impl Drop for Charge {
         for of in [Full::Connection, Full::Caller, Full::Server] {
             self.place.answers(of, self.made_by).give(self.bytes);
         }
-        self.place.connection.release(self.bytes);
     }
 }
 
@@ -629,7 +627,7 @@ impl RequestCharge {
         self.place.charge_request(bytes);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if large && !self.place.is_stranger() {
-            self.place.room_for_requests(BODIES)
+            self.place.requests_within(BODIES)
         } else {
             self.place.room_for_call(self.kept)
         }

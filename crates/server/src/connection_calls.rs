@@ -110,8 +110,6 @@ pub(super) enum Cut {
     Unknown,
     /// Its answers are not read, and there is no room for more.
     Unread(v1::Error),
-    /// It holds what others need, and finishes next to nothing.
-    Stalled,
 }
 
 /// Where the HTTP library leaves calls that begin: it finds them while it is

@@ -288,13 +288,12 @@ impl ConnectionTask {
             arrival,
             given_up: GivenUp::new(),
         };
-        let unsent = UnsentAnswers::new(Arc::clone(&connection));
+        let unsent = UnsentAnswers::new(connection);
         let mut calls = Calls::new(waiting, unsent, Arc::clone(permit));
         let builder = builder(calls.executor());
         let mut serving = Box::pin(builder.serve_connection(TokioIo::new(begun), service));
         let served = tokio::select! {
             served = calls.beside(serving.as_mut()) => served,
-            () = connection.evicted() => Err(Cut::Stalled),
             () = permit.is_idle(self.idle) => {
                 serving.as_mut().graceful_shutdown();
                 // A client that does not heed it is cut off.
@@ -328,10 +327,6 @@ impl ConnectionTask {
                     &format!("it does not read its answers: {}", held.message),
                 );
                 return Some(Closed::Unread);
-            }
-            Err(Cut::Stalled) => {
-                self.warn_of(address, STALLED, STALLED_WHY);
-                return Some(Closed::Stalled);
             }
         };
         tracing::debug!("a client's connection ended: {error}");
@@ -367,11 +362,6 @@ impl ConnectionTask {
 const FLOOD: &str = "flood";
 /// The same of one that does not read its answers.
 const UNREAD: &str = "unread";
-/// The same of one that holds much and finishes next to nothing.
-const STALLED: &str = "stalled";
-const STALLED_WHY: &str = "its caller holds most of what clients may make this server hold, and \
-                           next to nothing of it was finished within a second, while another \
-                           caller found no room";
 
 /// Whether the HTTP/2 library closed the connection since the client gave too
 /// many calls up, or sent too many frames that are empty or go on without an

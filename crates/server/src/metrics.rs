@@ -59,8 +59,6 @@ pub(super) enum Closed {
     GivenUp,
     /// It did not read its answers, and there was no room for more of them.
     Unread,
-    /// It held much, finished next to nothing, and others found no room.
-    Stalled,
 }
 
 /// One reason.

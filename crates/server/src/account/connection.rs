@@ -6,15 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::tokens::{Caller, Known};
 use super::super::unsent_count::UnsentCount;
-use super::make_room::HeldConnection;
-use super::{Account, CallerAccount, CallerId};
+use super::{Account, CallerAccount, CallerId, Usage};
 
 impl Account {
     /// That of one more connection, from this address.
     pub(crate) fn connection(self: &Arc<Self>, address: IpAddr) -> Arc<Connection> {
-        let caller = self.caller(&CallerId::address(address));
         Arc::new(Connection {
-            held: self.connections().begin(caller),
+            usage: Arc::default(),
             unsent: Arc::default(),
             account: Arc::clone(self),
             address,
@@ -27,7 +25,7 @@ impl Account {
 /// What is counted of one connection, and who called last over it.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    held: Arc<HeldConnection>,
+    usage: Arc<Usage>,
     unsent: Arc<UnsentCount>,
     account: Arc<Account>,
     address: IpAddr,
@@ -39,11 +37,6 @@ impl Connection {
     /// Who is at the other end.
     pub(crate) const fn address(&self) -> IpAddr {
         self.address
-    }
-
-    /// Waits until it has to make room for others.
-    pub(crate) async fn evicted(&self) {
-        self.held.evicted().await;
     }
 
     /// What is unsent of it.
@@ -69,7 +62,7 @@ impl Connection {
     pub(crate) fn alone(&self) -> Arc<CallerAccount> {
         let caller_id = CallerId::address(self.address);
         Arc::new(CallerAccount {
-            connection: Arc::clone(&self.held.usage),
+            connection: Arc::clone(&self.usage),
             unsent: Arc::clone(&self.unsent),
             caller: self.account.caller(&caller_id),
             account: Arc::clone(&self.account),
@@ -87,13 +80,12 @@ impl Connection {
         }
         let caller_id = caller.caller_id();
         let place = Arc::new(CallerAccount {
-            connection: Arc::clone(&self.held.usage),
+            connection: Arc::clone(&self.usage),
             unsent: Arc::clone(&self.unsent),
             caller: self.account.caller(&caller_id),
             account: Arc::clone(&self.account),
             caller_id,
         });
-        self.held.called_by(&place.caller);
         *last = Some(Arc::clone(&place));
         place
     }

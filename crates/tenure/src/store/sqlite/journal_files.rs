@@ -193,16 +193,25 @@ fn shared_bits(journal: Rights, database: Rights, me: u32, mode: FileMode) -> Op
 /// What to say of a journal that this user may not read, beside a database that this
 /// user may.
 pub(super) fn unreadable(path: &Path) -> Option<StoreError> {
+    without_rights(path, Access::READ_OK, "read")
+}
+
+/// The same of one that this user may not write.
+pub(super) fn unwritable(path: &Path) -> Option<StoreError> {
+    without_rights(path, Access::READ_OK | Access::WRITE_OK, "write")
+}
+
+fn without_rights(path: &Path, rights: Access, to: &str) -> Option<StoreError> {
     let real = real(path);
     let journal = beside(&real, ENDS[0]);
     let found = fs::symlink_metadata(&journal).ok()?;
     let database = fs::metadata(&real).ok()?.mode() & 0o666;
-    if access(&journal, Access::READ_OK) != Err(Errno::ACCESS) {
+    if access(&journal, rights) != Err(Errno::ACCESS) {
         return None;
     }
     let (mode, owner, journal) = (found.mode() & 0o777, found.uid(), journal.display());
     Some(StoreError::broken(format!(
-        "expected {journal} to be a file that this user may read, as the database is, found mode \
+        "expected {journal} to be a file that this user may {to}, as the database is, found mode \
          {mode:04o} of user {owner}; chmod {database:04o} {journal}, as the database is, or for a \
          group say ?mode=0640 or ?mode=0660 in the URL of the writer, which gives it that mode"
     )))

@@ -20,7 +20,7 @@ use tenure_core::time::{Instant, StoreTime};
 use tokio::sync::oneshot;
 
 use super::file_connection::{self, BUSY_WAIT, DatabaseFile, FileConnection, Purpose};
-use super::table;
+use super::{journal_files, table};
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::hub::Hub;
@@ -399,6 +399,9 @@ fn error_of_call(purpose: Purpose, path: &Path, error: &rusqlite::Error) -> Stor
     match error.sqlite_error_code() {
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen) if purpose == Purpose::Read => {
             file_connection::unreadable(path, error)
+        }
+        Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => {
+            journal_files::unwritable(path).unwrap_or_else(|| error_before_commit(error))
         }
         _ => error_before_commit(error),
     }
