@@ -54,8 +54,6 @@ const PROBES_ALL: usize = 24 * MIB;
 /// A caller that holds no more holds little. There is room that is kept for such callers:
 /// others can fill it only from many addresses, or with many tokens.
 const LITTLE_BYTES: usize = 64 * 1024;
-/// One of so many parts of all that may be held is kept for callers that hold little.
-const LITTLE_OF: usize = 10;
 /// So many callers are remembered before those are looked for that have gone.
 const CALLERS_MIN: usize = 1_024;
 
@@ -85,6 +83,8 @@ impl StreamKind {
 #[derive(Debug, Default)]
 struct Usage {
     requests: AtomicUsize,
+    /// Of these, calls of probes and operators. Counted of callers.
+    kept: AtomicUsize,
     answers: ByteGauge,
     /// Of answers, what streams have made.
     streamed: ByteGauge,
@@ -235,9 +235,10 @@ impl CallerAccount {
         }
     }
 
-    /// Whether the caller holds so few requests that there is room kept for it.
-    fn holds_little(&self) -> bool {
-        self.requests(Full::Caller) <= LITTLE_BYTES
+    /// Whether a call finds the room that is kept for probes and operators: of one caller
+    /// few do. Without tokens everybody may call as an operator does.
+    fn has_room_kept(&self, kept: bool) -> bool {
+        kept && self.caller.kept.load(Ordering::Relaxed) <= LITTLE_BYTES
     }
 
     fn charge_request(&self, bytes: usize) {
@@ -270,8 +271,7 @@ impl CallerAccount {
     /// BUSY, with who holds how much.
     pub(super) fn room(&self, kept: bool) -> Result<(), v1::Error> {
         let held = |of| self.answers(of, None).held();
-        let kept = kept && held(Full::Caller) <= LITTLE_BYTES;
-        let bounds = match (self.is_stranger(), kept) {
+        let bounds = match (self.is_stranger(), self.has_room_kept(kept)) {
             (false, false) => ANSWERS,
             (false, true) => ANSWERS_KEPT,
             (true, false) => ANSWERS_STRANGERS,
@@ -294,11 +294,11 @@ impl CallerAccount {
         // of what those before it have left, and a dozen of them leave nothing. So a part
         // is kept for those who hold little.
         let is_little = held(Full::Caller) <= LITTLE_BYTES;
-        let kept = if is_little { 0 } else { bounds.all / LITTLE_OF };
-        let free = (bounds.all - kept).saturating_sub(held(Full::Server));
+        let all = bounds.all + if is_little { bounds.little } else { 0 };
+        let free = all.saturating_sub(held(Full::Server));
         for (of, most) in [
             (Full::Connection, bounds.connection),
-            (Full::Server, bounds.all),
+            (Full::Server, all),
             (Full::Caller, bounds.caller.min(free)),
         ] {
             let held = held(of);
@@ -374,8 +374,7 @@ impl CallerAccount {
 
     fn calls(&self, kept: bool) -> Bounds {
         match (self.is_stranger(), kept) {
-            // Else those who may ask for what is kept could take more than is left for all.
-            (false, true) if self.holds_little() => CALLS_KEPT,
+            (false, kept) if self.has_room_kept(kept) => CALLS_KEPT,
             (false, _) => CALLS,
             (true, _) => STRANGERS,
         }
@@ -397,8 +396,7 @@ impl CallerAccount {
             of => self.requests(of),
         };
         self.within(STRANGERS_KEPT, held, "requests")?;
-        let is_little = self.holds_little();
-        self.requests_within(if is_little { CALLS_KEPT } else { CALLS })
+        self.requests_within(CALLS_KEPT)
     }
 
     /// Counts so many bytes of answers until what is returned is dropped.
@@ -562,6 +560,8 @@ pub(super) struct RequestCharge {
     /// Whether there is room for it where others find none: for its beginning,
     /// and for what follows.
     kept: bool,
+    /// What its beginning counts for among those of its caller that have room kept.
+    of_kept: usize,
     /// What it counts for among probes.
     of_probe: usize,
 }
@@ -606,10 +606,13 @@ impl RequestCharge {
     fn new(place: Arc<CallerAccount>, head: usize, kept: bool) -> Self {
         let bytes = CALL_BYTES + head;
         place.charge_request(bytes);
+        let of_kept = if kept { bytes } else { 0 };
+        place.caller.kept.fetch_add(of_kept, Ordering::Relaxed);
         Self {
             place,
             bytes: AtomicUsize::new(bytes),
             kept,
+            of_kept,
             of_probe: 0,
         }
     }
@@ -645,6 +648,8 @@ impl Drop for RequestCharge {
         self.place.release_request(*self.bytes.get_mut());
         let probes = &self.place.account.probes;
         probes.fetch_sub(self.of_probe, Ordering::Relaxed);
+        let kept = &self.place.caller.kept;
+        kept.fetch_sub(self.of_kept, Ordering::Relaxed);
     }
 }
 

@@ -16,6 +16,8 @@ const DUPLICATE: u16 = 1062;
 const CUT_OFF: u16 = 1047;
 /// A lock was waited for too long: of a row, or of all tables.
 const LOCK_WAIT: u16 = 1205;
+/// It rolled a transaction back, which waited for another one and the other way round.
+const DEADLOCK: u16 = 1213;
 /// The user lacks a right on the table.
 const NO_RIGHT: u16 = 1142;
 /// The user lacks it on a column.
@@ -34,7 +36,7 @@ const READ_ONLY: [u16; 3] = [1290, 1836, 1792];
 /// long (1205), a deadlock or a certificate that was refused (1213), a trigger of
 /// others (1644), a group of servers that refuses the commit (3101).
 const ROLLED_BACK: [u16; 10] = [
-    1021, 1040, CUT_OFF, 1114, 1203, LOCK_WAIT, 1213, 1226, 1644, 3101,
+    1021, 1040, CUT_OFF, 1114, 1203, LOCK_WAIT, DEADLOCK, 1226, 1644, 3101,
 ];
 
 /// A person must do something: the user or the password (1044, 1045, 1130, 1251, 1524,
@@ -90,6 +92,11 @@ pub(super) fn is_of_another_server(error: &Error) -> bool {
 /// Whether the server gave the statement up because another session held a lock.
 pub(super) fn waited_for_a_lock(error: &Error) -> bool {
     code(error) == Some(LOCK_WAIT)
+}
+
+/// Whether the server rolled the statement back, for a deadlock.
+pub(super) fn is_deadlock(error: &Error) -> bool {
+    code(error) == Some(DEADLOCK)
 }
 
 /// Whether a row is there already.

@@ -104,9 +104,13 @@ struct Statement {
     pool: Pool,
 }
 
+/// How often a reading is asked that the server rolls back for a deadlock, as it may
+/// where another process makes or changes a table.
+const READ_TRIES: usize = 3;
+
 impl Statement {
-    /// Carries it out, and gives the connection back or makes an error of what came.
-    async fn run(self, mut lease: Lease) -> Result<Outcome, StoreError> {
+    /// Asks it once; `None` if the connection was closed before the answer.
+    async fn ask(&self, lease: &mut Lease) -> Option<Result<Outcome, Error>> {
         let text = self.text.as_str();
         let answer = lease.ask(async |connection| {
             let rows = rows::rows(connection, text).await;
@@ -116,7 +120,24 @@ impl Statement {
                 told: connection.last_insert_id(),
             })
         });
-        let Some(answer) = answer.await else {
+        answer.await
+    }
+
+    /// Whether to ask again. A write never is: its caller decides.
+    fn is_rolled_back(&self, answer: Option<&Result<Outcome, Error>>) -> bool {
+        let error = answer.and_then(|answer| answer.as_ref().err());
+        self.kind == Kind::Read && error.is_some_and(classify::is_deadlock)
+    }
+
+    /// Carries it out, and gives the connection back or makes an error of what came.
+    async fn run(self, mut lease: Lease) -> Result<Outcome, StoreError> {
+        let mut answer = self.ask(&mut lease).await;
+        for _ in 1..READ_TRIES {
+            if self.is_rolled_back(answer.as_ref()) {
+                answer = self.ask(&mut lease).await;
+            }
+        }
+        let Some(answer) = answer else {
             let why = format!(
                 "{}: the connection was closed before the answer",
                 self.server
