@@ -105,7 +105,7 @@ pub(super) async fn serve(listener: UnixListener, handler: Arc<RequestHandler>) 
 }
 
 /// The stream, unless another user than the agent's or root is at its other end.
-/// That user is told so without a wait, and takes no place.
+/// The agent writes that user the reason, waits for no reading, and gives no place away.
 fn refuse_stranger(stream: UnixStream, log_rate_limit: &LogRateLimit) -> Option<UnixStream> {
     let Err(refused) = check_peer(&stream) else {
         return Some(stream);

@@ -26,8 +26,7 @@ const FENCE: &str = "TENURE_FENCE";
 const INSTANCES: &str = "TENURE_INSTANCES";
 /// Which of the instances it is, from 0.
 pub(super) const INSTANCE: &str = "TENURE_INSTANCE";
-/// The variables that every command gets from its agent, whatever its workload
-/// says.
+/// The variables that the agent sets for every command.
 const AGENT_VARIABLES: [&str; 6] = [GROUP, NODE, WORKLOAD, FENCE, INSTANCES, INSTANCE];
 /// How long a process must run to have been started, unless that is said.
 pub const READY_MS: u64 = 500;

@@ -897,7 +897,8 @@ fn connections_that_read_nothing_are_closed_where_there_is_no_room() {
     drop(held);
 }
 
-/// A read of a register, in the room that is nobody's in particular.
+/// A read of a register from this address, which is neither a probe nor an operator's
+/// call; the code of its failure.
 async fn read_from(address: &str, from: u8) -> Option<Code> {
     let mut registers = RegistersClient::new(connect(address, from).await);
     let read = v1::ReadRequest {
@@ -908,8 +909,8 @@ async fn read_from(address: &str, from: u8) -> Option<Code> {
     read.await.err().map(|it| it.code())
 }
 
-/// Each caller takes half of what those before it have left, gives HTTP/2 no room for
-/// the answers, and stays.
+/// Each caller takes half of what the callers before it have left. It gives HTTP/2 no
+/// room for the answers, and stays.
 #[test]
 fn callers_that_hold_what_they_got_keep_no_other_out() {
     let alone = Alone::start(None);

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -112,15 +112,19 @@ fn without_overrides(args: &[&str]) -> Output {
         .expect("setpriv, of util-linux")
 }
 
-#[test]
-fn who_may_read_a_database_and_not_its_journal_is_told_so() {
+/// A database that a candidate has used, and its journal.
+fn used() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let directory = tempfile::tempdir().expect("a directory");
-    let (path, journal) = (
-        directory.path().join("t.db"),
-        directory.path().join("t.db-journal"),
-    );
+    let [path, journal] = ["t.db", "t.db-journal"].map(|name| directory.path().join(name));
     let url = format!("sqlite://{}", path.display());
     assert!(once(&url, "022").status.success());
+    (directory, path, journal)
+}
+
+#[test]
+fn who_may_read_a_database_and_not_its_journal_is_told_so() {
+    let (_directory, path, journal) = used();
+    let url = format!("sqlite://{}", path.display());
     set_mode(&path, 0o444);
     set_mode(&journal, 0o000);
     let look = ["leader", "x", "--store", &url, "--timeout", "5s"];
@@ -145,11 +149,8 @@ fn who_may_read_a_database_and_not_its_journal_is_told_so() {
 
 #[test]
 fn who_may_write_a_database_and_not_its_journal_is_told_so() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("t.db");
-    let journal = directory.path().join("t.db-journal");
+    let (_directory, path, journal) = used();
     let url = format!("sqlite://{}", path.display());
-    assert!(once(&url, "022").status.success());
     set_mode(&journal, 0o444);
     let words = ["repair", "x", "--term-above", "7", "--store", &url];
     let refused = without_overrides(&words);
@@ -172,13 +173,8 @@ fn a_journal_follows_its_database_as_far_as_the_url_says() {
         (0o660, "?mode=0660", 0o660),
         (0o600, "?mode=0660", 0o600),
     ] {
-        let directory = tempfile::tempdir().expect("a directory");
-        let (path, journal) = (
-            directory.path().join("t.db"),
-            directory.path().join("t.db-journal"),
-        );
+        let (_directory, path, journal) = used();
         let url = format!("sqlite://{}", path.display());
-        assert!(once(&url, "022").status.success());
         set_mode(&path, database);
         if is_root() {
             chown(&path, None, Some(NOBODY)).expect("given to a group");

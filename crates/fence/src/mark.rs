@@ -17,8 +17,8 @@
 //! lock file beside it) has to look for it.
 //!
 //! Left out: several machines. A file on a network file system is locked and
-//! renamed as well as that system does it. So is one on a file system of FUSE,
-//! some of which `tenure fence` refuses, and this module does not.
+//! renamed as well as that system does it. So is one on a file system of FUSE:
+//! `tenure fence` refuses those that are not known to be local, this module takes them.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};

@@ -225,8 +225,8 @@ impl CallerAccount {
         self.account.tokens && matches!(self.caller_id, CallerId::Address(_))
     }
 
-    /// Requests that are held. What probes hold of all of them has a bound of its own,
-    /// so it keeps nobody out.
+    /// Bytes of requests that are held. Those of all do not include probes, which have a
+    /// bound of their own.
     fn requests(&self, of: Full) -> usize {
         let held = self.usage(of).requests.load(Ordering::Relaxed);
         match of {

@@ -20,15 +20,16 @@ use tenure::store::REPAIR;
 /// For how long a failure is not told again that comes back.
 const SAID_FOR: Duration = Duration::from_secs(30);
 
-/// How many failures are remembered. With more of them each is told again sooner.
+/// How many failures are remembered. Beyond that the oldest is forgotten, and told again
+/// when it comes back.
 const REMEMBERED_MAX: usize = 8;
 
-/// What was told since the store failed.
+/// What was told of a store.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
-    /// What was told, and when; the last of them last.
+    /// The failures that were told, and when; the last of them last.
     reported: Vec<(Failure, Instant)>,
-    /// The last thing that was told is a failure.
+    /// A failure was told last, and not its end.
     is_open: bool,
     /// The highest term that was heard of.
     highest: Option<Term>,
@@ -160,7 +161,7 @@ mod tests {
             trouble.report_recovery("e");
         }
         assert_eq!((told, ended), (10, 10));
-        // One that lasts is told when the time is over.
+        // A failure that lasts is told once more, when `SAID_FOR` is over.
         assert!(!trouble.is_news(&failure("reset"), begun + Duration::from_secs(299)));
         assert!(trouble.is_news(&failure("reset"), begun + Duration::from_secs(300)));
         assert!(!trouble.is_news(&failure("reset"), begun + Duration::from_secs(900)));
