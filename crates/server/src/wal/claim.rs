@@ -1,33 +1,51 @@
 //! That a directory is this process's own, as long as it writes there.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Which file it is that this process has open, and where it was found.
 #[derive(Debug)]
 pub(super) struct Place {
     path: PathBuf,
-    device: u64,
-    inode: u64,
+    identity: Identity,
+}
+
+/// The device of a file, and its inode there.
+type Identity = (u64, u64);
+
+fn identity(found: &Metadata) -> Identity {
+    (found.dev(), found.ino())
+}
+
+/// The identity of the file at a path. It asks for no times: since Linux 6.13 a file
+/// whose times were asked for gets a new time at its next write, and a sync writes that
+/// too. Asked after each sync, that is one more write to the disk for each sync.
+fn identity_at(path: &Path) -> io::Result<Identity> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+        if let Ok(found) = statx(CWD, path, AtFlags::empty(), StatxFlags::INO) {
+            let device = makedev(found.stx_dev_major, found.stx_dev_minor);
+            return Ok((device, found.stx_ino));
+        }
+    }
+    // Other systems, and those where statx is not allowed. It fails as statx failed.
+    std::fs::metadata(path).map(|it| identity(&it))
 }
 
 impl Place {
     pub(super) fn of(path: PathBuf, file: &File) -> io::Result<Self> {
-        let found = file.metadata()?;
-        Ok(Self {
-            path,
-            device: found.dev(),
-            inode: found.ino(),
-        })
+        let identity = identity(&file.metadata()?);
+        Ok(Self { path, identity })
     }
 
     /// Fails where something else is at the path, or nothing, with what is there. A file
     /// that has lost this name may have others (hard links).
     pub(super) fn check(&self) -> Result<(), String> {
-        match std::fs::metadata(&self.path) {
-            Ok(it) if (it.dev(), it.ino()) == (self.device, self.inode) => Ok(()),
+        match identity_at(&self.path) {
+            Ok(found) if found == self.identity => Ok(()),
             Ok(_) => Err("another file".to_owned()),
             Err(error) => Err(error.to_string()),
         }
@@ -58,5 +76,52 @@ impl Claim {
              away; end all servers that use it, and put the directory back that was there before",
             self.0.path.display()
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt as _;
+    use std::time::SystemTime;
+
+    #[test]
+    fn another_file_at_the_path_is_noticed_and_so_is_none() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("1.wal");
+        let file = File::create(&path).expect("created");
+        let place = Place::of(path.clone(), &file).expect("found");
+        place.check().expect("it is there");
+        std::fs::rename(&path, dir.path().join("2.wal")).expect("renamed");
+        place.check().expect_err("nothing is there");
+        File::create(&path).expect("created");
+        assert_eq!(place.check().expect_err("another"), "another file");
+    }
+
+    /// A write after a check that asked for times is stamped later than it began, by the
+    /// exact clock. Otherwise it is stamped by the clock that ticks every few
+    /// milliseconds. Systems before Linux 6.13 have the latter alone.
+    #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the system stamps files by the clock of the calendar"
+    )]
+    fn a_check_makes_no_later_write_change_the_times_of_the_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("1.wal");
+        let file = File::create(&path).expect("created");
+        let place = Place::of(path, &file).expect("found");
+        let write = || file.write_all_at(b"entry", 0).expect("written");
+        let exact = (0..200)
+            .filter(|_| {
+                write();
+                place.check().expect("it is there");
+                let began = SystemTime::now();
+                write();
+                let stamp = file.metadata().and_then(|it| it.modified());
+                stamp.expect("known") >= began
+            })
+            .count();
+        assert!(exact < 100, "{exact} of 200 writes were stamped exactly");
     }
 }
