@@ -31,7 +31,7 @@ use tenure_runtime::failure;
 use crate::args::{Cli, Command, LogFormat};
 use crate::config::File;
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 use crate::output::Output;
 
 /// What the binary `tenure` does, with the stores of `registry`. To be called first
@@ -103,7 +103,23 @@ fn handle_file_size_limits() {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored);
 }
 
+/// Fewer than some 28 are too few for an election on one store, and what fails then, in the
+/// libraries of stores as well, seldom says so.
+const OPEN_FILES: u64 = 64;
+
+/// Refuses to start where hardly any files may be open.
+fn allow_open_files() -> Result<(), Failure> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    match limit.current {
+        Some(files) if files < OPEN_FILES => Err(usage(format!(
+            "ulimit -n: expected that at least {OPEN_FILES} files may be open, found {files}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn run(cli: Cli, file: File, output: Output, registry: Registry) -> Result<ExitCode, Failure> {
+    allow_open_files()?;
     let said = config::timeout(&cli.common, &file)?;
     let context = Context {
         common: cli.common,

@@ -261,6 +261,15 @@ fn values_that_are_out_of_all_bounds() {
         let host = ["certs", &certs, "--server", "1", "--host", host];
         refused(2, &host, &["--host: expected names or addresses"]);
     }
+    let long = "x".repeat(65);
+    for name in ["", "ca", "a/b", "a.pem", "a\nb", "a\u{1b}[2Jb", &long] {
+        let name = ["certs", &certs, "--name", name];
+        refused(
+            2,
+            &name,
+            &["--name: expected up to 64 printable characters"],
+        );
+    }
     assert!(!Path::new(&certs).exists(), "nothing is made");
     for threads in ["0", "1025", "4294967296", "18446744073709551615"] {
         let sim = ["sim", "election", "--runs", "1", "--threads", threads];
@@ -391,6 +400,35 @@ fn times_that_do_not_fit() {
         &["--drift", "at most 10%", "11%"],
     );
     refused(2, &with(&["--priority", "11"]), &["expected 0 to 10", "11"]);
+}
+
+/// With fewer files some commands panicked, and others blamed the store.
+#[test]
+fn too_few_files_that_may_be_open() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = format!("sqlite://{}", directory.path().join("t.db").display());
+    let limited = |files: u32| {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "ulimit -n $0; exec \"$@\"",
+            &files.to_string(),
+            TENURE,
+        ]);
+        command.args(["run", "x", "--once", "--store", &url, "--", "true"]);
+        let output = command.output().expect("tenure runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    for files in [4, 6, 10, 20, 63] {
+        let (code, said) = limited(files);
+        assert_eq!(code, Some(2), "{files}: {said}");
+        let found = format!("at least 64 files may be open, found {files}");
+        assert!(said.contains(&found), "{files}: {said}");
+    }
+    assert!(!directory.path().join("t.db").exists(), "nothing is made");
+    let (code, said) = limited(64);
+    assert_eq!(code, Some(0), "{said}");
 }
 
 #[test]

@@ -22,6 +22,9 @@ use crate::args::Certs;
 use crate::failure::{Failure, usage};
 use crate::{Context, config};
 
+/// Longer names are not allowed in certificates (RFC 5280, `ub-common-name`).
+const NAME_CHARS: usize = 64;
+
 /// For longer no certificate is made.
 const VALID_MAX: Duration = Duration::from_secs(100 * 366 * 24 * 3_600);
 
@@ -33,10 +36,10 @@ pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure
     let is_client = args.server.is_empty();
     let usual = if is_client { "client" } else { "server" };
     let name = args.name.as_deref().unwrap_or(usual);
-    if name == "ca" || name.contains(['/', '.']) || name.is_empty() {
-        let found = name;
+    if !is_name(name) {
         return Err(usage(format!(
-            "--name: expected a name without dots and slashes, and not \"ca\", found {found:?}"
+            "--name: expected up to {NAME_CHARS} printable characters without dots and slashes, \
+             and not \"ca\", found {name:?}"
         )));
     }
     let hosts = hosts(args)?;
@@ -93,6 +96,12 @@ pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure
         }),
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a certificate may have this name, and files that are called so.
+fn is_name(text: &str) -> bool {
+    let wrong = |it: char| it.is_control() || matches!(it, '/' | '.');
+    text != "ca" && (1..=NAME_CHARS).contains(&text.chars().count()) && !text.contains(wrong)
 }
 
 /// Keeps the certificate that is about to be replaced, under a name of its own:
