@@ -1,6 +1,6 @@
 //! That a directory is this process's own, as long as it writes there.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -9,46 +9,66 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(super) struct Place {
     path: PathBuf,
-    identity: Identity,
+    found: Found,
 }
 
-/// The device of a file, and its inode there.
-type Identity = (u64, u64);
-
-fn identity(found: &Metadata) -> Identity {
-    (found.dev(), found.ino())
+/// What tells a file from others, and from one that was cut off.
+#[derive(Debug)]
+struct Found {
+    device: u64,
+    inode: u64,
+    bytes: u64,
 }
 
-/// The identity of the file at a path. It asks for no times: since Linux 6.13 a file
-/// whose times were asked for gets a new time at its next write, and a sync writes that
-/// too. Asked after each sync, that is one more write to the disk for each sync.
-fn identity_at(path: &Path) -> io::Result<Identity> {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
-        if let Ok(found) = statx(CWD, path, AtFlags::empty(), StatxFlags::INO) {
-            let device = makedev(found.stx_dev_major, found.stx_dev_minor);
-            return Ok((device, found.stx_ino));
+impl Found {
+    fn of(metadata: &std::fs::Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
         }
     }
-    // Other systems, and those where statx is not allowed. It fails as statx failed.
-    std::fs::metadata(path).map(|it| identity(&it))
+
+    /// What is at a path. It asks for no times: since Linux 6.13 a file whose times were
+    /// asked for gets a new time at its next write, and a sync writes that too. Asked after
+    /// each sync, that is one more write to the disk for each sync.
+    fn at(path: &Path) -> io::Result<Self> {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+            let wanted = StatxFlags::INO | StatxFlags::SIZE;
+            if let Ok(found) = statx(CWD, path, AtFlags::empty(), wanted) {
+                return Ok(Self {
+                    device: makedev(found.stx_dev_major, found.stx_dev_minor),
+                    inode: found.stx_ino,
+                    bytes: found.stx_size,
+                });
+            }
+        }
+        // Other systems, and those where statx is not allowed. It fails as statx failed.
+        std::fs::metadata(path).map(|it| Self::of(&it))
+    }
 }
 
 impl Place {
     pub(super) fn of(path: PathBuf, file: &File) -> io::Result<Self> {
-        let identity = identity(&file.metadata()?);
-        Ok(Self { path, identity })
+        let found = Found::of(&file.metadata()?);
+        Ok(Self { path, found })
     }
 
-    /// Fails where something else is at the path, or nothing, with what is there. A file
-    /// that has lost this name may have others (hard links).
+    /// Fails where something else is at the path, or nothing, or less than was there, with
+    /// what is there. A file that has lost this name may have others (hard links).
     pub(super) fn check(&self) -> Result<(), String> {
-        match identity_at(&self.path) {
-            Ok(found) if found == self.identity => Ok(()),
-            Ok(_) => Err("another file".to_owned()),
-            Err(error) => Err(error.to_string()),
+        let (held, found) = (&self.found, Found::at(&self.path));
+        let found = found.map_err(|error| error.to_string())?;
+        if (found.device, found.inode) != (held.device, held.inode) {
+            return Err("another file".to_owned());
         }
+        if found.bytes < held.bytes {
+            let (bytes, of) = (found.bytes, held.bytes);
+            return Err(format!("it cut to {bytes} of {of} bytes"));
+        }
+        Ok(())
     }
 }
 
@@ -96,6 +116,23 @@ mod tests {
         place.check().expect_err("nothing is there");
         File::create(&path).expect("created");
         assert_eq!(place.check().expect_err("another"), "another file");
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_is_noticed_also_when_it_was_written_since() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("1.wal");
+        let file = File::create(&path).expect("created");
+        file.set_len(4_096).expect("room");
+        let place = Place::of(path.clone(), &file).expect("found");
+        file.set_len(8_192).expect("room");
+        place.check().expect("more is no loss");
+        File::create(&path).expect("cut off");
+        file.write_all_at(b"entry", 512).expect("written");
+        assert_eq!(
+            place.check().expect_err("cut off"),
+            "it cut to 517 of 4096 bytes"
+        );
     }
 
     /// A write after a check that asked for times is stamped later than it began, by the

@@ -176,12 +176,12 @@ struct Owned {
 
 impl Owned {
     /// Fails where the file was removed or moved, or another took its name, or is mounted
-    /// over it: what is written to it the next start does not find.
+    /// over it: what is written to it the next start does not find. So where it was cut off.
     fn check_name(&self) -> io::Result<()> {
         self.place.check().map_err(|found| {
             io::Error::other(format!(
                 "expected the file to be in the data directory, found {found}: it was removed or \
-                 replaced while this server ran, so what was acknowledged may be gone from the \
+                 replaced or cut off while this server ran, so what was acknowledged may be gone from the \
                  disk; end what changes the directory, and where there are other servers, have \
                  this one come back with an empty one"
             ))

@@ -24,7 +24,7 @@ use std::time::Duration;
 use tenure_alpo::wal::{Format, snapshot_header};
 use tenure_alpo::{Position, Snapshot};
 
-use super::claim::Claim;
+use super::claim::{Claim, Place};
 
 /// How a file is called until it is a snapshot; a number follows. Not one of
 /// the log's own names.
@@ -59,7 +59,7 @@ struct State {
     pieces: u64,
     /// The files that are left to the log.
     given_up: Vec<String>,
-    ready: Vec<Prepared>,
+    ready: Vec<(Prepared, Place)>,
 }
 
 /// A file that has all of a snapshot, and is synced.
@@ -131,11 +131,26 @@ impl SnapshotFiles {
         }
     }
 
-    /// The name of the file that has this snapshot. It is the caller's now.
+    /// The name of the file that has this snapshot. It is the caller's now. `None` also if
+    /// the file was removed or replaced since: the log forgets what the snapshot covers, so
+    /// it has to be that file.
     pub(super) fn take(&self, snapshot: &Snapshot) -> Option<String> {
         let mut state = self.lock();
-        let at = state.ready.iter().position(|it| it.is_of(snapshot))?;
-        Some(state.ready.swap_remove(at).name)
+        let is_it = |(it, _): &(Prepared, Place)| it.is_of(snapshot);
+        let at = state.ready.iter().position(is_it)?;
+        let (file, place) = state.ready.swap_remove(at);
+        match place.check() {
+            Ok(()) => Some(file.name),
+            Err(found) => {
+                let path = self.path.join(&file.name);
+                tracing::warn!(
+                    "{}: expected the snapshot that this server has prepared, found {found}; the \
+                     log writes another; end what changes the data directory",
+                    path.display()
+                );
+                None
+            }
+        }
     }
 
     fn prepare(&self, name: String, format: &Format, snapshot: Snapshot) {
@@ -178,7 +193,7 @@ impl SnapshotFiles {
     }
 
     /// A file was written, or not.
-    fn done(&self, file: Prepared, written: io::Result<()>) {
+    fn done(&self, file: Prepared, written: io::Result<Place>) {
         let path = self.path.join(&file.name);
         let mut state = self.lock();
         state.names.retain(|it| *it != file.name);
@@ -186,8 +201,8 @@ impl SnapshotFiles {
         state.given_up.retain(|it| *it != file.name);
         match written {
             // Its asker has gone.
-            Ok(()) if state.given_up.len() < given_up => remove(&path),
-            Ok(()) => state.ready.push(file),
+            Ok(_) if state.given_up.len() < given_up => remove(&path),
+            Ok(place) => state.ready.push((file, place)),
             Err(error) => {
                 tracing::debug!("{}: the log writes it: {error}", path.display());
                 remove(&path);
@@ -208,16 +223,16 @@ impl SnapshotFiles {
         state.begun += 1;
         let name = format!("{NAME}{}", state.begun);
         state.names.push(name.clone());
-        let unneeded = |it: &mut Prepared| it.bytes.strong_count() == 0;
-        let unneeded: Vec<Prepared> = state.ready.extract_if(.., unneeded).collect();
+        let unneeded = |(it, _): &mut (Prepared, Place)| it.bytes.strong_count() == 0;
+        let unneeded: Vec<_> = state.ready.extract_if(.., unneeded).collect();
         drop(state);
-        for it in unneeded {
+        for (it, _) in unneeded {
             remove(&self.path.join(it.name));
         }
         Some(name)
     }
 
-    fn write(&self, path: &Path, header: &[u8], bytes: &[u8]) -> io::Result<()> {
+    fn write(&self, path: &Path, header: &[u8], bytes: &[u8]) -> io::Result<Place> {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -236,7 +251,8 @@ impl SnapshotFiles {
             self.changed.notify_all();
         }
         file.sync_data()?;
-        self.claim.as_ref().map_or(Ok(()), |claim| claim.check())
+        self.claim.as_ref().map_or(Ok(()), |claim| claim.check())?;
+        Place::of(path.to_owned(), &file)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -251,7 +267,7 @@ impl SnapshotFiles {
         let writes = |state: &mut State| !state.names.is_empty();
         let ended = self.changed.wait_while(state, writes);
         let mut state = ended.unwrap_or_else(PoisonError::into_inner);
-        for it in state.ready.drain(..) {
+        for (it, _) in state.ready.drain(..) {
             remove(&self.path.join(it.name));
         }
     }
@@ -381,6 +397,26 @@ mod tests {
             0,
             "the directory was given back"
         );
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_or_removed_is_left_to_the_log() {
+        let place = tempfile::tempdir().expect("a directory");
+        let files = writer(place.path());
+        let snapshot = snapshot(9, 100);
+        for junk in [Some("junk"), None] {
+            files.prepare(&snapshot);
+            let path = prepared(place.path()).remove(0);
+            std::fs::remove_file(&path).expect("removed");
+            if let Some(junk) = junk {
+                std::fs::write(&path, junk).expect("written");
+            }
+            assert_eq!(files.files.take(&snapshot), None);
+            let _ = std::fs::remove_file(&path);
+        }
+        files.prepare(&snapshot);
+        assert!(files.files.take(&snapshot).is_some(), "whole");
+        files.files.end();
     }
 
     #[test]
