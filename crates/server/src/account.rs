@@ -92,6 +92,8 @@ struct Usage {
     pipelined: AtomicUsize,
     /// Of answers, what waits in the HTTP library.
     unsent: AtomicUsize,
+    /// Values that wait for watches and are not counted as requests. Counted of callers.
+    unread: AtomicUsize,
 }
 
 /// Who is counted as one.
@@ -364,6 +366,19 @@ impl CallerAccount {
         fits.then_some(reserved)
     }
 
+    /// Values that wait for watches of this caller and are not counted as requests, in
+    /// bytes. Those that several watches share count once for each.
+    pub(super) fn unread(&self) -> usize {
+        self.caller.unread.load(Ordering::Relaxed)
+    }
+
+    /// Counts so many bytes of such values until what is returned is dropped.
+    pub(super) fn count_unread(self: &Arc<Self>, bytes: usize) -> Unread {
+        self.caller.unread.fetch_add(bytes, Ordering::Relaxed);
+        let caller = Arc::clone(&self.caller);
+        Unread { caller, bytes }
+    }
+
     /// Whether more may be reserved.
     ///
     /// # Errors
@@ -439,6 +454,19 @@ pub(super) struct Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         self.place.release_request(self.bytes);
+    }
+}
+
+/// Values that wait for a watch and are not counted as requests.
+#[derive(Debug)]
+pub(super) struct Unread {
+    caller: Arc<Usage>,
+    bytes: usize,
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.caller.unread.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

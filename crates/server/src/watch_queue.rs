@@ -8,13 +8,14 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tenure_core::cas::Change;
 use tokio_stream::Stream;
 
-use super::account::{CallerAccount, Reserved};
+use super::account::{CallerAccount, Reserved, Unread};
 
 /// Changes that are told in one message; all who watch the same share it.
 #[derive(Debug)]
@@ -24,7 +25,13 @@ pub(super) struct ChangeBatch {
     pub(super) revision: u64,
     /// Of the values.
     bytes: usize,
+    /// Of the values of all messages that are there.
+    told: Told,
 }
+
+/// The bytes of the values of all messages to watchers that are there. A message keeps its
+/// values although the registers have others meanwhile.
+pub(super) type Told = Arc<AtomicUsize>;
 
 /// What a watcher is sent.
 #[derive(Clone, Debug)]
@@ -37,11 +44,14 @@ pub(super) enum WatchMessage {
 
 impl ChangeBatch {
     /// These changes, in the order of effect.
-    pub(super) fn new(changes: Vec<Arc<Change>>, revision: u64) -> Self {
+    pub(super) fn new(changes: Vec<Arc<Change>>, revision: u64, told: &Told) -> Self {
+        let bytes = changes.iter().map(|it| it.bytes()).sum();
+        told.fetch_add(bytes, Ordering::Relaxed);
         Self {
-            bytes: changes.iter().map(|it| it.bytes()).sum(),
+            bytes,
             changes,
             revision,
+            told: Arc::clone(told),
         }
     }
 
@@ -52,7 +62,13 @@ impl ChangeBatch {
             return Some(Arc::clone(batch));
         }
         let new: Vec<_> = batch.changes.iter().filter(is_new).cloned().collect();
-        (!new.is_empty()).then(|| Arc::new(Self::new(new, batch.revision)))
+        (!new.is_empty()).then(|| Arc::new(Self::new(new, batch.revision, &batch.told)))
+    }
+}
+
+impl Drop for ChangeBatch {
+    fn drop(&mut self) {
+        self.told.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -66,7 +82,16 @@ const WAITING_BYTES: usize = 32 * 1024 * 1024;
 /// is no more than a message counts: one commit may tell thousands of watches of
 /// thousands of changes, which they share, and the account that calls are refused by
 /// is not theirs to fill.
+///
+/// That holds while the values of all messages are no more than [`TOLD_BYTES`], and beyond
+/// that for a caller for whom no more than [`UNREAD_BYTES`] wait so. The messages of others
+/// have to find room: thousands of watches that nobody reads, of a register each that is
+/// overwritten, would keep a large value each.
 const FREE: [usize; 3] = [16, 256, 256 * 1024];
+/// Of the values of all messages: then what waits of a caller with much has to find room.
+const TOLD_BYTES: usize = 64 * 1024 * 1024;
+/// Of the values that wait for one caller in any case.
+const UNREAD_BYTES: usize = 1024 * 1024;
 /// What a message counts, and what a change does beside its value.
 const CHANGE_BYTES: usize = 128;
 
@@ -94,7 +119,7 @@ struct Queue {
 #[derive(Debug)]
 struct Waiting {
     news: WatchMessage,
-    _reserved: Reserved,
+    _counted: (Reserved, Option<Unread>),
 }
 
 impl WatchMessage {
@@ -103,6 +128,14 @@ impl WatchMessage {
         match self {
             Self::Changes(batch) => (batch.changes.len(), batch.bytes),
             Self::Gap(_) => (0, 0),
+        }
+    }
+
+    /// The bytes of the values of all messages.
+    fn told(&self) -> usize {
+        match self {
+            Self::Changes(batch) => batch.told.load(Ordering::Relaxed),
+            Self::Gap(_) => 0,
         }
     }
 }
@@ -128,21 +161,24 @@ impl Queue {
             return false;
         }
         let all = [waiting + 1, self.changes + changes, self.bytes + bytes];
-        let is_free = waiting == 0 || all.iter().zip(FREE).all(|(it, most)| *it <= most);
-        let reserved = if is_free {
-            Some(self.counted.reserve(CHANGE_BYTES))
+        let is_little = waiting == 0 || all.iter().zip(FREE).all(|(it, most)| *it <= most);
+        let place = &self.counted;
+        let fits = || news.told() <= TOLD_BYTES || place.unread() + bytes <= UNREAD_BYTES;
+        let counted = if is_little && fits() {
+            let unread = place.count_unread(bytes);
+            Some((place.reserve(CHANGE_BYTES), Some(unread)))
         } else {
             let cost = (1 + changes) * CHANGE_BYTES + bytes;
-            self.counted.reserve_for_watch(cost)
+            place.reserve_for_watch(cost).map(|it| (it, None))
         };
-        let Some(reserved) = reserved else {
+        let Some(counted) = counted else {
             return false;
         };
         self.changes += changes;
         self.bytes += bytes;
         self.news.push_back(Waiting {
             news,
-            _reserved: reserved,
+            _counted: counted,
         });
         true
     }
@@ -253,6 +289,8 @@ impl Drop for WatchReceiver {
 #[cfg(test)]
 pub(super) mod tests {
     use prometheus_client::metrics::family::Family;
+    use tenure_core::cas::Register;
+    use tenure_core::ids::Version;
     use tokio_stream::StreamExt as _;
 
     use super::super::account::Account;
@@ -267,7 +305,7 @@ pub(super) mod tests {
     }
 
     fn news() -> WatchMessage {
-        WatchMessage::Changes(Arc::new(ChangeBatch::new(Vec::new(), 1)))
+        changes(0)
     }
 
     #[tokio::test]
@@ -311,8 +349,54 @@ pub(super) mod tests {
     }
 
     fn changes(count: u64) -> WatchMessage {
-        let changes = (1..=count).map(change).collect();
-        WatchMessage::Changes(Arc::new(ChangeBatch::new(changes, count)))
+        told((1..=count).map(change).collect(), &Told::default())
+    }
+
+    fn told(changes: Vec<Arc<Change>>, told: &Told) -> WatchMessage {
+        let revision = changes.last().map_or(1, |it| it.revision);
+        WatchMessage::Changes(Arc::new(ChangeBatch::new(changes, revision, told)))
+    }
+
+    /// A change of a register, whose value only this change has.
+    fn large(bytes: usize) -> Arc<Change> {
+        let register = Register {
+            value: vec![7; bytes].into(),
+            version: Version::from_bytes(b"1"),
+            stamp: None,
+        };
+        let register = Some(register);
+        let small = (*change(1)).clone();
+        Arc::new(Change { register, ..small })
+    }
+
+    /// Two callers have a watch each of thousands of registers, and read none. Each register
+    /// gets a large value once. A third caller reads, and is told.
+    #[tokio::test]
+    async fn watches_that_are_not_read_keep_few_values_that_registers_no_longer_have() {
+        let all = Told::default();
+        let account = Account::new(Family::default(), false);
+        let place = |last| account.connection([127, 0, 0, last].into()).alone();
+        let greedy = [1, 2].map(place);
+        let queues = (0..2_000).flat_map(|_| greedy.clone()).map(queue);
+        let watches: Vec<_> = queues.collect();
+        let (bytes, mut cut_off) = (250_000, 0);
+        for (sender, _) in &watches {
+            let sent = sender.send(told(vec![large(bytes)], &all));
+            cut_off += usize::from(sent == Err(SendError::CutOff));
+        }
+        let kept = (watches.len() - cut_off) * bytes;
+        assert_eq!(all.load(Ordering::Relaxed), kept);
+        // Half of what a caller's calls may hold.
+        let room = 2 * (UNREAD_BYTES + 26 * 1024 * 1024);
+        assert!((TOLD_BYTES..TOLD_BYTES + room).contains(&kept), "{kept}");
+
+        let (sender, mut reader) = queue(place(3));
+        for _ in 0..20 {
+            assert_eq!(sender.send(told(vec![large(bytes)], &all)), Ok(()));
+            assert!(matches!(reader.next().await, Some(Ok(_))));
+        }
+        drop(watches);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
     }
 
     /// One caller has as many watches as it may have, and reads none. Commits change
@@ -349,7 +433,8 @@ pub(super) mod tests {
 
     #[test]
     fn one_is_told_what_it_does_not_know() {
-        let batch = Arc::new(ChangeBatch::new([3, 5, 8].map(change).into(), 9));
+        let changes = [3, 5, 8].map(change).into();
+        let batch = Arc::new(ChangeBatch::new(changes, 9, &Told::default()));
         for (since, wanted) in [
             (0, &[3, 5, 8][..]),
             (2, &[3, 5, 8]),
