@@ -1,7 +1,7 @@
 //! How servers are reached: over TCP, or with TLS on top.
 //!
-//! With TLS a connection is made here and handed to the gRPC library, rather
-//! than by the library from certificates that it was once given: so renewed
+//! A connection is made here and handed to the gRPC library. With TLS the library
+//! would make it from certificates that it was once given: so renewed
 //! files are in use from the next connection on, and an error can say which
 //! file it is about.
 
@@ -15,7 +15,7 @@ use tenure_runtime::tls::ClientTls;
 use tonic::transport::{Endpoint, Uri};
 
 use super::channel::Channel;
-use super::connector::{ALIVE_AFTER, connector};
+use super::connector::{connector, tcp};
 use super::error::chain;
 use super::inline_tasks::InlineExecutor;
 use super::own_token_channel::OwnTokenChannel;
@@ -71,7 +71,7 @@ impl Dialer {
             )));
         }
         let channel = match &self.tls {
-            None => endpoint.connect_lazy(),
+            None => endpoint.connect_with_connector_lazy(tcp()),
             Some(tls) => endpoint.connect_with_connector_lazy(connector(Arc::clone(tls))),
         };
         Ok(Channel::Given(channel, self.bearer.clone()))
@@ -94,7 +94,7 @@ impl Dialer {
             return Ok(Channel::OwnTokenChannel(own_token_channel));
         }
         let connected = match &self.tls {
-            None => endpoint.connect().await,
+            None => endpoint.connect_with_connector(tcp()).await,
             Some(tls) => {
                 let connector = connector(Arc::clone(tls));
                 endpoint.connect_with_connector(connector).await
@@ -118,8 +118,6 @@ impl Dialer {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|error| format!("{address}: {error}"))?
             .connect_timeout(self.round_trips.timeout(CONNECT_WITHIN))
-            .tcp_nodelay(true)
-            .tcp_keepalive(Some(ALIVE_AFTER))
             .initial_stream_window_size(WINDOW_BYTES[0])
             .initial_connection_window_size(WINDOW_BYTES[1]);
         if self.tls.is_none() {

@@ -9,6 +9,7 @@
 //! | [`small`] | the reader of small files |
 //! | [`system_authorities`] | what `SSL_CERT_FILE` names is looked at before a library reads it |
 //! | [`round_trip`] | how far away a store is, and which lease that allows |
+//! | `lookup` | host names, for connections that are tried again and again (feature `lookup`) |
 //! | `failure` | how a command fails (feature `failure`) |
 //! | `tls` | certificates and their renewal, for servers and clients (feature `tls`) |
 //! | `own_token` | the token that servers and clients of one user share (feature `tls`) |
@@ -19,6 +20,8 @@ pub mod error;
 #[cfg(feature = "failure")]
 pub mod failure;
 pub mod filesystem;
+#[cfg(feature = "lookup")]
+pub mod lookup;
 #[cfg(feature = "tls")]
 pub mod own_token;
 pub mod round_trip;

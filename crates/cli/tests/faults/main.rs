@@ -21,6 +21,7 @@ mod healed;
 mod load;
 mod machines;
 mod mending;
+mod names;
 mod namespaces;
 mod network;
 mod overload;

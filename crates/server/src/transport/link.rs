@@ -11,10 +11,9 @@ use std::time::Duration;
 use futures_util::future::AbortHandle;
 use tenure_alpo::codec::encode_frame_with;
 use tenure_alpo::{Envelope, ServerId};
-use tenure_runtime::clock;
 use tenure_runtime::tls::MaybeTlsStream;
+use tenure_runtime::{clock, lookup};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -385,7 +384,7 @@ async fn connect(
     tls: Option<Arc<Tls>>,
     acknowledged_within: Duration,
 ) -> std::io::Result<MaybeTlsStream> {
-    let stream = TcpStream::connect(&address).await?;
+    let stream = lookup::connect(&address).await?;
     stream.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
     {

@@ -1,0 +1,110 @@
+//! Host names that take long to look up, as where one of two name servers is dead.
+
+use std::net::UdpSocket;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tenure_client::Client;
+
+use crate::room::{Room, sh, within};
+use crate::servers::{TENURE, until};
+
+/// Longer than any attempt to connect to a server that is near.
+const LOOKUP_TAKES: Duration = Duration::from_secs(2);
+/// Many lookups, and an election.
+const WITHIN: Duration = Duration::from_secs(15);
+
+/// A name server for this room alone, which knows every name as this machine's. It answers
+/// after so many milliseconds as what is returned says.
+fn name_server(directory: &std::path::Path) -> Arc<AtomicU64> {
+    let socket = UdpSocket::bind("127.0.0.1:53").expect("a room of its own");
+    let (socket, delay) = (Arc::new(socket), Arc::default());
+    let takes: Arc<AtomicU64> = Arc::clone(&delay);
+    thread::spawn(move || {
+        let mut query = [0; 512];
+        while let Ok((length, from)) = socket.recv_from(&mut query) {
+            let (answer, socket) = (answer(&query[..length]), Arc::clone(&socket));
+            let takes = Duration::from_millis(takes.load(Ordering::Relaxed));
+            thread::spawn(move || {
+                thread::sleep(takes);
+                socket.send_to(&answer, from)
+            });
+        }
+    });
+    let file = directory.join("resolv.conf");
+    let file = file.display();
+    sh(&format!(
+        "echo nameserver 127.0.0.1 > {file}; mount --bind {file} /etc/resolv.conf"
+    ));
+    delay
+}
+
+/// The answer to a query (RFC 1035, 4.1).
+fn answer(query: &[u8]) -> Vec<u8> {
+    let mut end = 12;
+    while query[end] != 0 {
+        end += 1 + usize::from(query[end]);
+    }
+    let (kind, end) = (&query[end + 1..end + 3], end + 5);
+    let is_address = kind == [0, 1];
+    let mut answer = query[..2].to_vec();
+    answer.extend([0x81, 0x80, 0, 1, 0, u8::from(is_address), 0, 0, 0, 0]);
+    answer.extend(&query[12..end]);
+    if is_address {
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, 127, 0, 0, 1]);
+    }
+    answer
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(id: u64, directory: &std::path::Path) -> Server {
+    let peers = "1=h1.test:7501,2=h2.test:7502,3=h3.test:7503";
+    let listen = format!("h{id}.test:740{id}");
+    let mut command = Command::new(TENURE);
+    command.args(["serve", "--id", &id.to_string(), "--peers", peers]);
+    command.args(["--no-token", "--listen", &listen, "--data"]);
+    command.arg(directory.join(id.to_string()));
+    command.stdout(Stdio::null());
+    Server(command.spawn().expect("tenure runs"))
+}
+
+/// The client knows how near the servers are, and gives each attempt to connect a fraction
+/// of a second.
+#[test]
+fn a_leader_is_found_whose_name_takes_longer_to_look_up_than_an_attempt_to_connect() {
+    let name =
+        "names::a_leader_is_found_whose_name_takes_longer_to_look_up_than_an_attempt_to_connect";
+    within(name, async |room| {
+        if !matches!(room, Room::Own) {
+            eprintln!("*** {name}: nothing was tried without a room of its own");
+            return;
+        }
+        sh("ip link set lo up");
+        let directory = tempfile::tempdir().expect("a directory");
+        let delay = name_server(directory.path());
+        let mut servers: Vec<_> = (1..=3).map(|id| start(id, directory.path())).collect();
+        let url = "tenure://h1.test:7401,h2.test:7402,h3.test:7403";
+        let client = Client::open(url).expect("a client");
+        until("the first entry", async || {
+            client.append("first").await.ok()
+        })
+        .await;
+        let leader = client.leader_status().await.expect("it leads").id;
+        let takes = u64::try_from(LOOKUP_TAKES.as_millis()).expect("short");
+        delay.store(takes, Ordering::Relaxed);
+        drop(servers.remove(usize::try_from(leader).expect("small") - 1));
+        let second = client.with_timeout(WITHIN).append("second").await;
+        second.expect("another leader is found");
+    });
+}

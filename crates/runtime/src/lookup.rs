@@ -1,0 +1,256 @@
+//! Looks up host names, for connections that are tried again and again.
+//!
+//! An attempt to connect to a server is given up after a fraction of a second, so that
+//! another server is tried. A lookup that were given up with it would never succeed where
+//! lookups take longer: with one dead name server out of two each takes five seconds. So
+//!
+//! - a lookup goes on when nobody waits for it any more. There is one of each name at a
+//!   time, and who needs the name joins it;
+//! - where it takes longer than [`PATIENCE`], or fails, the addresses that the name had last
+//!   in this process are used. A server that is found there proves in any case which cluster
+//!   it is of.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+/// For so long a lookup is waited for where the last addresses of the name are known. Less
+/// than the shortest time that an attempt to connect may take.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// So many names are remembered. Beyond that any other is forgotten.
+const NAMES_MAX: usize = 256;
+
+type Addresses = Arc<[IpAddr]>;
+/// The text of an error, because one error is told to all who wait.
+type Answer = Result<Addresses, String>;
+
+/// The addresses of a host, at least one. The host may be written as a number.
+///
+/// # Errors
+/// What the system says, where the name was never found in this process.
+pub async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
+    let number = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    if let Ok(address) = number.unwrap_or(host).parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let found = LOOKUPS.addresses(host, ask_system).await?;
+    let with_port = |address: &IpAddr| SocketAddr::new(*address, port);
+    Ok(found.iter().map(with_port).collect())
+}
+
+/// Connects to `HOST:PORT`, to the first address of the host that takes the connection.
+///
+/// # Errors
+/// What the system says.
+pub async fn connect(address: &str) -> io::Result<TcpStream> {
+    let parts = address.rsplit_once(':');
+    let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let Some((host, port)) = parts else {
+        let text = format!("expected HOST:PORT, found {address}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    };
+    TcpStream::connect(&*lookup(host, port).await?).await
+}
+
+async fn ask_system(host: String) -> Answer {
+    let found = tokio::net::lookup_host((host.as_str(), 0)).await;
+    let found = found.map_err(|error| error.to_string())?;
+    let mut addresses: Vec<IpAddr> = found.map(|it| it.ip()).collect();
+    addresses.dedup();
+    if addresses.is_empty() {
+        return Err(format!("{host} has no address"));
+    }
+    Ok(addresses.into())
+}
+
+/// What is known of each name.
+#[derive(Clone, Default)]
+struct Lookups(Arc<Mutex<HashMap<String, Name>>>);
+
+#[derive(Default)]
+struct Name {
+    /// What the last lookup that succeeded has found.
+    last: Option<Addresses>,
+    /// The lookup that is under way.
+    running: Option<watch::Receiver<Option<Answer>>>,
+}
+
+impl Lookups {
+    async fn addresses<F>(&self, host: &str, ask: impl Fn(String) -> F) -> io::Result<Addresses>
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        let (last, mut running) = self.join(host, ask);
+        let answer = async {
+            let told = running.wait_for(Option::is_some).await;
+            // The runtime that looked it up has ended.
+            told.map_or_else(|_| None, |answer| answer.clone())
+                .unwrap_or_else(|| Err(format!("the lookup of {host} was cut short")))
+        };
+        let answer = match last {
+            None => answer.await,
+            Some(last) => match tokio::time::timeout(PATIENCE, answer).await {
+                Ok(Ok(addresses)) => Ok(addresses),
+                Ok(Err(_)) | Err(_) => Ok(last),
+            },
+        };
+        answer.map_err(io::Error::other)
+    }
+
+    /// What the name had last, and the lookup that is under way, or begins now.
+    fn join<F>(
+        &self,
+        host: &str,
+        ask: impl Fn(String) -> F,
+    ) -> (Option<Addresses>, watch::Receiver<Option<Answer>>)
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        let mut names = self.lock();
+        if names.len() >= NAMES_MAX && !names.contains_key(host) {
+            let any = names.keys().next().cloned();
+            any.and_then(|any| names.remove(&any));
+        }
+        let name = names.entry(host.to_owned()).or_default();
+        let goes_on = |it: &&watch::Receiver<_>| it.has_changed().is_ok();
+        if let Some(running) = name.running.as_ref().filter(goes_on) {
+            return (name.last.clone(), running.clone());
+        }
+        let (tell, running) = watch::channel(None);
+        name.running = Some(running.clone());
+        let last = name.last.clone();
+        drop(names);
+        let (all, host, asked) = (self.clone(), host.to_owned(), ask(host.to_owned()));
+        tokio::spawn(async move {
+            let answer = asked.await;
+            if let Some(name) = all.lock().get_mut(&host) {
+                name.running = None;
+                if let Ok(addresses) = &answer {
+                    name.last = Some(Arc::clone(addresses));
+                }
+            }
+            tell.send_replace(Some(answer));
+        });
+        (last, running)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Name>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::pin::Pin;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    type Asked = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+    fn addresses(last: u8) -> Addresses {
+        Arc::new([IpAddr::from([10, 0, 0, last])])
+    }
+
+    /// A lookup that ends when it is told how. It panics if it begins twice.
+    fn told_later() -> (oneshot::Sender<Answer>, impl Fn(String) -> Asked) {
+        let (tell, told) = oneshot::channel();
+        let told = Mutex::new(Some(told));
+        let ask = move |_| {
+            let told = told.lock().expect("sound").take();
+            let told = told.expect("it begins once");
+            Box::pin(async move { told.await.expect("told") }) as Asked
+        };
+        (tell, ask)
+    }
+
+    async fn found(it: &Lookups, last: u8) {
+        let answer = it.addresses("h", |_| async move { Ok(addresses(last)) });
+        assert_eq!(answer.await.expect("found"), addresses(last));
+    }
+
+    #[tokio::test]
+    async fn a_lookup_goes_on_when_nobody_waits_and_others_join_it() {
+        let (it, (tell, slow)) = (Lookups::default(), told_later());
+        for _ in 0..3 {
+            let given_up = tokio::time::timeout(PATIENCE, it.addresses("h", &slow));
+            given_up.await.expect_err("it takes longer");
+        }
+        tell.send(Ok(addresses(1))).expect("it goes on");
+        let joined = it.addresses("h", &slow).await;
+        assert_eq!(joined.expect("found"), addresses(1));
+    }
+
+    #[tokio::test]
+    async fn a_slow_or_failed_lookup_leaves_the_last_addresses_in_use() {
+        let it = Lookups::default();
+        let unknown = it.addresses("h", |_| async { Err("no such name".to_owned()) });
+        assert_eq!(
+            unknown.await.expect_err("never found").to_string(),
+            "no such name"
+        );
+        found(&it, 1).await;
+        let failed = it.addresses("h", |_| async { Err("no server answers".to_owned()) });
+        assert_eq!(failed.await.expect("the last"), addresses(1));
+        found(&it, 2).await;
+        let (tell, slow) = told_later();
+        for _ in 0..2 {
+            let last = it.addresses("h", &slow).await;
+            assert_eq!(last.expect("the last"), addresses(2));
+        }
+        tell.send(Ok(addresses(3))).expect("it goes on");
+        while it.lock()["h"].running.is_some() {
+            tokio::task::yield_now().await;
+        }
+        let last = it.addresses("h", |_| pending()).await;
+        assert_eq!(last.expect("the last"), addresses(3));
+    }
+
+    #[test]
+    fn a_lookup_that_ended_with_its_runtime_is_begun_again() {
+        let it = Lookups::default();
+        let runtime = || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_all().build().expect("a runtime")
+        };
+        runtime().block_on(async {
+            let hangs = it.addresses("h", |_| pending());
+            tokio::time::timeout(PATIENCE, hangs)
+                .await
+                .expect_err("hangs");
+        });
+        runtime().block_on(found(&it, 1));
+    }
+
+    #[tokio::test]
+    async fn only_so_many_names_are_remembered() {
+        let it = Lookups::default();
+        for number in 0..NAMES_MAX + 10 {
+            let host = number.to_string();
+            let answer = it.addresses(&host, |_| async { Ok(addresses(1)) });
+            answer.await.expect("found");
+        }
+        assert_eq!(it.lock().len(), NAMES_MAX);
+    }
+
+    #[tokio::test]
+    async fn numbers_and_names_of_this_machine_are_connected_to() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("listens");
+        let port = listener.local_addr().expect("bound").port();
+        for host in ["127.0.0.1", "[::ffff:127.0.0.1]", "localhost"] {
+            connect(&format!("{host}:{port}")).await.expect("connected");
+        }
+        let wrong = connect("127.0.0.1").await.expect_err("no port");
+        assert!(wrong.to_string().contains("HOST:PORT"), "{wrong}");
+    }
+}
