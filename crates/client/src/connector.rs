@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::TokioIo;
-use tenure_runtime::lookup::lookup;
+use tenure_runtime::lookup::lookup_or_last;
 use tenure_runtime::tls::{ClientStream, ClientTls};
 use tokio::net::TcpStream;
 use tonic::transport::Uri;
@@ -38,7 +38,7 @@ pub(super) fn tcp() -> impl Service<
     Future = impl Send,
 > + Send {
     let resolver = tower::service_fn(|name: Name| async move {
-        let found = lookup(name.as_str(), 0).await;
+        let found = lookup_or_last(name.as_str(), 0).await;
         found.map(Vec::into_iter)
     });
     let mut tcp = HttpConnector::new_with_resolver(resolver);

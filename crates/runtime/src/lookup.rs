@@ -5,10 +5,10 @@
 //! lookups take longer: with one dead name server out of two each takes five seconds. So
 //!
 //! - a lookup goes on when nobody waits for it any more. There is one of each name at a
-//!   time, and who needs the name joins it;
+//!   time, and who needs the name joins it ([`lookup`]);
 //! - where it takes longer than [`PATIENCE`], or fails, the addresses that the name had last
-//!   in this process are used. A server that is found there proves in any case which cluster
-//!   it is of.
+//!   in this process are used ([`lookup_or_last`]). That is for servers that prove of which
+//!   cluster they are: others may have moved, and what is at the old address may be another.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -30,22 +30,26 @@ type Addresses = Arc<[IpAddr]>;
 /// The text of an error, because one error is told to all who wait.
 type Answer = Result<Addresses, String>;
 
+static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
+
 /// The addresses of a host, at least one. The host may be written as a number.
 ///
 /// # Errors
-/// What the system says, where the name was never found in this process.
+/// What the system says.
 pub async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
-    let number = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
-    if let Ok(address) = number.unwrap_or(host).parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(address, port)]);
-    }
-    let found = LOOKUPS.addresses(host, ask_system).await?;
-    let with_port = |address: &IpAddr| SocketAddr::new(*address, port);
-    Ok(found.iter().map(with_port).collect())
+    LOOKUPS.sockets(host, port, false).await
 }
 
-/// Connects to `HOST:PORT`, to the first address of the host that takes the connection.
+/// The same, or the addresses that the host had last.
+///
+/// # Errors
+/// What the system says, where the name was never found in this process.
+pub async fn lookup_or_last(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    LOOKUPS.sockets(host, port, true).await
+}
+
+/// Connects to `HOST:PORT`, to the first address of the host that takes the connection. It may
+/// be one that the host had last.
 ///
 /// # Errors
 /// What the system says.
@@ -56,7 +60,7 @@ pub async fn connect(address: &str) -> io::Result<TcpStream> {
         let text = format!("expected HOST:PORT, found {address}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     };
-    TcpStream::connect(&*lookup(host, port).await?).await
+    TcpStream::connect(&*lookup_or_last(host, port).await?).await
 }
 
 async fn ask_system(host: String) -> Answer {
@@ -83,7 +87,22 @@ struct Name {
 }
 
 impl Lookups {
-    async fn addresses<F>(&self, host: &str, ask: impl Fn(String) -> F) -> io::Result<Addresses>
+    async fn sockets(&self, host: &str, port: u16, or_last: bool) -> io::Result<Vec<SocketAddr>> {
+        let number = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+        if let Ok(address) = number.unwrap_or(host).parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let found = self.addresses(host, or_last, ask_system).await?;
+        let with_port = |address: &IpAddr| SocketAddr::new(*address, port);
+        Ok(found.iter().map(with_port).collect())
+    }
+
+    async fn addresses<F>(
+        &self,
+        host: &str,
+        or_last: bool,
+        ask: impl Fn(String) -> F,
+    ) -> io::Result<Addresses>
     where
         F: Future<Output = Answer> + Send + 'static,
     {
@@ -94,7 +113,7 @@ impl Lookups {
             told.map_or_else(|_| None, |answer| answer.clone())
                 .unwrap_or_else(|| Err(format!("the lookup of {host} was cut short")))
         };
-        let answer = match last {
+        let answer = match last.filter(|_| or_last) {
             None => answer.await,
             Some(last) => match tokio::time::timeout(PATIENCE, answer).await {
                 Ok(Ok(addresses)) => Ok(addresses),
@@ -174,7 +193,7 @@ mod tests {
     }
 
     async fn found(it: &Lookups, last: u8) {
-        let answer = it.addresses("h", |_| async move { Ok(addresses(last)) });
+        let answer = it.addresses("h", true, |_| async move { Ok(addresses(last)) });
         assert_eq!(answer.await.expect("found"), addresses(last));
     }
 
@@ -182,36 +201,40 @@ mod tests {
     async fn a_lookup_goes_on_when_nobody_waits_and_others_join_it() {
         let (it, (tell, slow)) = (Lookups::default(), told_later());
         for _ in 0..3 {
-            let given_up = tokio::time::timeout(PATIENCE, it.addresses("h", &slow));
+            let given_up = tokio::time::timeout(PATIENCE, it.addresses("h", true, &slow));
             given_up.await.expect_err("it takes longer");
         }
         tell.send(Ok(addresses(1))).expect("it goes on");
-        let joined = it.addresses("h", &slow).await;
+        let joined = it.addresses("h", true, &slow).await;
         assert_eq!(joined.expect("found"), addresses(1));
     }
 
     #[tokio::test]
     async fn a_slow_or_failed_lookup_leaves_the_last_addresses_in_use() {
         let it = Lookups::default();
-        let unknown = it.addresses("h", |_| async { Err("no such name".to_owned()) });
+        let unknown = it.addresses("h", true, |_| async { Err("no such name".to_owned()) });
         assert_eq!(
             unknown.await.expect_err("never found").to_string(),
             "no such name"
         );
         found(&it, 1).await;
-        let failed = it.addresses("h", |_| async { Err("no server answers".to_owned()) });
+        let failed = it.addresses("h", true, |_| async { Err("no server answers".to_owned()) });
         assert_eq!(failed.await.expect("the last"), addresses(1));
         found(&it, 2).await;
         let (tell, slow) = told_later();
         for _ in 0..2 {
-            let last = it.addresses("h", &slow).await;
+            let last = it.addresses("h", true, &slow).await;
             assert_eq!(last.expect("the last"), addresses(2));
         }
         tell.send(Ok(addresses(3))).expect("it goes on");
         while it.lock()["h"].running.is_some() {
             tokio::task::yield_now().await;
         }
-        let last = it.addresses("h", |_| pending()).await;
+        let waits = it.addresses("h", false, |_| pending());
+        tokio::time::timeout(PATIENCE * 2, waits)
+            .await
+            .expect_err("the last does not count");
+        let last = it.addresses("h", true, |_| pending()).await;
         assert_eq!(last.expect("the last"), addresses(3));
     }
 
@@ -223,7 +246,7 @@ mod tests {
             builder.enable_all().build().expect("a runtime")
         };
         runtime().block_on(async {
-            let hangs = it.addresses("h", |_| pending());
+            let hangs = it.addresses("h", true, |_| pending());
             tokio::time::timeout(PATIENCE, hangs)
                 .await
                 .expect_err("hangs");
@@ -236,7 +259,7 @@ mod tests {
         let it = Lookups::default();
         for number in 0..NAMES_MAX + 10 {
             let host = number.to_string();
-            let answer = it.addresses(&host, |_| async { Ok(addresses(1)) });
+            let answer = it.addresses(&host, true, |_| async { Ok(addresses(1)) });
             answer.await.expect("found");
         }
         assert_eq!(it.lock().len(), NAMES_MAX);

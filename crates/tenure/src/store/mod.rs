@@ -118,6 +118,14 @@ mod polling;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(
+    feature = "azure",
+    feature = "consul",
+    feature = "gcs",
+    feature = "kubernetes",
+    feature = "s3"
+))]
+mod resolver;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(any(feature = "file", feature = "sqlite"))]

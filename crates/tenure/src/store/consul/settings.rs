@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::HeaderValue;
@@ -11,6 +12,7 @@ use reqwest::{Certificate, Identity};
 
 use super::kv::KeySpace;
 use crate::error::StoreError;
+use crate::store::resolver::Resolver;
 use crate::store::{causes, password, system_authorities, url_options};
 
 /// What the names of keys begin with, if nothing else is asked for.
@@ -144,6 +146,7 @@ impl Settings {
             .redirect(Policy::none())
             .retry(reqwest::retry::never())
             .connect_timeout(CONNECT_WITHIN)
+            .dns_resolver(Arc::new(Resolver))
             .pool_idle_timeout(KEPT_IDLE)
             .tcp_keepalive(KEEPALIVE_EVERY)
             .tcp_nodelay(true);

@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::redirect::Policy;
@@ -19,6 +20,7 @@ use super::files::read;
 use super::kubeconfig;
 use super::token::Token;
 use crate::error::StoreError;
+use crate::store::resolver::Resolver;
 use crate::store::{causes, system_authorities, url_options};
 
 /// How many hosts a URL may name.
@@ -125,6 +127,7 @@ impl Settings {
             .redirect(Policy::none())
             .retry(reqwest::retry::never())
             .connect_timeout(CONNECT_WITHIN)
+            .dns_resolver(Arc::new(Resolver))
             .pool_idle_timeout(KEPT_IDLE)
             .tcp_keepalive(KEEPALIVE_EVERY)
             .tcp_nodelay(true);

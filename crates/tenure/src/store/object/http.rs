@@ -29,6 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
 use crate::store::BoxFuture;
+use crate::store::resolver::Resolver;
 
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -87,6 +88,7 @@ impl HttpConnector for Connector {
             } else {
                 METADATA_WITHIN
             })
+            .dns_resolver(Arc::new(Resolver))
             .timeout(ANSWER_WITHIN)
             .pool_idle_timeout(KEPT_IDLE)
             .https_only(!asks(ClientConfigKey::AllowHttp));
