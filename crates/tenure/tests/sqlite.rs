@@ -628,3 +628,50 @@ async fn shown_in_time(watch: &mut Watch, value: &[u8]) {
         .await
         .expect("it is shown");
 }
+
+/// In the process of the test below: the path of a file, which is to be read when no
+/// file can be opened any more.
+const READ_WITHOUT_DESCRIPTORS: &str = "TENURE_TEST_READ_WITHOUT_DESCRIPTORS";
+
+fn read_without_descriptors(path: &std::ffi::OsStr) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().expect("a runtime");
+    let store = Sqlite::existing(path).expect("threads");
+    let mut taken = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        taken.push(file);
+    }
+    let refused = runtime.block_on(store.read(&key("a"), WITHIN));
+    let refused = refused.expect_err("no descriptor is left");
+    // Neither does a panic find any.
+    drop(taken);
+    let expected = "found as many files open as this process may have";
+    assert!(refused.to_string().contains(expected), "{refused}");
+    runtime
+        .block_on(store.read(&key("a"), WITHIN))
+        .expect("it goes on");
+}
+
+#[test]
+fn a_limit_on_open_files_is_told_as_what_it_is_and_passes() {
+    if let Some(path) = std::env::var_os(READ_WITHOUT_DESCRIPTORS) {
+        return read_without_descriptors(&path);
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = file(&directory);
+    drop(Sqlite::open(&path).expect("a store"));
+    let test = "sqlite::a_limit_on_open_files_is_told_as_what_it_is_and_passes";
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 64; exec \"$0\" --exact \"$1\" --nocapture"])
+        .arg(std::env::current_exe().expect("this test"))
+        .arg(test)
+        .env(READ_WITHOUT_DESCRIPTORS, &path)
+        .output()
+        .expect("a process");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

@@ -1,7 +1,7 @@
 //! Who may use a store of files beside its owner.
 
 #[cfg(feature = "sqlite")]
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{OpenOptions, Permissions};
 #[cfg(feature = "sqlite")]
 use std::io;
 #[cfg(feature = "sqlite")]
@@ -62,15 +62,30 @@ impl FileMode {
     }
 
     /// Makes a file of this mode under any umask. Fails if one is there.
+    ///
+    /// Another thread may open the file as a database as soon as it is there. Closing a
+    /// descriptor of it here would then drop the POSIX locks of that connection. So on
+    /// Linux the file is made by mknod(2), which opens nothing. Where that fails, or
+    /// there is no `/proc` by which to give another mode, it is made by open(2), and its
+    /// descriptor stays open until the process ends.
     #[cfg(feature = "sqlite")]
-    pub(super) fn create(self, path: &Path) -> io::Result<File> {
+    pub(super) fn create(self, path: &Path) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        if (self == Self::Owner || unopened::can_set_mode()) && unopened::make(path).is_ok() {
+            return match self {
+                Self::Owner => Ok(()),
+                _ => unopened::set_mode(path, self.bits()),
+            };
+        }
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
         let file = options.open(path)?;
-        if self != Self::Owner {
-            file.set_permissions(Permissions::from_mode(self.bits()))?;
-        }
-        Ok(file)
+        let result = match self {
+            Self::Owner => Ok(()),
+            _ => file.set_permissions(Permissions::from_mode(self.bits())),
+        };
+        std::mem::forget(file);
+        result
     }
 
     /// Says so if others may use the file who are not meant to.
@@ -88,6 +103,91 @@ impl FileMode {
                  machine can read it, and who can read it can keep everybody from leading; chmod \
                  {wanted:04o} {path}, or say who shall ({path}?mode=0640 or ?mode=0660)"
             );
+        }
+    }
+}
+
+/// A file that is made and changed while no descriptor of it is opened whose closing
+/// drops locks.
+#[cfg(all(feature = "sqlite", target_os = "linux"))]
+mod unopened {
+    use std::fs::Permissions;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
+    use std::{fs, io};
+
+    use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
+
+    /// Makes an empty file of mode 0600. Fails if anything has that name.
+    pub(super) fn make(path: &Path) -> io::Result<()> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        Ok(mknodat(CWD, path, FileType::RegularFile, mode, 0)?)
+    }
+
+    /// Whether `/proc` is there, which names a file without opening it.
+    pub(super) fn can_set_mode() -> bool {
+        Path::new("/proc/self/fd").is_dir()
+    }
+
+    /// Gives the mode to the file that has this name now, and to none that a symbolic
+    /// link leads to. The kernel drops no locks when a descriptor of `O_PATH` is closed:
+    /// it refers to a place and is no open file.
+    pub(super) fn set_mode(path: &Path, bits: u32) -> io::Result<()> {
+        let place = open(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?;
+        let link = format!("/proc/self/fd/{}", place.as_raw_fd());
+        if !fs::metadata(&link)?.is_file() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        fs::set_permissions(&link, Permissions::from_mode(bits))
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use std::os::unix::fs::MetadataExt as _;
+
+        use rustix::fs::{FlockOperation, fcntl_lock};
+
+        use super::*;
+
+        /// Whether a lock is held on the file.
+        fn is_locked(path: &Path) -> bool {
+            let inode = format!(":{} ", fs::metadata(path).expect("a file").ino());
+            let locks = fs::read_to_string("/proc/locks").expect("what the kernel tells");
+            locks.lines().any(|line| line.contains(&inode))
+        }
+
+        #[test]
+        fn a_mode_is_given_without_dropping_the_locks_of_this_process() {
+            let directory = tempfile::tempdir().expect("a directory");
+            let path = directory.path().join("a.db");
+            make(&path).expect("a new file");
+            let locked = fs::File::options().write(true).open(&path);
+            let locked = locked.expect("the file");
+            fcntl_lock(&locked, FlockOperation::LockExclusive).expect("a lock");
+            set_mode(&path, 0o640).expect("another mode");
+            assert!(is_locked(&path));
+            let mode = fs::metadata(&path).expect("a file").mode();
+            assert_eq!(mode & 0o777, 0o640);
+            // That is what must not happen.
+            drop(fs::File::open(&path).expect("the file"));
+            assert!(!is_locked(&path));
+        }
+
+        #[test]
+        fn what_is_there_is_neither_made_again_nor_followed() {
+            let directory = tempfile::tempdir().expect("a directory");
+            let (path, link) = (directory.path().join("a"), directory.path().join("b"));
+            fs::write(&path, "held").expect("a file");
+            std::os::unix::fs::symlink(&path, &link).expect("a link");
+            let before = fs::metadata(&path).expect("a file").mode();
+            for name in [&path, &link] {
+                let refused = make(name).expect_err("something is there");
+                assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+            }
+            set_mode(&link, 0o666).expect_err("a link");
+            assert_eq!(fs::metadata(&path).expect("a file").mode(), before);
+            assert_eq!(fs::read(&path).expect("a file"), b"held");
         }
     }
 }

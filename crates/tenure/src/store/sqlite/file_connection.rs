@@ -49,7 +49,7 @@ use tenure_core::time::Instant;
 use tenure_runtime::filesystem;
 
 use super::identity::{self, FileInfo, Identity};
-use super::{heartbeat_table, journal_files, table};
+use super::{heartbeat_table, journal_files, open_files, table};
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::heartbeats::Options;
@@ -130,10 +130,7 @@ impl DatabaseFile {
     fn create(&self) -> bool {
         // Not through a link: SQLite would make what it leads to, as wide as
         // the umask lets it.
-        let made = self.mode.create(&symlinks::target(&self.path));
-        // Never closed: that would take away the locks of a connection that
-        // another thread may have opened meanwhile.
-        made.map(std::mem::forget).is_ok()
+        self.mode.create(&symlinks::target(&self.path)).is_ok()
     }
 
     fn stat(&self) -> Result<FileInfo, StoreError> {
@@ -391,6 +388,11 @@ impl FileConnection {
     fn open_error(&self, error: &rusqlite::Error) -> StoreError {
         let file = self.file.path.display();
         let code = error.sqlite_error_code();
+        if code == Some(ErrorCode::CannotOpen)
+            && let Some(exhausted) = open_files::exhausted(&self.file.path)
+        {
+            return exhausted;
+        }
         let readable = access(&self.file.path, Access::READ_OK).is_ok();
         let advice = match code {
             Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly)
@@ -504,4 +506,30 @@ fn on_busy(tries: i32) -> bool {
         _ => 10_000,
     }));
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// How many descriptors of this process are of files in this directory.
+    fn open_below(directory: &Path) -> usize {
+        let descriptors = fs::read_dir("/proc/self/fd").expect("what the kernel tells");
+        let files = descriptors.filter_map(|it| fs::read_link(it.ok()?.path()).ok());
+        files.filter(|file| file.starts_with(directory)).count()
+    }
+
+    #[test]
+    fn a_file_that_is_made_is_closed_with_its_connection() {
+        for mode in [FileMode::Owner, FileMode::GroupReads, FileMode::GroupWrites] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let file = DatabaseFile::new(directory.path().join("a.db"), mode);
+            let connection = FileConnection::open_or_create(&file).expect("a new file");
+            assert!(open_below(directory.path()) > 0, "{mode:?}");
+            drop(connection);
+            assert_eq!(open_below(directory.path()), 0, "{mode:?}");
+        }
+    }
 }

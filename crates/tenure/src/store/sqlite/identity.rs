@@ -17,7 +17,8 @@
 //! What can be seen of a path is seen by stat(2) alone. A file that was
 //! opened here outside SQLite would have to be closed here, and closing any
 //! descriptor of a file drops all POSIX locks that this process has on it,
-//! those of SQLite among them.
+//! those of SQLite among them. For the same reason a new file is made without
+//! opening it (`FileMode::create`).
 
 use std::fs;
 use std::io;

@@ -26,6 +26,7 @@ mod heartbeat_table;
 pub(super) mod heartbeats;
 mod identity;
 mod journal_files;
+mod open_files;
 mod table;
 mod watcher;
 mod worker;

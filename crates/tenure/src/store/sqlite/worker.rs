@@ -20,7 +20,7 @@ use tenure_core::time::{Instant, StoreTime};
 use tokio::sync::oneshot;
 
 use super::file_connection::{self, BUSY_WAIT, DatabaseFile, FileConnection, Purpose};
-use super::{journal_files, table};
+use super::{journal_files, open_files, table};
 use crate::clock;
 use crate::error::StoreError;
 use crate::store::hub::Hub;
@@ -396,7 +396,13 @@ pub(super) fn error_before_commit(error: &rusqlite::Error) -> StoreError {
 
 /// The same of a call that may be made to read.
 fn error_of_call(purpose: Purpose, path: &Path, error: &rusqlite::Error) -> StoreError {
-    match error.sqlite_error_code() {
+    let code = error.sqlite_error_code();
+    if code == Some(ErrorCode::CannotOpen)
+        && let Some(exhausted) = open_files::exhausted(path)
+    {
+        return exhausted;
+    }
+    match code {
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen) if purpose == Purpose::Read => {
             file_connection::unreadable(path, error)
         }
