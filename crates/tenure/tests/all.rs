@@ -28,6 +28,7 @@ mod common {
     pub(crate) mod versions;
 }
 
+mod backends;
 #[cfg(feature = "consul")]
 #[path = "consul/main.rs"]
 mod consul;

@@ -13,7 +13,17 @@ use crate::error::StoreError;
 /// [store](crate::store#contract), but for the time that a call may take.
 ///
 /// Calls run on the library's own thread, and are dropped when their time is over:
-/// dropping one must not make a later call wait for it. An error of a
+/// dropping one must not make a later call wait for it.
+///
+/// **Nothing here may block that thread.** It is one thread for all elections, groups and
+/// stores of the process. While a call blocks it, no leader of this process renews: each
+/// is over at its deadline, though its store is well, and no other call ends in time.
+/// A call that waits with [`blocking::wait`](crate::blocking::wait) for another store of
+/// this library may wait for ever, since that store needs the thread. What blocks (a driver without
+/// `async`, a file, a long computation) belongs on a thread of one's own:
+/// `tokio::task::spawn_blocking`, which may be called here, and an `await` of its answer.
+///
+/// An error of a
 /// write says what is known: [`StoreError::Unavailable`] only if it was certainly
 /// not carried out.
 pub trait Backend: fmt::Debug + fmt::Display + Send + Sync + 'static {
@@ -45,7 +55,7 @@ pub trait Backend: fmt::Debug + fmt::Display + Send + Sync + 'static {
 
     /// Writes one register if it is as expected. The value is not too large.
     /// Versions of one key must grow, as [`Version`]s are compared, as long as it
-    /// is not deleted.
+    /// is not deleted: [the contract](crate::store#contract) says what else happens.
     fn compare_and_swap(
         &self,
         write: &Write,
@@ -62,6 +72,10 @@ pub trait Backend: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// itself: their keys, and the version that each was told to have. Nothing is
     /// believed of them; they are read. This is dropped and called again at any
     /// time, which must lose none. Without it, changes are found by looking.
+    ///
+    /// It has to wait: the next call comes after this one has returned, at most 100
+    /// times a second. Hints that are always there cost as many reads. None is asked
+    /// for while there is no watch, nor after the store was dropped.
     fn hints(&self) -> impl Future<Output = Vec<(Key, Option<Version>)>> + Send {
         std::future::pending()
     }

@@ -12,6 +12,10 @@
 //!
 //! A store that tells of some changes ([`Backend::hints`]) is looked at all the same,
 //! as often: a hint may be lost. It makes a register's next look due at once.
+//!
+//! This runs on the thread that keeps all leaderships of the process. A backend that
+//! hints without ever waiting, or times of zero, must not keep that thread from the rest.
+//! So there is a pause between two calls for hints, and one between two looks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +23,7 @@ use std::time::Duration;
 
 use tenure_core::fnv::fnv1a;
 use tenure_core::time::Instant;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::backend::Backend;
@@ -35,11 +39,16 @@ const FETCH_WITHIN: Duration = Duration::from_secs(5);
 const READS_MAX: usize = 8;
 /// How soon to look again after a look that something overtook.
 const POLL_AGAIN: Duration = Duration::from_millis(10);
+/// What passes at least between two looks, whatever the [`PollTimes`] say.
+const FLOOR_MIN: Duration = Duration::from_millis(1);
+/// What passes at least between the beginnings of two calls for hints.
+const HINTS_PACE: Duration = Duration::from_millis(10);
 
 /// How often watches look for changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PollTimes {
-    /// At most so often, however often a register changes.
+    /// At most so often, however often a register changes. Less than a millisecond
+    /// counts as one.
     pub floor: Duration,
     /// At least so often, however long nothing has changed.
     pub ceiling: Duration,
@@ -97,6 +106,8 @@ impl Rhythm {
 
 /// Begins to look, for as long as the store is there.
 pub(super) fn start<B: Backend>(backend: Arc<B>, hub: Arc<Hub>, times: PollTimes) -> Watcher {
+    let floor = times.floor.max(FLOOR_MIN);
+    let times = PollTimes { floor, ..times };
     Watcher::start(|signals| {
         let poller = Poller {
             backend,
@@ -107,6 +118,7 @@ pub(super) fn start<B: Backend>(backend: Arc<B>, hub: Arc<Hub>, times: PollTimes
             prefixes: Rhythm::new(clock::boot()),
             listed: Vec::new(),
             hinted: BTreeSet::new(),
+            hints_from: clock::boot(),
         };
         poller.serve()
     })
@@ -123,6 +135,8 @@ struct Poller<B> {
     listed: Vec<String>,
     /// What was hinted at, and not read since.
     hinted: BTreeSet<Key>,
+    /// When hints may be asked for again.
+    hints_from: Instant,
 }
 
 impl<B: Backend> Poller<B> {
@@ -159,10 +173,14 @@ impl<B: Backend> Poller<B> {
         tokio::pin!(until);
         loop {
             let hints = tokio::select! {
+                // In this order, or hints that are always there could hide the rest.
+                biased;
                 () = &mut until => return,
                 () = self.signals.woken() => return,
-                hints = self.backend.hints() => hints,
+                hints = hints_from(&*self.backend, &mut self.hints_from) => hints,
             };
+            // A backend that blocks for longer than the pace gets no pause.
+            yield_now().await;
             // What this process wrote itself is known already.
             let unknown = |(key, version): &(Key, Option<Version>)| {
                 let none = Version::from_bytes(b"");
@@ -289,6 +307,16 @@ impl<B: Backend> Poller<B> {
         self.prefixes.looked(Some(&all), now, &self.times);
         Ok(settled)
     }
+}
+
+/// Waits until then, and for hints; sets when they may be asked for again.
+async fn hints_from<B: Backend>(backend: &B, from: &mut Instant) -> Vec<(Key, Option<Version>)> {
+    let pause = from.since(clock::boot());
+    if !pause.is_zero() {
+        sleep(pause).await;
+    }
+    *from = clock::boot().after(HINTS_PACE);
+    backend.hints().await
 }
 
 /// The same, in time.

@@ -1,0 +1,153 @@
+//! Backends as a stranger may write them, with their mistakes.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tenure::core::cas::Registers;
+use tenure::election::{Event, Observer};
+use tenure::store::{
+    Backend, Key, Memory, PAGE_MAX, Page, PollTimes, Polled, Reading, Selector, Store, Version,
+    Write, Written,
+};
+use tenure::{Election, Name, StoreError, clock, election};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
+
+const WITHIN: Duration = Duration::from_secs(20);
+
+/// What is wrong with a backend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mistake {
+    /// It hints without ever waiting.
+    HintsAtOnce,
+}
+
+/// What a backend tells its test.
+#[derive(PartialEq, Eq, Debug)]
+enum Told {
+    Hints,
+    Dropped,
+}
+
+/// Registers in memory, with a mistake.
+#[derive(Debug)]
+struct Mistaken {
+    mistake: Mistake,
+    registers: Mutex<Registers>,
+    told: UnboundedSender<Told>,
+}
+
+impl Mistaken {
+    fn store(mistake: Mistake, times: PollTimes) -> (Arc<dyn Store>, UnboundedReceiver<Told>) {
+        let (told, hears) = unbounded_channel();
+        let backend = Self {
+            mistake,
+            registers: Mutex::new(Registers::new(100)),
+            told,
+        };
+        (Arc::new(Polled::new(backend, times)), hears)
+    }
+
+    fn registers(&self) -> MutexGuard<'_, Registers> {
+        self.registers.lock().expect("no panic")
+    }
+}
+
+impl Drop for Mistaken {
+    fn drop(&mut self) {
+        let _ = self.told.send(Told::Dropped);
+    }
+}
+
+impl fmt::Display for Mistaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("mistaken:")
+    }
+}
+
+impl Backend for Mistaken {
+    async fn read(&self, key: &Key) -> Result<Reading, StoreError> {
+        Ok(Reading {
+            register: self.registers().read(key).cloned(),
+            ..Reading::default()
+        })
+    }
+
+    async fn compare_and_swap(&self, write: &Write) -> Result<Written, StoreError> {
+        let written = self.registers().compare_and_swap(write.clone(), None);
+        let version = written.map_err(|_| StoreError::Conflict)?;
+        Ok(Written { version, now: None })
+    }
+
+    async fn delete(&self, key: &Key, expected: &Version) -> Result<(), StoreError> {
+        let deleted = self.registers().delete(key, expected);
+        deleted.map_err(|_| StoreError::Conflict)
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&Key>) -> Result<Page, StoreError> {
+        let registers = self.registers();
+        let mut listed = registers.list_after(prefix, after);
+        let mut page = Page::default();
+        for (key, register) in listed.by_ref().take(PAGE_MAX) {
+            page.registers.push((key.clone(), register.clone()));
+        }
+        if listed.next().is_some() {
+            page.more_after = page.registers.last().map(|(key, _)| key.clone());
+        }
+        Ok(page)
+    }
+
+    async fn hints(&self) -> Vec<(Key, Option<Version>)> {
+        let _ = self.told.send(Told::Hints);
+        match self.mistake {
+            Mistake::HintsAtOnce => Vec::new(),
+        }
+    }
+}
+
+/// Waits until the leader that is observed has renewed so often.
+async fn renewed(observer: &mut Observer, times: u32) {
+    let mut renewals = 0;
+    while renewals < times {
+        let event = timeout(WITHIN, observer.next()).await;
+        if let Some(Event::LeaderRenewed(_)) = event.expect("in time") {
+            renewals += 1;
+        }
+    }
+}
+
+/// A leader in another store of this process, with one who sees its renewals.
+async fn leader_elsewhere() -> (Election, tenure::Leadership, Observer) {
+    let memory: Arc<dyn Store> = Arc::new(Memory::new());
+    let builder = Election::builder(Arc::clone(&memory), "elsewhere");
+    // A busy machine may keep it waiting.
+    let builder = builder.lease(Duration::from_secs(4));
+    let mut election = builder.start().expect("a candidate");
+    let leadership = election.elected().await.expect("a leadership");
+    let name = Name::new("elsewhere").expect("a name");
+    let observer = election::watch(memory, name, true);
+    (election, leadership, observer)
+}
+
+#[tokio::test]
+async fn hints_that_never_wait_stop_no_election_and_end_with_their_store() {
+    const HINTS: u32 = 20;
+    let (_election, leadership, mut observer) = leader_elsewhere().await;
+    let (store, mut told) = Mistaken::store(Mistake::HintsAtOnce, PollTimes::default());
+    let watch = store.watch(Selector::Prefix(String::new()));
+    let began = clock::boot();
+    for _ in 0..HINTS {
+        let hints = timeout(WITHIN, told.recv()).await;
+        assert_eq!(hints.expect("in time"), Some(Told::Hints));
+    }
+    let took = clock::boot().since(began);
+    assert!(took >= Duration::from_millis(10) * (HINTS - 1), "{took:?}");
+    renewed(&mut observer, 3).await;
+    assert!(leadership.is_valid());
+    // While there is a watch: it is the store that ends this.
+    drop(store);
+    let ended = async { while told.recv().await.expect("it tells") != Told::Dropped {} };
+    timeout(WITHIN, ended).await.expect("it is dropped");
+    drop(watch);
+}
