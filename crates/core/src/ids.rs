@@ -48,8 +48,10 @@ impl fmt::Display for Term {
     }
 }
 
-/// A store's opaque token for one state of one register: a row version, an
-/// `ETag`, a generation, a revision. Only equality means anything.
+/// A store's token for one state of one register: a row version, an `ETag`, a
+/// generation, a revision. Elections and groups ask only whether two are equal.
+/// A store gives the later state of a register the greater one, by the order of
+/// their bytes; watches tell late news from new by that.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(Arc<[u8]>);
 

@@ -8,7 +8,7 @@ use tenure::core::cas::Registers;
 use tenure::election::{Event, Observer};
 use tenure::store::{
     Backend, Key, Memory, PAGE_MAX, Page, PollTimes, Polled, Reading, Selector, Store, Version,
-    Write, Written,
+    Write, Written, conformance,
 };
 use tenure::{Election, Name, StoreError, clock, election};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -21,6 +21,8 @@ const WITHIN: Duration = Duration::from_secs(20);
 enum Mistake {
     /// It hints without ever waiting.
     HintsAtOnce,
+    /// Its versions shrink.
+    VersionsShrink,
 }
 
 /// What a backend tells its test.
@@ -75,7 +77,13 @@ impl Backend for Mistaken {
     }
 
     async fn compare_and_swap(&self, write: &Write) -> Result<Written, StoreError> {
-        let written = self.registers().compare_and_swap(write.clone(), None);
+        let mut registers = self.registers();
+        let count = registers.revision() + 1;
+        let version = Version::from_u64(match self.mistake {
+            Mistake::VersionsShrink => u64::MAX - count,
+            Mistake::HintsAtOnce => count,
+        });
+        let written = registers.swap_as(write.clone(), None, version);
         let version = written.map_err(|_| StoreError::Conflict)?;
         Ok(Written { version, now: None })
     }
@@ -102,6 +110,7 @@ impl Backend for Mistaken {
         let _ = self.told.send(Told::Hints);
         match self.mistake {
             Mistake::HintsAtOnce => Vec::new(),
+            Mistake::VersionsShrink => std::future::pending().await,
         }
     }
 }
@@ -150,4 +159,13 @@ async fn hints_that_never_wait_stop_no_election_and_end_with_their_store() {
     let ended = async { while told.recv().await.expect("it tells") != Told::Dropped {} };
     timeout(WITHIN, ended).await.expect("it is dropped");
     drop(watch);
+}
+
+#[tokio::test]
+async fn the_conformance_suite_finds_versions_that_shrink() {
+    let (store, _told) = Mistaken::store(Mistake::VersionsShrink, PollTimes::default());
+    let tried = tokio::spawn(async move { conformance::all(&store, "try/").await });
+    let panicked = tried.await.expect_err("a panic").into_panic();
+    let said = panicked.downcast::<String>().expect("a message");
+    assert!(said.contains("versions of one key that grow"), "{said}");
 }

@@ -46,6 +46,7 @@ pub async fn all(store: &Arc<dyn Store>, prefix: &str) {
     refuses_what_was_not_expected(store, prefix).await;
     changes_the_version_with_equal_bytes(store, prefix).await;
     never_uses_a_version_twice(store, prefix).await;
+    gives_versions_that_grow(store, prefix).await;
     takes_values_up_to_the_limit(store, prefix).await;
     keeps_the_stamp_when_asked(store, prefix).await;
     takes_any_key(store, prefix).await;
@@ -192,6 +193,24 @@ pub async fn never_uses_a_version_twice(store: &Arc<dyn Store>, prefix: &str) {
             .await
             .expect("to delete");
         assert!(seen.insert(second), "a version was used twice");
+    }
+}
+
+/// Versions of one key grow as long as it is not deleted: by their order watches tell
+/// late news from new.
+///
+/// # Panics
+/// If not.
+pub async fn gives_versions_that_grow(store: &Arc<dyn Store>, prefix: &str) {
+    let key = key(prefix, "grow");
+    let mut last = create(store, &key, &[0]).await;
+    for number in 1..10_u8 {
+        let next = update(store, &key, &last, &[number]).await;
+        assert!(
+            next > last,
+            "expected versions of one key that grow, found {next} written after {last}"
+        );
+        last = next;
     }
 }
 
