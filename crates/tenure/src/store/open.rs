@@ -263,8 +263,10 @@ impl Registry {
             ));
         }
         if !is_url {
+            let advice = self.schemes.get(url);
+            let advice = advice.map_or_else(String::new, |it| format!("; say {}", it.example));
             return StoreError::broken(format!(
-                "expected a store URL, one of {known}, found {url:?}"
+                "expected a store URL, one of {known}, found {url:?}{advice}"
             ));
         }
         if let Some((_, feature)) = OPTIONAL.iter().find(|(name, _)| *name == scheme) {
@@ -378,6 +380,7 @@ async fn open_sqlite(rest: &str, if_missing: IfMissing) -> Result<Arc<dyn Store>
     // Opening waits for the disk; not on the caller's executor, which need not
     // be tokio's either.
     let path = PathBuf::from(path);
+    super::sqlite::refuse_memory(&path)?;
     if heartbeats.is_asked {
         let make = if_missing == IfMissing::Create;
         let opening = drive::background()
@@ -453,6 +456,24 @@ mod tests {
             let said = registry.unknown(name).to_string();
             assert!(said.contains(name), "{said}");
         }
+        let said = registry.unknown("memory").to_string();
+        assert!(said.ends_with("found \"memory\"; say memory:"), "{said}");
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[tokio::test]
+    async fn a_database_of_sqlite_in_memory_is_refused_and_makes_no_file() {
+        for url in [
+            "sqlite::memory:",
+            "sqlite://:memory:",
+            "sqlite::memory:?format=hpc",
+        ] {
+            let refused = Registry::new().open(url).await.expect_err("no file");
+            let said = refused.to_string();
+            assert!(said.contains("the store memory:"), "{said}");
+        }
+        assert!(crate::store::Sqlite::open(":memory:").is_err());
+        assert!(!Path::new(":memory:").exists());
     }
 
     #[test]

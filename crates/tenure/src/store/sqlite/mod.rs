@@ -59,6 +59,19 @@ struct Shared {
     hub: Arc<Hub>,
 }
 
+/// Refuses what other programs name a database in memory by. SQLite has one for each
+/// connection, and a store has several.
+pub(super) fn refuse_memory(path: &Path) -> Result<(), StoreError> {
+    if path.as_os_str() != ":memory:" {
+        return Ok(());
+    }
+    Err(StoreError::broken(
+        "expected the path of a file, found :memory:, of which SQLite makes another database \
+         for each connection; the store memory: has registers in this process (a file of that \
+         name is ./:memory:)",
+    ))
+}
+
 impl Sqlite {
     /// Opens the file, creating it and its table if they are missing. Blocks
     /// for as long as the disk takes, and a few seconds if an older release
@@ -100,6 +113,7 @@ impl Sqlite {
     }
 
     fn file(path: impl AsRef<Path>, mode: FileMode) -> Result<Arc<DatabaseFile>, StoreError> {
+        refuse_memory(path.as_ref())?;
         let path = std::path::absolute(path.as_ref()).map_err(StoreError::broken)?;
         Ok(DatabaseFile::new(path, mode))
     }
