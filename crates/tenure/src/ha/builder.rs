@@ -1,7 +1,7 @@
 //! Preparing to join a group. [`Manager::builder`] is here, so that this file
 //! takes the manager, and the manager takes nothing from here.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure_core::ids::{Name, NameError};
@@ -113,7 +113,7 @@ impl Builder {
     pub fn host(mut self, kind: impl Into<String>, host: impl Host) -> Self {
         let (kind, host) = (kind.into(), Box::new(host));
         self.registry.host(kind.clone());
-        self.start_from.hosting = Some(Hosting { kind, host });
+        self.start_from.hosting = Some(Mutex::new(Hosting { kind, host }));
         self
     }
 
@@ -268,4 +268,15 @@ impl Builder {
 
 fn named(what: &'static str, text: &str) -> Result<Name, StartError> {
     Name::new(text).map_err(|source| StartError::Name { what, source })
+}
+
+#[cfg(test)]
+mod tests {
+    /// Compiles only if programs may keep a builder where threads share it, as the
+    /// builder of an election.
+    #[test]
+    fn a_builder_can_be_shared_between_threads() {
+        fn is_shared<T: Send + Sync>() {}
+        is_shared::<super::Builder>();
+    }
 }

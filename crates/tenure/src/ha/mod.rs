@@ -126,7 +126,10 @@ impl Manager {
                 Node::resume(config.clone(), rng, now, past)
             }
         };
-        let hosting = start_from.hosting.map(|hosting| (hosting, grant));
+        let hosting = start_from.hosting.map(|hosting| {
+            let hosting = hosting.into_inner().unwrap_or_else(PoisonError::into_inner);
+            (hosting, grant)
+        });
         let shared = Arc::new(Shared::new(node.id(), adopted));
         let first = Mutex::new(Some(shared.events.subscribe_unclaimed()));
         let (registry, keys) = (Arc::new(registry), Keys::of(config.group.clone()));
@@ -228,7 +231,9 @@ impl Manager {
 #[derive(Debug, Default)]
 struct StartFrom {
     before: PreviousIncarnation,
-    hosting: Option<Hosting>,
+    /// A host can be sent to another thread and need not be shared between threads. With
+    /// the lock, which is never contended, a [`Builder`] can be shared.
+    hosting: Option<Mutex<Hosting>>,
 }
 
 /// What is known of an earlier incarnation of this node.
