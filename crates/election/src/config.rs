@@ -387,7 +387,8 @@ impl fmt::Display for ConfigError {
                  2 x interval {interval:?}: work must begin to stop {drain:?} after a renewal, \
                  the earlier of lease {lease:?} - interval {interval:?}, and {valid:?} of \
                  validity (lease less clock drift) - kill margin {kill_margin:?} - grace \
-                 {grace:?}; lengthen the lease, or shorten the grace or the interval"
+                 {grace:?}; lengthen the lease, or shorten the kill margin, the grace or the \
+                 interval"
             ),
         }
     }
@@ -408,5 +409,28 @@ impl Grant {
             kill_at,
             valid_until,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString as _;
+
+    use super::*;
+
+    #[test]
+    fn the_shortest_lease_with_the_defaults_is_863_ms() {
+        let name = Name::new("a").expect("a name");
+        let usual = Config::new(name.clone(), name);
+        let of = |millis| usual.clone().with_lease(Duration::from_millis(millis));
+        of(863).validate().expect("room for two renewals");
+        let refused = of(862).validate().expect_err("no room").to_string();
+        assert!(refused.contains("shorten the kill margin"), "{refused}");
+        let kill_margin = Duration::from_millis(100);
+        let shorter = Config {
+            kill_margin,
+            ..of(400)
+        };
+        shorter.validate().expect("what the error advises");
     }
 }
