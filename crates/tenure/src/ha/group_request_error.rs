@@ -46,7 +46,7 @@ pub enum GroupRequestError {
     TooMany,
     /// It was deployed, but placed on another node before it ran here: this
     /// one could not start it, or was fenced.
-    #[error("expected it to run here, found it on node {0}, which runs it")]
+    #[error("expected it to run here, found it placed on node {0}, where it runs or is to run")]
     Elsewhere(NodeId),
     /// It was deployed, but undeployed before it ran here.
     #[error("expected it to run here, found that somebody has undeployed it")]
