@@ -28,13 +28,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread};
 
-use crate::{Election, Leadership};
+use crate::election::Event;
+use crate::{Election, Leadership, Observer};
 
 /// Waits for a future of this crate on the thread that calls. Of other crates
 /// only those that need no runtime of their own.
 ///
 /// On a thread of an async runtime it keeps that from doing anything else:
-/// `await` there.
+/// `await` there. If that is the only thread of a current-thread runtime, this
+/// may never return: what is waited for may need a task or a timer of that runtime.
 pub fn wait<F: Future>(future: F) -> F::Output {
     let woken = Arc::new(Woken {
         thread: thread::current(),
@@ -73,7 +75,14 @@ pub fn leaderships(election: &mut Election) -> impl Iterator<Item = Leadership> 
     std::iter::from_fn(|| wait(election.elected()))
 }
 
-/// What happens in an election, or is seen of it, one event after the other.
+/// What happens in an election or a group in which this process stands, one event after
+/// the other. What an [`Observer`] sees of an election is [`observed`].
 pub fn events<E>(events: &mut crate::drive::Events<E>) -> impl Iterator<Item = E> {
     std::iter::from_fn(|| wait(events.next()))
+}
+
+/// What is seen of an election without standing in it ([`watch`](crate::election::watch)),
+/// one event after the other.
+pub fn observed(observer: &mut Observer) -> impl Iterator<Item = Event> {
+    std::iter::from_fn(|| wait(observer.next()))
 }

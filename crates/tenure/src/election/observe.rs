@@ -89,10 +89,20 @@ pub fn watch(store: Arc<dyn Store>, election: Name, renewals: bool) -> Observer 
 impl Observer {
     /// The next event: [`Event::LeaderChanged`] first, as soon as the store
     /// has answered; then changes, renewals if asked for, and
-    /// [`Event::Trouble`] and [`Event::Recovered`]. Cancelling this loses
-    /// nothing.
+    /// [`Event::Trouble`] and [`Event::Recovered`]. If the store fails first,
+    /// [`Event::Trouble`] comes before all. Cancelling this loses nothing.
+    ///
+    /// At most [`EVENTS_MAX`](super::EVENTS_MAX) events wait. An observer that is read
+    /// too slowly loses the oldest, the first [`Event::LeaderChanged`] among them;
+    /// [`missed`](Self::missed) counts them.
     pub async fn next(&mut self) -> Option<Event> {
         self.events.next().await
+    }
+
+    /// How many events were dropped because they were read too slowly. Who leads is to
+    /// be asked anew then ([`leader`]).
+    pub fn missed(&self) -> u64 {
+        self.events.missed()
     }
 }
 
@@ -312,4 +322,25 @@ pub async fn list(
         }
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::events::EVENTS_MAX;
+    use super::*;
+
+    #[tokio::test]
+    async fn an_observer_that_is_read_too_slowly_counts_what_it_lost() {
+        let fan = EventBroadcaster::new(Event::Stopped);
+        let (events, mailbox) = (fan.subscribe(), Arc::new(Mailbox::default()));
+        let mut observer = Observer { events, mailbox };
+        let vacant = Event::LeaderChanged(LeaseJudge::new().observation(Expiry::Silence));
+        fan.send(&vacant);
+        assert_eq!(observer.missed(), 0);
+        for _ in 0..EVENTS_MAX {
+            fan.send(&Event::Recovered);
+        }
+        assert_eq!(observer.missed(), 1);
+        assert_eq!(observer.next().await, Some(Event::Recovered));
+    }
 }
