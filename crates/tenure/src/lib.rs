@@ -33,7 +33,17 @@
 //! The type of an error says how the call failed: [`StoreError`] by what to do
 //! next, [`Deposed`] for work that was stopped. Streams of events tell what
 //! happens ([`election::Event`], [`ha::Event`]); nothing safe depends on them.
-//! Enums get more variants, unless they say otherwise.
+//!
+//! Enums that are `#[non_exhaustive]` get more variants. All others can be matched without
+//! a wildcard: a variant more would break programs, so it comes with an incompatible
+//! release only, and the changelog names it.
+//!
+//! **`fork()` without `exec` is not supported.** A child has a copy of each
+//! [`LeadershipView`], and none of the threads that renew and release. The copy stays
+//! valid until the deadline of the last renewal before the fork, though the parent may
+//! have resigned and another may lead. Elections, groups and stores do not run in the
+//! child, and calls there wait for ever. A child that calls `exec` at once, as
+//! `std::process::Command` has it do, is all right.
 //!
 //! The features are the stores: `sqlite` (the default), `file`, `postgres`, `mysql`,
 //! `redis`, `etcd`, `nats`, `consul`, `kubernetes`, `s3`, `azure`, `gcs`, and `cluster` for

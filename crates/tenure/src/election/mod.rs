@@ -66,6 +66,8 @@ use crate::store::Store;
 /// [`Leadership`] is dropped too; [`stop`](Self::stop) waits for that.
 /// The release itself is `vacate` in `tenure-election` (`campaign/draining.rs`).
 ///
+/// It does not run in a child of `fork()` ([what that means](crate)).
+///
 /// # A graceful end (`ReleaseOnCancel` of client-go)
 ///
 /// ```no_run
