@@ -19,8 +19,8 @@ use crate::error::StoreError;
 /// stores of the process. While a call blocks it, no leader of this process renews: each
 /// is over at its deadline, though its store is well, and no other call ends in time.
 /// A call that waits with [`blocking::wait`](crate::blocking::wait) for another store of
-/// this library may wait for ever, since that store needs the thread. What blocks (a driver without
-/// `async`, a file, a long computation) belongs on a thread of one's own:
+/// this library may wait for ever, since that store needs the thread. What blocks (a
+/// driver without `async`, a file, a long computation) belongs on a thread of one's own:
 /// `tokio::task::spawn_blocking`, which may be called here, and an `await` of its answer.
 ///
 /// An error of a

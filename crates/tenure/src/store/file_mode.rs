@@ -113,7 +113,7 @@ impl FileMode {
 mod unopened {
     use std::fs::Permissions;
     use std::os::fd::AsRawFd as _;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     use std::path::Path;
     use std::{fs, io};
 
@@ -136,7 +136,9 @@ mod unopened {
     pub(super) fn set_mode(path: &Path, bits: u32) -> io::Result<()> {
         let place = open(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?;
         let link = format!("/proc/self/fd/{}", place.as_raw_fd());
-        if !fs::metadata(&link)?.is_file() {
+        let found = fs::metadata(&link)?;
+        // Another user of the directory may have put another name of a file of ours there.
+        if !found.is_file() || found.nlink() != 1 {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         fs::set_permissions(&link, Permissions::from_mode(bits))
@@ -144,8 +146,6 @@ mod unopened {
 
     #[cfg(test)]
     mod tests {
-        use std::os::unix::fs::MetadataExt as _;
-
         use rustix::fs::{FlockOperation, fcntl_lock};
 
         use super::*;
@@ -186,6 +186,8 @@ mod unopened {
                 assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
             }
             set_mode(&link, 0o666).expect_err("a link");
+            fs::hard_link(&path, directory.path().join("c")).expect("another name");
+            set_mode(&path, 0o666).expect_err("a file with two names");
             assert_eq!(fs::metadata(&path).expect("a file").mode(), before);
             assert_eq!(fs::read(&path).expect("a file"), b"held");
         }
