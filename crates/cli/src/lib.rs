@@ -26,7 +26,7 @@ use clap::{CommandFactory as _, Parser as _};
 use tenure::check::WORKER;
 use tenure::store::Registry;
 use tenure_agent::{self as agent, guard, stall};
-use tenure_runtime::failure;
+use tenure_runtime::{drive, failure};
 
 use crate::args::{Cli, Command, LogFormat};
 use crate::config::File;
@@ -120,6 +120,12 @@ fn allow_open_files() -> Result<(), Failure> {
 
 fn run(cli: Cli, file: File, output: Output, registry: Registry) -> Result<ExitCode, Failure> {
     allow_open_files()?;
+    // Elections and stores need it, and have no way to say why it is not there.
+    drive::try_background().map_err(|error| {
+        anyhow::Error::new(error).context(
+            "expected another thread from the system; raise the limit on processes (ulimit -u)",
+        )
+    })?;
     let said = config::timeout(&cli.common, &file)?;
     let context = Context {
         common: cli.common,

@@ -407,6 +407,28 @@ fn a_file_of_tokens_is_its_owners_to_write() {
         }
         assert_eq!(server.count(&words), usize::from(warned), "{wanted:o}");
     }
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // One of another user, who may write it as well.
+    set_mode(&tokens, 0o600);
+    let nobody = Some(rustix::process::Uid::from_raw(65_534));
+    rustix::fs::chown(&tokens, nobody, None).expect("root may");
+    let made = tenure(&["token", "y", "--admin", "--tokens", tokens_named]);
+    let said = String::from_utf8_lossy(&made.stderr);
+    let found = [&words[..], &["found one of user 65534"]].concat();
+    assert!(found.iter().all(|word| said.contains(word)), "{said}");
+    let mut serve = cluster.loud(TENURE, 1);
+    serve.args(["--tokens", tokens_named]);
+    let server = Heard::start(serve);
+    server.says(1, &found);
+
+    let certs = cluster.directory.path().join("certs");
+    fs::create_dir(&certs).expect("a directory");
+    rustix::fs::chown(&certs, nobody, None).expect("root may");
+    let made = tenure(&["certs", certs.to_str().expect("a path")]);
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(said.contains("and user 65534"), "{said}");
 }
 
 /// Who writes a group's registers runs commands on its machines, and `write`

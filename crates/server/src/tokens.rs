@@ -96,16 +96,29 @@ pub fn check_tokens(text: &str) -> Result<(), String> {
     Table::parse(text).map(drop)
 }
 
-/// Says so if others than its owner may write the file.
-fn warn_if_others_may_write(file: &Path) {
-    let mode = std::fs::metadata(file).map_or(0, |it| it.mode() & 0o777);
-    if mode & 0o022 != 0 {
-        let file = file.display();
-        tracing::warn!(
-            "{file}: expected a file that only its owner may write, found mode {mode:04o}: who \
-             may write it can give any token every right; chmod go-w {file}"
-        );
-    }
+/// Warns if others than this user and root may write the file of tokens: by its mode, or
+/// because it is theirs.
+pub fn warn_if_others_may_write(file: &Path) {
+    let Ok(found) = std::fs::metadata(file) else {
+        return;
+    };
+    let (mode, owner) = (found.mode() & 0o777, found.uid());
+    let own = rustix::process::geteuid().as_raw();
+    let file = file.display();
+    let (found, mend) = if mode & 0o022 != 0 {
+        (format!("mode {mode:04o}"), format!("chmod go-w {file}"))
+    } else if owner != own && owner != 0 {
+        (
+            format!("one of user {owner}"),
+            format!("chown {own} {file}"),
+        )
+    } else {
+        return;
+    };
+    tracing::warn!(
+        "{file}: expected a file that only its owner may write, root or this user, found {found}: \
+         who may write it can give any token every right; {mend}"
+    );
 }
 
 /// The tokens that a server knows; `None`: everybody may do everything.

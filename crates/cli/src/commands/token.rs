@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, anyhow};
 use serde_json::json;
 use tenure::core::ha::Keys;
-use tenure_server::{check_tokens, draw_token, fingerprint};
+use tenure_server::{check_tokens, draw_token, fingerprint, warn_if_others_may_write};
 
 use crate::Context;
 use crate::args::{LogRight, Token};
@@ -110,7 +110,9 @@ fn append(file: &Path, text: &str) -> Result<(), Failure> {
             let _ = fs::remove_file(file);
         }
     }
-    Ok(written.with_context(named)?)
+    written.with_context(named)?;
+    warn_if_others_may_write(file);
+    Ok(())
 }
 
 /// What servers must know, as a table of their file.

@@ -12,7 +12,8 @@ mod events;
 mod machine;
 mod suspend;
 
-use std::sync::OnceLock;
+use std::io;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tokio::runtime::{Builder, Handle};
 
@@ -24,22 +25,43 @@ pub use machine::{Environment, Flow, drive};
 /// Stores spawn their connection tasks here, never on the caller's runtime.
 ///
 /// # Panics
-/// If the operating system gives no thread.
+/// If the operating system gives no thread, or too few files.
 pub fn background() -> &'static Handle {
+    try_background().expect("a thread and its files from the operating system")
+}
+
+/// The same.
+///
+/// # Errors
+/// If the operating system gives no thread, or too few files.
+pub fn try_background() -> io::Result<&'static Handle> {
     static RUNTIME: OnceLock<Handle> = OnceLock::new();
-    RUNTIME.get_or_init(|| {
-        let (send, receive) = std::sync::mpsc::channel();
-        std::thread::Builder::new()
-            .name("tenure".into())
-            .spawn(move || {
-                let runtime = Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .expect("a runtime needs an epoll descriptor from the operating system");
-                let _ = send.send(runtime.handle().clone());
-                runtime.block_on(suspend::notice());
-            })
-            .expect("a thread from the operating system");
-        receive.recv().expect("the thread sends its handle first")
-    })
+    static STARTING: Mutex<()> = Mutex::new(());
+    if let Some(handle) = RUNTIME.get() {
+        return Ok(handle);
+    }
+    let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(handle) = RUNTIME.get() {
+        return Ok(handle);
+    }
+    let handle = start()?;
+    Ok(RUNTIME.get_or_init(|| handle))
+}
+
+fn start() -> io::Result<Handle> {
+    let (send, receive) = std::sync::mpsc::channel();
+    let run = move || {
+        let runtime = match Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                let _ = send.send(Err(error));
+                return;
+            }
+        };
+        let _ = send.send(Ok(runtime.handle().clone()));
+        runtime.block_on(suspend::notice());
+    };
+    let thread = std::thread::Builder::new().name("tenure".into());
+    thread.spawn(run)?;
+    receive.recv().map_err(io::Error::other)?
 }
