@@ -208,7 +208,23 @@ impl Shared {
     }
 }
 
-fn serve(shared: &Shared, queue: Receiver<Batch>, mut report: impl FnMut(Result<u64, WalError>)) {
+/// Reports a panic of the thread as a failure of the log. The event loop would wait for what
+/// was handed over without an end, and lead meanwhile.
+struct Reporter<R: FnMut(Result<u64, WalError>)>(R);
+
+impl<R: FnMut(Result<u64, WalError>)> Drop for Reporter<R> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let cause = "the thread that writes panicked; this is a bug".to_owned();
+            (self.0)(Err(WalError::Poisoned { cause }));
+        }
+    }
+}
+
+fn serve(shared: &Shared, queue: Receiver<Batch>, report: impl FnMut(Result<u64, WalError>)) {
+    let mut reporter = Reporter(report);
+    // Closed before a panic is reported, too.
+    let queue = queue;
     let mut batches = Vec::new();
     while let Ok(first) = queue.recv() {
         let mut weight = weigh(&first);
@@ -224,9 +240,9 @@ fn serve(shared: &Shared, queue: Receiver<Batch>, mut report: impl FnMut(Result<
         if let Err(error) = shared.write(&batches, || ()) {
             // A caller that hears of the failure must find the queue closed.
             drop(queue);
-            return report(Err(error));
+            return (reporter.0)(Err(error));
         }
-        report(Ok(number));
+        (reporter.0)(Ok(number));
         // Only now: what is written elsewhere comes after it.
         shared.waiting.fetch_sub(batches.len(), Ordering::AcqRel);
         batches.clear();

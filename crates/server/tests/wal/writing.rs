@@ -78,6 +78,23 @@ fn a_failure_is_reported_once_and_ends_the_thread() {
     ));
 }
 
+#[test]
+fn a_panic_of_the_thread_is_reported_as_a_failure() {
+    let wal = new_log(&Memory::new());
+    let (reports, reported) = channel();
+    let writer = Writer::start(wal, move |result| {
+        let failed = result.is_err();
+        reports.send(result).expect("the test listens");
+        assert!(failed, "as a report panics whose waking fails");
+    })
+    .expect("a thread");
+    writer.submit(batch(1)).expect("nothing has failed yet");
+    assert!(matches!(reported.recv(), Ok(Ok(1))));
+    let told = reported.recv().expect("a second report");
+    assert!(matches!(told, Err(WalError::Poisoned { .. })), "{told:?}");
+    writer.submit(batch(2)).expect_err("the thread has ended");
+}
+
 /// What is to be written here, once `attempt` gets it: on a busy machine a disk in memory
 /// is slow at times.
 fn when_quick(attempt: &mut impl FnMut() -> Option<InlineWrite>) -> InlineWrite {
