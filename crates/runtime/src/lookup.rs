@@ -26,7 +26,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// So many names are remembered. Beyond that any other is forgotten.
 const NAMES_MAX: usize = 256;
 
-type Addresses = Arc<[IpAddr]>;
+/// Each with the port 0: the one that is asked for takes its place.
+type Addresses = Arc<[SocketAddr]>;
 /// The text of an error, because one error is told to all who wait.
 type Answer = Result<Addresses, String>;
 
@@ -54,6 +55,10 @@ pub async fn lookup_or_last(host: &str, port: u16) -> io::Result<Vec<SocketAddr>
 /// # Errors
 /// What the system says.
 pub async fn connect(address: &str) -> io::Result<TcpStream> {
+    // An address with a zone is none of a host alone (`[fe80::1%2]:7500`).
+    if let Ok(number) = address.parse::<SocketAddr>() {
+        return TcpStream::connect(number).await;
+    }
     let parts = address.rsplit_once(':');
     let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));
     let Some((host, port)) = parts else {
@@ -66,7 +71,7 @@ pub async fn connect(address: &str) -> io::Result<TcpStream> {
 async fn ask_system(host: String) -> Answer {
     let found = tokio::net::lookup_host((host.as_str(), 0)).await;
     let found = found.map_err(|error| error.to_string())?;
-    let mut addresses: Vec<IpAddr> = found.map(|it| it.ip()).collect();
+    let mut addresses: Vec<SocketAddr> = found.collect();
     addresses.dedup();
     if addresses.is_empty() {
         return Err(format!("{host} has no address"));
@@ -92,9 +97,9 @@ impl Lookups {
         if let Ok(address) = number.unwrap_or(host).parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, port)]);
         }
-        let found = self.addresses(host, or_last, ask_system).await?;
-        let with_port = |address: &IpAddr| SocketAddr::new(*address, port);
-        Ok(found.iter().map(with_port).collect())
+        let mut found = self.addresses(host, or_last, ask_system).await?.to_vec();
+        found.iter_mut().for_each(|it| it.set_port(port));
+        Ok(found)
     }
 
     async fn addresses<F>(
@@ -177,7 +182,7 @@ mod tests {
     type Asked = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
     fn addresses(last: u8) -> Addresses {
-        Arc::new([IpAddr::from([10, 0, 0, last])])
+        Arc::new([SocketAddr::from(([10, 0, 0, last], 0))])
     }
 
     /// A lookup that ends when it is told how. It panics if it begins twice.
@@ -270,7 +275,12 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
         let listener = listener.expect("listens");
         let port = listener.local_addr().expect("bound").port();
-        for host in ["127.0.0.1", "[::ffff:127.0.0.1]", "localhost"] {
+        for host in [
+            "127.0.0.1",
+            "[::ffff:127.0.0.1]",
+            "[::ffff:127.0.0.1%0]",
+            "localhost",
+        ] {
             connect(&format!("{host}:{port}")).await.expect("connected");
         }
         let wrong = connect("127.0.0.1").await.expect_err("no port");
