@@ -107,25 +107,25 @@ fn handle_file_size_limits() {
 /// libraries of stores as well, seldom says so.
 const OPEN_FILES: u64 = 64;
 
-/// Refuses to start where hardly any files may be open.
-fn allow_open_files() -> Result<(), Failure> {
+/// Refuses to start where hardly any files may be open, or no thread can be had.
+fn check_limits() -> Result<(), Failure> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    match limit.current {
-        Some(files) if files < OPEN_FILES => Err(usage(format!(
+    if let Some(files) = limit.current.filter(|it| *it < OPEN_FILES) {
+        return Err(usage(format!(
             "ulimit -n: expected that at least {OPEN_FILES} files may be open, found {files}"
-        ))),
-        _ => Ok(()),
+        )));
     }
-}
-
-fn run(cli: Cli, file: File, output: Output, registry: Registry) -> Result<ExitCode, Failure> {
-    allow_open_files()?;
     // Elections and stores need it, and have no way to say why it is not there.
     drive::try_background().map_err(|error| {
         anyhow::Error::new(error).context(
             "expected another thread from the system; raise the limit on processes (ulimit -u)",
         )
     })?;
+    Ok(())
+}
+
+fn run(cli: Cli, file: File, output: Output, registry: Registry) -> Result<ExitCode, Failure> {
+    check_limits()?;
     let said = config::timeout(&cli.common, &file)?;
     let context = Context {
         common: cli.common,
