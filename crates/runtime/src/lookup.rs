@@ -6,7 +6,7 @@
 //!
 //! - a lookup goes on when nobody waits for it any more. There is one of each name at a
 //!   time, and who needs the name joins it ([`lookup`]);
-//! - where it takes longer than [`PATIENCE`], or fails, the addresses that the name had last
+//! - where it takes longer than 50 ms, or fails, the addresses that the name had last
 //!   in this process are used ([`lookup_or_last`]). That is for servers that prove of which
 //!   cluster they are: others may have moved, and what is at the old address may be another.
 
