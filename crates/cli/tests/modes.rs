@@ -393,7 +393,10 @@ fn a_file_of_tokens_is_its_owners_to_write() {
     assert!(made.status.success(), "{made:?}");
     assert_eq!((mode(&tokens), mode(&out)), (0o600, 0o600));
     cluster.kill(1);
-    let words = ["WARN", "expected a file that only its owner may write"];
+    let words = [
+        "WARN",
+        "expected a file that only root or this user may write",
+    ];
     // One that a group reads, as it is installed for a service, is all right.
     for (wanted, warned) in [(0o640, false), (0o620, true), (0o602, true)] {
         set_mode(&tokens, wanted);

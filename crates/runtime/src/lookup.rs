@@ -1,14 +1,14 @@
 //! Looks up host names, for connections that are tried again and again.
 //!
-//! An attempt to connect to a server is given up after a fraction of a second, so that
-//! another server is tried. A lookup that were given up with it would never succeed where
-//! lookups take longer: with one dead name server out of two each takes five seconds. So
+//! A client gives an attempt to connect up after a fraction of a second, and tries another
+//! server. If it gave the lookup up too, no lookup would succeed that takes longer: with one
+//! dead name server out of two each takes five seconds. So
 //!
-//! - a lookup goes on when nobody waits for it any more. There is one of each name at a
-//!   time, and who needs the name joins it ([`lookup`]);
-//! - where it takes longer than 50 ms, or fails, the addresses that the name had last
-//!   in this process are used ([`lookup_or_last`]). That is for servers that prove of which
-//!   cluster they are: others may have moved, and what is at the old address may be another.
+//! - a lookup goes on when its attempt is given up. Each name has one lookup at a time, and
+//!   the next attempt waits for the same one ([`lookup`]);
+//! - where a lookup takes longer than 50 ms, or fails, [`lookup_or_last`] gives the addresses
+//!   that the name had last in this process. It is for servers that prove of which cluster
+//!   they are. Any other server may have moved, and another may have its old address.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -28,7 +28,7 @@ const NAMES_MAX: usize = 256;
 
 /// Each with the port 0: the one that is asked for takes its place.
 type Addresses = Arc<[SocketAddr]>;
-/// The text of an error, because one error is told to all who wait.
+/// An error is its text, which can be copied for each caller that waits.
 type Answer = Result<Addresses, String>;
 
 static LOOKUPS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
@@ -185,7 +185,7 @@ mod tests {
         Arc::new([SocketAddr::from(([10, 0, 0, last], 0))])
     }
 
-    /// A lookup that ends when it is told how. It panics if it begins twice.
+    /// A lookup that ends with the answer that the test sends. It panics if it begins twice.
     fn told_later() -> (oneshot::Sender<Answer>, impl Fn(String) -> Asked) {
         let (tell, told) = oneshot::channel();
         let told = Mutex::new(Some(told));

@@ -116,8 +116,8 @@ pub fn warn_if_others_may_write(file: &Path) {
         return;
     };
     tracing::warn!(
-        "{file}: expected a file that only its owner may write, root or this user, found {found}: \
-         who may write it can give any token every right; {mend}"
+        "{file}: expected a file that only root or this user may write, found {found}: a user who \
+         may write it can give any token every right; {mend}"
     );
 }
 

@@ -13,7 +13,7 @@ use prometheus_client::metrics::counter::Counter;
 use tenure_core::cas::Change;
 use tokio::task::yield_now;
 
-use super::watch_queue::{ChangeBatch, Told};
+use super::watch_queue::{ChangeBatch, HeldValues};
 use super::watchers::{Selector, Watchers};
 
 /// Changes that are told together, at most.
@@ -39,7 +39,7 @@ impl Watchers {
     /// Tells all watchers of what changes, for as long as the server runs.
     /// Counts those that are cut off because they do not read.
     pub(super) async fn dispatch(self: Arc<Self>, cut_off: Counter) {
-        let (mut slice, told) = (Slice(0), Told::default());
+        let (mut slice, held) = (Slice(0), HeldValues::default());
         loop {
             self.more().await;
             while let Some(pending) = self.pending(TOGETHER_MAX) {
@@ -52,7 +52,7 @@ impl Watchers {
                 let revision = last.revision;
                 for (selector, changes) in self.sorted(&pending.changes, &mut slice).await {
                     slice.spend(changes.len()).await;
-                    let batch = Arc::new(ChangeBatch::new(changes, revision, &told));
+                    let batch = Arc::new(ChangeBatch::new(changes, revision, &held));
                     for some in self.watchers(&selector).chunks(SLICE) {
                         cut_off.inc_by(self.send(some, &batch));
                         slice.spend(some.len()).await;

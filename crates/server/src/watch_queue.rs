@@ -25,13 +25,13 @@ pub(super) struct ChangeBatch {
     pub(super) revision: u64,
     /// Of the values.
     bytes: usize,
-    /// Of the values of all messages that are there.
-    told: Told,
+    /// Of the values of all messages that are there, this one among them.
+    held: HeldValues,
 }
 
 /// The bytes of the values of all messages to watchers that are there. A message keeps its
 /// values although the registers have others meanwhile.
-pub(super) type Told = Arc<AtomicUsize>;
+pub(super) type HeldValues = Arc<AtomicUsize>;
 
 /// What a watcher is sent.
 #[derive(Clone, Debug)]
@@ -44,14 +44,14 @@ pub(super) enum WatchMessage {
 
 impl ChangeBatch {
     /// These changes, in the order of effect.
-    pub(super) fn new(changes: Vec<Arc<Change>>, revision: u64, told: &Told) -> Self {
+    pub(super) fn new(changes: Vec<Arc<Change>>, revision: u64, held: &HeldValues) -> Self {
         let bytes = changes.iter().map(|it| it.bytes()).sum();
-        told.fetch_add(bytes, Ordering::Relaxed);
+        held.fetch_add(bytes, Ordering::Relaxed);
         Self {
             bytes,
             changes,
             revision,
-            told: Arc::clone(told),
+            held: Arc::clone(held),
         }
     }
 
@@ -62,13 +62,13 @@ impl ChangeBatch {
             return Some(Arc::clone(batch));
         }
         let new: Vec<_> = batch.changes.iter().filter(is_new).cloned().collect();
-        (!new.is_empty()).then(|| Arc::new(Self::new(new, batch.revision, &batch.told)))
+        (!new.is_empty()).then(|| Arc::new(Self::new(new, batch.revision, &batch.held)))
     }
 }
 
 impl Drop for ChangeBatch {
     fn drop(&mut self) {
-        self.told.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -83,15 +83,15 @@ const WAITING_BYTES: usize = 32 * 1024 * 1024;
 /// thousands of changes, which they share, and the account that calls are refused by
 /// is not theirs to fill.
 ///
-/// That holds while the values of all messages are no more than [`TOLD_BYTES`], and beyond
-/// that for a caller for whom no more than [`UNREAD_BYTES`] wait so. The messages of others
-/// have to find room: thousands of watches that nobody reads, of a register each that is
-/// overwritten, would keep a large value each.
+/// That holds while the values of all messages are no more than [`HELD_VALUES_MAX`], and beyond
+/// that for a caller for whom no more than [`UNREAD_MAX`] wait so. The messages of other
+/// callers need room as a request does. Otherwise each unread watch would keep a large value
+/// that its register no longer has.
 const FREE: [usize; 3] = [16, 256, 256 * 1024];
 /// Of the values of all messages: then what waits of a caller with much has to find room.
-const TOLD_BYTES: usize = 64 * 1024 * 1024;
+const HELD_VALUES_MAX: usize = 64 * 1024 * 1024;
 /// Of the values that wait for one caller in any case.
-const UNREAD_BYTES: usize = 1024 * 1024;
+const UNREAD_MAX: usize = 1024 * 1024;
 /// What a message counts, and what a change does beside its value.
 const CHANGE_BYTES: usize = 128;
 
@@ -132,9 +132,9 @@ impl WatchMessage {
     }
 
     /// The bytes of the values of all messages.
-    fn told(&self) -> usize {
+    fn held_values(&self) -> usize {
         match self {
-            Self::Changes(batch) => batch.told.load(Ordering::Relaxed),
+            Self::Changes(batch) => batch.held.load(Ordering::Relaxed),
             Self::Gap(_) => 0,
         }
     }
@@ -163,7 +163,7 @@ impl Queue {
         let all = [waiting + 1, self.changes + changes, self.bytes + bytes];
         let is_little = waiting == 0 || all.iter().zip(FREE).all(|(it, most)| *it <= most);
         let place = &self.counted;
-        let fits = || news.told() <= TOLD_BYTES || place.unread() + bytes <= UNREAD_BYTES;
+        let fits = || news.held_values() <= HELD_VALUES_MAX || place.unread() + bytes <= UNREAD_MAX;
         let counted = if is_little && fits() {
             let unread = place.count_unread(bytes);
             Some((place.reserve(CHANGE_BYTES), Some(unread)))
@@ -349,12 +349,12 @@ pub(super) mod tests {
     }
 
     fn changes(count: u64) -> WatchMessage {
-        told((1..=count).map(change).collect(), &Told::default())
+        message((1..=count).map(change).collect(), &HeldValues::default())
     }
 
-    fn told(changes: Vec<Arc<Change>>, told: &Told) -> WatchMessage {
+    fn message(changes: Vec<Arc<Change>>, held: &HeldValues) -> WatchMessage {
         let revision = changes.last().map_or(1, |it| it.revision);
-        WatchMessage::Changes(Arc::new(ChangeBatch::new(changes, revision, told)))
+        WatchMessage::Changes(Arc::new(ChangeBatch::new(changes, revision, held)))
     }
 
     /// A change of a register, whose value only this change has.
@@ -373,7 +373,7 @@ pub(super) mod tests {
     /// gets a large value once. A third caller reads, and is told.
     #[tokio::test]
     async fn watches_that_are_not_read_keep_few_values_that_registers_no_longer_have() {
-        let all = Told::default();
+        let all = HeldValues::default();
         let account = Account::new(Family::default(), false);
         let place = |last| account.connection([127, 0, 0, last].into()).alone();
         let greedy = [1, 2].map(place);
@@ -381,18 +381,21 @@ pub(super) mod tests {
         let watches: Vec<_> = queues.collect();
         let (bytes, mut cut_off) = (250_000, 0);
         for (sender, _) in &watches {
-            let sent = sender.send(told(vec![large(bytes)], &all));
+            let sent = sender.send(message(vec![large(bytes)], &all));
             cut_off += usize::from(sent == Err(SendError::CutOff));
         }
         let kept = (watches.len() - cut_off) * bytes;
         assert_eq!(all.load(Ordering::Relaxed), kept);
         // Half of what a caller's calls may hold.
-        let room = 2 * (UNREAD_BYTES + 26 * 1024 * 1024);
-        assert!((TOLD_BYTES..TOLD_BYTES + room).contains(&kept), "{kept}");
+        let room = 2 * (UNREAD_MAX + 26 * 1024 * 1024);
+        assert!(
+            (HELD_VALUES_MAX..HELD_VALUES_MAX + room).contains(&kept),
+            "{kept}"
+        );
 
         let (sender, mut reader) = queue(place(3));
         for _ in 0..20 {
-            assert_eq!(sender.send(told(vec![large(bytes)], &all)), Ok(()));
+            assert_eq!(sender.send(message(vec![large(bytes)], &all)), Ok(()));
             assert!(matches!(reader.next().await, Some(Ok(_))));
         }
         drop(watches);
@@ -434,7 +437,7 @@ pub(super) mod tests {
     #[test]
     fn one_is_told_what_it_does_not_know() {
         let changes = [3, 5, 8].map(change).into();
-        let batch = Arc::new(ChangeBatch::new(changes, 9, &Told::default()));
+        let batch = Arc::new(ChangeBatch::new(changes, 9, &HeldValues::default()));
         for (since, wanted) in [
             (0, &[3, 5, 8][..]),
             (2, &[3, 5, 8]),

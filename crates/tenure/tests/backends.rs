@@ -25,9 +25,9 @@ enum Mistake {
     VersionsShrink,
 }
 
-/// What a backend tells its test.
+/// What happens to a backend, for its test.
 #[derive(PartialEq, Eq, Debug)]
-enum Told {
+enum BackendEvent {
     Hints,
     Dropped,
 }
@@ -37,11 +37,14 @@ enum Told {
 struct Mistaken {
     mistake: Mistake,
     registers: Mutex<Registers>,
-    told: UnboundedSender<Told>,
+    told: UnboundedSender<BackendEvent>,
 }
 
 impl Mistaken {
-    fn store(mistake: Mistake, times: PollTimes) -> (Arc<dyn Store>, UnboundedReceiver<Told>) {
+    fn store(
+        mistake: Mistake,
+        times: PollTimes,
+    ) -> (Arc<dyn Store>, UnboundedReceiver<BackendEvent>) {
         let (told, hears) = unbounded_channel();
         let backend = Self {
             mistake,
@@ -58,7 +61,7 @@ impl Mistaken {
 
 impl Drop for Mistaken {
     fn drop(&mut self) {
-        let _ = self.told.send(Told::Dropped);
+        let _ = self.told.send(BackendEvent::Dropped);
     }
 }
 
@@ -107,7 +110,7 @@ impl Backend for Mistaken {
     }
 
     async fn hints(&self) -> Vec<(Key, Option<Version>)> {
-        let _ = self.told.send(Told::Hints);
+        let _ = self.told.send(BackendEvent::Hints);
         match self.mistake {
             Mistake::HintsAtOnce => Vec::new(),
             Mistake::VersionsShrink => std::future::pending().await,
@@ -148,7 +151,7 @@ async fn hints_that_never_wait_stop_no_election_and_end_with_their_store() {
     let began = clock::boot();
     for _ in 0..HINTS {
         let hints = timeout(WITHIN, told.recv()).await;
-        assert_eq!(hints.expect("in time"), Some(Told::Hints));
+        assert_eq!(hints.expect("in time"), Some(BackendEvent::Hints));
     }
     let took = clock::boot().since(began);
     assert!(took >= Duration::from_millis(10) * (HINTS - 1), "{took:?}");
@@ -156,7 +159,7 @@ async fn hints_that_never_wait_stop_no_election_and_end_with_their_store() {
     assert!(leadership.is_valid());
     // While there is a watch: it is the store that ends this.
     drop(store);
-    let ended = async { while told.recv().await.expect("it tells") != Told::Dropped {} };
+    let ended = async { while told.recv().await.expect("it tells") != BackendEvent::Dropped {} };
     timeout(WITHIN, ended).await.expect("it is dropped");
     drop(watch);
 }

@@ -109,7 +109,8 @@ fn warn_if_others_may_write(dir: &Path) {
     if mode & 0o022 != 0 || is_theirs {
         tracing::warn!(
             "{}: expected a directory that only root or this user may write, found mode {mode:04o} \
-             and user {owner}: who may write it can put an authority of his own there",
+             and user {owner}: a user who may write it can put another authority there; chown and \
+             chmod go-w it, or name another",
             dir.display()
         );
     }
