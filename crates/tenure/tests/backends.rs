@@ -1,14 +1,15 @@
 //! Backends as a stranger may write them, with their mistakes.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tenure::core::cas::Registers;
 use tenure::election::{Event, Observer};
 use tenure::store::{
-    Backend, Key, Memory, PAGE_MAX, Page, PollTimes, Polled, Reading, Selector, Store, Version,
-    Write, Written, conformance,
+    Backend, Key, Memory, PAGE_MAX, Page, PollTimes, Polled, Reading, Selector, Sighting, Store,
+    Version, Write, Written, conformance,
 };
 use tenure::{Election, Name, StoreError, clock, election};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -23,6 +24,8 @@ enum Mistake {
     HintsAtOnce,
     /// Its versions shrink.
     VersionsShrink,
+    /// Its first listing panics, and its first hints.
+    Panics,
 }
 
 /// What happens to a backend, for its test.
@@ -38,6 +41,8 @@ struct Mistaken {
     mistake: Mistake,
     registers: Mutex<Registers>,
     told: UnboundedSender<BackendEvent>,
+    /// Whether it was asked before for a page, and for hints.
+    asked: [AtomicBool; 2],
 }
 
 impl Mistaken {
@@ -50,8 +55,15 @@ impl Mistaken {
             mistake,
             registers: Mutex::new(Registers::new(100)),
             told,
+            asked: Default::default(),
         };
         (Arc::new(Polled::new(backend, times)), hears)
+    }
+
+    /// Panics when it is called for the first time.
+    fn panics_first(&self, of: usize) {
+        let before = self.asked[of].swap(true, Ordering::Relaxed);
+        assert!(before || self.mistake != Mistake::Panics, "planted");
     }
 
     fn registers(&self) -> MutexGuard<'_, Registers> {
@@ -84,7 +96,7 @@ impl Backend for Mistaken {
         let count = registers.revision() + 1;
         let version = Version::from_u64(match self.mistake {
             Mistake::VersionsShrink => u64::MAX - count,
-            Mistake::HintsAtOnce => count,
+            Mistake::HintsAtOnce | Mistake::Panics => count,
         });
         let written = registers.swap_as(write.clone(), None, version);
         let version = written.map_err(|_| StoreError::Conflict)?;
@@ -97,6 +109,7 @@ impl Backend for Mistaken {
     }
 
     async fn list(&self, prefix: &str, after: Option<&Key>) -> Result<Page, StoreError> {
+        self.panics_first(0);
         let registers = self.registers();
         let mut listed = registers.list_after(prefix, after);
         let mut page = Page::default();
@@ -114,6 +127,10 @@ impl Backend for Mistaken {
         match self.mistake {
             Mistake::HintsAtOnce => Vec::new(),
             Mistake::VersionsShrink => std::future::pending().await,
+            Mistake::Panics => {
+                self.panics_first(1);
+                std::future::pending().await
+            }
         }
     }
 }
@@ -162,6 +179,25 @@ async fn hints_that_never_wait_stop_no_election_and_end_with_their_store() {
     let ended = async { while told.recv().await.expect("it tells") != BackendEvent::Dropped {} };
     timeout(WITHIN, ended).await.expect("it is dropped");
     drop(watch);
+}
+
+/// The first look panics, and the hints after it. The second look finds everything.
+#[tokio::test]
+async fn a_backend_that_panics_in_a_watch_ends_no_watch() {
+    let (store, _told) = Mistaken::store(Mistake::Panics, PollTimes::default());
+    let mut watch = store.watch(Selector::Prefix(String::new()));
+    let mut downs = Vec::new();
+    let live = async {
+        loop {
+            match watch.next().await {
+                Sighting::Live => return,
+                Sighting::Down(why) => downs.push(why),
+                _ => {}
+            }
+        }
+    };
+    timeout(WITHIN, live).await.expect("in time");
+    assert!(downs.iter().any(|why| why.contains("planted")), "{downs:?}");
 }
 
 #[tokio::test]

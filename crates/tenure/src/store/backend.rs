@@ -23,9 +23,8 @@ use crate::error::StoreError;
 /// driver without `async`, a file, a long computation) belongs on a thread of one's own:
 /// `tokio::task::spawn_blocking`, which may be called here, and an `await` of its answer.
 ///
-/// An error of a
-/// write says what is known: [`StoreError::Unavailable`] only if it was certainly
-/// not carried out.
+/// An error of a write says what is known: [`StoreError::Unavailable`] only if it was
+/// certainly not carried out. A call that panics has failed: of a write nothing is known.
 pub trait Backend: fmt::Debug + fmt::Display + Send + Sync + 'static {
     /// What it offers. Without a clock unless it says otherwise.
     fn features(&self) -> Features {

@@ -90,18 +90,6 @@ mod object;
 mod open;
 #[cfg(any(feature = "etcd", feature = "kubernetes"))]
 mod pace;
-#[cfg(any(
-    feature = "azure",
-    feature = "consul",
-    feature = "etcd",
-    feature = "gcs",
-    feature = "kubernetes",
-    feature = "mysql",
-    feature = "nats",
-    feature = "postgres",
-    feature = "redis",
-    feature = "s3"
-))]
 mod panics;
 #[cfg(any(
     feature = "consul",

@@ -1,4 +1,4 @@
-//! Calls of libraries that may panic.
+//! Calls of libraries, and of backends that others wrote, which may panic.
 
 use std::any::Any;
 use std::future::poll_fn;
@@ -28,6 +28,6 @@ fn panicked(panic: &(dyn Any + Send)) -> StoreError {
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     let text = plain(cut(text.unwrap_or("no text")));
     StoreError::unavailable(format!(
-        "expected an answer that the library understands, found one on which it panics: {text}"
+        "expected an answer, found that the library or the backend panicked: {text}"
     ))
 }

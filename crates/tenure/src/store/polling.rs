@@ -15,7 +15,8 @@
 //!
 //! This runs on the thread that keeps all leaderships of the process. A backend that
 //! hints without ever waiting, or times of zero, must not keep that thread from the rest.
-//! So there is a pause between two calls for hints, and one between two looks.
+//! So there is a pause between two calls for hints, and one between two looks. Nor may a
+//! backend that panics end the watches: a panic is a look that has failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use tokio::time::{sleep, timeout};
 use super::backend::Backend;
 use super::hub::{Hub, Interest};
 use super::watcher::{StoreSignals, Watcher};
-use super::{Key, Register, Version};
+use super::{Key, Register, Version, panics};
 use crate::clock;
 use crate::error::{StoreError, about};
 
@@ -43,6 +44,9 @@ const POLL_AGAIN: Duration = Duration::from_millis(10);
 const FLOOR_MIN: Duration = Duration::from_millis(1);
 /// What passes at least between the beginnings of two calls for hints.
 const HINTS_PACE: Duration = Duration::from_millis(10);
+
+/// How long after a panic hints are asked for again.
+const AFTER_PANIC: Duration = Duration::from_secs(5);
 
 /// How often watches look for changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -309,23 +313,29 @@ impl<B: Backend> Poller<B> {
     }
 }
 
-/// Waits until then, and for hints; sets when they may be asked for again.
+/// Waits until then, and for hints; sets when they may be asked for again. Where the backend
+/// panics there are none.
 async fn hints_from<B: Backend>(backend: &B, from: &mut Instant) -> Vec<(Key, Option<Version>)> {
     let pause = from.since(clock::boot());
     if !pause.is_zero() {
         sleep(pause).await;
     }
     *from = clock::boot().after(HINTS_PACE);
-    backend.hints().await
+    let hints = panics::caught(async { Ok(backend.hints().await) }).await;
+    hints.unwrap_or_else(|_| {
+        // The panic has printed what it is.
+        *from = clock::boot().after(AFTER_PANIC);
+        Vec::new()
+    })
 }
 
-/// The same, in time.
+/// What a call of a backend gives, which may neither panic nor take long.
 async fn in_time<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     let late = || {
         let within = about(FETCH_WITHIN);
         StoreError::unavailable(format!("no answer within {within}"))
     };
-    timeout(FETCH_WITHIN, call)
+    timeout(FETCH_WITHIN, panics::caught(call))
         .await
         .unwrap_or_else(|_| Err(late()))
 }
