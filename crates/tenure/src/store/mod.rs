@@ -43,6 +43,8 @@ pub use tenure_election::Bind;
 
 use crate::error::StoreError;
 
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
+mod addresses;
 mod backend;
 #[cfg(any(feature = "consul", feature = "kubernetes"))]
 mod bounded_json;

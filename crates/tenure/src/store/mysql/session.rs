@@ -8,7 +8,7 @@
 //! session ends a minute later.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use mysql_async::prelude::Queryable as _;
@@ -18,6 +18,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use super::settings::{Server, Settings};
 use super::{classify, rows};
 use crate::error::StoreError;
+use crate::store::addresses::addresses;
 use crate::store::dial::{self, Repeats};
 
 /// How long a server keeps a session that asks nothing.
@@ -27,8 +28,6 @@ pub(super) const IDLE_SECONDS: u64 = 60;
 const PACKET_MAX: usize = 16 * 1024 * 1024;
 /// What the server has to take.
 const PACKET_NEEDED: u64 = 1024 * 1024;
-/// How many addresses of one host are tried.
-const ADDRESSES_MAX: usize = 16;
 
 /// What is set in each session: locks of rows are waited for one second, those of
 /// tables two. An empty answer to a `SELECT` that a limit has cut would pass for no
@@ -59,10 +58,11 @@ pub(super) async fn open(
     server: &Server,
     warns: bool,
 ) -> Result<Conn, StoreError> {
-    let addresses = addresses(server).await?;
+    let name = server.host.as_str();
+    let addresses = addresses(name, (name, server.port)).await?;
     let (mut is_broken, mut reasons) = (false, Vec::new());
-    let connect = |address: IpAddr| {
-        let options = options(settings, server, address);
+    let connect = |address: SocketAddr| {
+        let options = options(settings, server, address.ip());
         let label = server.to_string();
         async move {
             let connected = Conn::new(options).await;
@@ -91,19 +91,6 @@ pub(super) async fn open(
     };
     set_up(&mut connection, &server.to_string(), warns).await?;
     Ok(connection)
-}
-
-async fn addresses(server: &Server) -> Result<Vec<IpAddr>, StoreError> {
-    let name = server.host.as_str();
-    let found = tokio::net::lookup_host((name, server.port)).await;
-    let found = found.map_err(|error| StoreError::unavailable(format!("{name}: {error}")))?;
-    let mut addresses: Vec<_> = found.map(|found| found.ip()).collect();
-    addresses.dedup();
-    addresses.truncate(ADDRESSES_MAX);
-    if addresses.is_empty() {
-        return Err(StoreError::unavailable(format!("{name} has no address")));
-    }
-    Ok(addresses)
 }
 
 fn options(settings: &Settings, server: &Server, address: IpAddr) -> OptsBuilder {

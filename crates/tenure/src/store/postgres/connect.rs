@@ -27,10 +27,8 @@ use super::socket::{self, PgStream};
 use super::{classify, notices, tls};
 use crate::drive;
 use crate::error::{StoreError, quoted};
+use crate::store::addresses::addresses;
 use crate::store::dial::{self, Connection, Repeats};
-
-/// How many addresses of one host are tried.
-const ADDRESSES_MAX: usize = 16;
 
 /// An open connection.
 #[derive(Clone, Debug)]
@@ -154,7 +152,7 @@ impl PgConnection {
 /// background thread: the caller's executor may be blocked when the answer
 /// comes.
 pub(super) async fn open(settings: &Settings, server: &Server) -> Result<PgConnection, StoreError> {
-    let addresses = addresses(server).await?;
+    let addresses = addresses_of(server).await?;
     let (mut is_broken, mut reasons) = (false, Vec::new());
     let only = |address: Option<IpAddr>| {
         let (server, trust) = (server.clone(), settings.trust.clone());
@@ -179,19 +177,12 @@ pub(super) async fn open(settings: &Settings, server: &Server) -> Result<PgConne
 }
 
 /// The addresses of a host; one that is `None` for what needs no looking up.
-async fn addresses(server: &Server) -> Result<Vec<Option<IpAddr>>, StoreError> {
+async fn addresses_of(server: &Server) -> Result<Vec<Option<IpAddr>>, StoreError> {
     let (Host::Tcp(name), None) = (&server.host, server.address) else {
         return Ok(vec![server.address]);
     };
-    let found = tokio::net::lookup_host((name.as_str(), server.port)).await;
-    let found = found.map_err(|error| StoreError::unavailable(format!("{name}: {error}")))?;
-    let mut addresses: Vec<_> = found.map(|found| Some(found.ip())).collect();
-    addresses.dedup();
-    addresses.truncate(ADDRESSES_MAX);
-    if addresses.is_empty() {
-        return Err(StoreError::unavailable(format!("{name} has no address")));
-    }
-    Ok(addresses)
+    let found = addresses(name, (name.as_str(), server.port)).await?;
+    Ok(found.into_iter().map(|found| Some(found.ip())).collect())
 }
 
 async fn connect(

@@ -16,11 +16,10 @@ use super::settings::Settings;
 use super::tls::Tls;
 use crate::drive;
 use crate::error::StoreError;
+use crate::store::addresses::addresses;
 use crate::store::dial::{self, Connection, Repeats};
 use crate::store::limited_stream::{BrokenBound, LimitedStream};
 
-/// How many addresses of one host are tried.
-const ADDRESSES_MAX: usize = 16;
 /// How many answers may be due on a connection; a call beyond that waits.
 const ANSWERS_MAX: usize = 1_024;
 
@@ -102,11 +101,7 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T, StoreError>> + Send + 'static,
 {
-    let found = tokio::net::lookup_host(place).await;
-    let found = found.map_err(|error| StoreError::unavailable(format!("{place}: {error}")))?;
-    let mut addresses: Vec<_> = found.collect();
-    addresses.dedup();
-    addresses.truncate(ADDRESSES_MAX);
+    let addresses = addresses(place, place).await?;
     let (mut is_broken, mut reasons) = (false, Vec::new());
     let one = |address: SocketAddr| {
         let (tls, place, begin) = (settings.tls.clone(), place.to_owned(), begin.clone());
