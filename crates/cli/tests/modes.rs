@@ -393,10 +393,7 @@ fn a_file_of_tokens_is_its_owners_to_write() {
     assert!(made.status.success(), "{made:?}");
     assert_eq!((mode(&tokens), mode(&out)), (0o600, 0o600));
     cluster.kill(1);
-    let words = [
-        "WARN",
-        "expected a file that only root or this user may write",
-    ];
+    let words = ["WARN", "expected that only root or this user may write it"];
     // One that a group reads, as it is installed for a service, is all right.
     for (wanted, warned) in [(0o640, false), (0o620, true), (0o602, true)] {
         set_mode(&tokens, wanted);
@@ -419,7 +416,7 @@ fn a_file_of_tokens_is_its_owners_to_write() {
     rustix::fs::chown(&tokens, nobody, None).expect("root may");
     let made = tenure(&["token", "y", "--admin", "--tokens", tokens_named]);
     let said = String::from_utf8_lossy(&made.stderr);
-    let found = [&words[..], &["found one of user 65534"]].concat();
+    let found = [&words[..], &["its owner to be user 65534"]].concat();
     assert!(found.iter().all(|word| said.contains(word)), "{said}");
     let mut serve = cluster.loud(TENURE, 1);
     serve.args(["--tokens", tokens_named]);
@@ -431,7 +428,7 @@ fn a_file_of_tokens_is_its_owners_to_write() {
     rustix::fs::chown(&certs, nobody, None).expect("root may");
     let made = tenure(&["certs", certs.to_str().expect("a path")]);
     let said = String::from_utf8_lossy(&made.stderr);
-    assert!(said.contains("and user 65534"), "{said}");
+    assert!(said.contains("its owner to be user 65534"), "{said}");
 }
 
 /// Who writes a group's registers runs commands on its machines, and `write`

@@ -160,7 +160,7 @@ pub use backup::{
 pub use config::Config;
 pub use ended::Ended;
 pub use shared::HealthStatus;
-pub use tokens::{check_tokens, draw_token, fingerprint, warn_if_others_may_write};
+pub use tokens::{TOKENS_DANGER, check_tokens, draw_token, fingerprint, warn_if_others_may_write};
 
 use crate::transport::{AddressBook, Contact, Details, FilesError, Settings, Tasks, Tls};
 use crate::wal::{WalError, Writer};

@@ -88,6 +88,9 @@ pub fn draw_token() -> std::io::Result<String> {
     Ok(format!("tenure_{}", hexadecimal(&bytes)))
 }
 
+/// What a user who may write a file of tokens can do.
+pub const TOKENS_DANGER: &str = "give any token every right";
+
 /// Checks the text of a file of tokens.
 ///
 /// # Errors
@@ -96,28 +99,28 @@ pub fn check_tokens(text: &str) -> Result<(), String> {
     Table::parse(text).map(drop)
 }
 
-/// Warns if others than this user and root may write the file of tokens: by its mode, or
-/// because it is theirs.
-pub fn warn_if_others_may_write(file: &Path) {
-    let Ok(found) = std::fs::metadata(file) else {
+/// Warns if others than this user and root may write a file or a directory: by its mode, or
+/// because it is theirs. `danger` is what a user who may write it can do.
+pub fn warn_if_others_may_write(path: &Path, danger: &str) {
+    let Ok(found) = std::fs::metadata(path) else {
         return;
     };
     let (mode, owner) = (found.mode() & 0o777, found.uid());
     let own = rustix::process::geteuid().as_raw();
-    let file = file.display();
+    let path = path.display();
     let (found, mend) = if mode & 0o022 != 0 {
-        (format!("mode {mode:04o}"), format!("chmod go-w {file}"))
+        (format!("mode {mode:04o}"), format!("chmod go-w {path}"))
     } else if owner != own && owner != 0 {
         (
-            format!("one of user {owner}"),
-            format!("chown {own} {file}"),
+            format!("its owner to be user {owner}"),
+            format!("chown {own} {path}"),
         )
     } else {
         return;
     };
     tracing::warn!(
-        "{file}: expected a file that only root or this user may write, found {found}: a user who \
-         may write it can give any token every right; {mend}"
+        "{path}: expected that only root or this user may write it, found {found}: a user who may \
+         write it can {danger}; {mend}"
     );
 }
 
@@ -151,7 +154,7 @@ impl Tokens {
         };
         let known = Reloaded::open("tokens", files, make)?;
         // It has just answered.
-        warn_if_others_may_write(&named);
+        warn_if_others_may_write(&named, TOKENS_DANGER);
         Ok(Self(Some(Source::File(Arc::new(known)))))
     }
 

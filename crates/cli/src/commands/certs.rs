@@ -5,7 +5,7 @@
 //! certificates that the cluster believes.
 
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -15,6 +15,7 @@ use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 
 use tenure::small;
 use tenure_server::transport::server_name;
+use tenure_server::warn_if_others_may_write;
 
 use super::authority::{authority, write};
 use super::revoke::{self, earlier};
@@ -47,7 +48,7 @@ pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure
     let mut directory = fs::DirBuilder::new();
     let made = directory.recursive(true).mode(0o755).create(&args.dir);
     made.with_context(|| args.dir.display().to_string())?;
-    warn_if_others_may_write(&args.dir);
+    warn_if_others_may_write(&args.dir, "put another authority there");
     let issuer = authority(&args.dir)?;
     revoke::begin(&args.dir, &issuer)?;
     let mut params = CertificateParams::new(hosts.clone()).map_err(|error| {
@@ -97,23 +98,6 @@ pub(crate) fn certs(context: &Context, args: &Certs) -> Result<ExitCode, Failure
         }),
     )?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Warns if others than this user and root may put other files into the directory.
-fn warn_if_others_may_write(dir: &Path) {
-    let Ok(found) = fs::metadata(dir) else {
-        return;
-    };
-    let (mode, owner) = (found.mode() & 0o777, found.uid());
-    let is_theirs = owner != 0 && owner != rustix::process::geteuid().as_raw();
-    if mode & 0o022 != 0 || is_theirs {
-        tracing::warn!(
-            "{}: expected a directory that only root or this user may write, found mode {mode:04o} \
-             and user {owner}: a user who may write it can put another authority there; chown and \
-             chmod go-w it, or name another",
-            dir.display()
-        );
-    }
 }
 
 /// Whether a certificate may have this name, and files that are called so.

@@ -12,7 +12,9 @@ use std::process::ExitCode;
 use anyhow::{Context as _, anyhow};
 use serde_json::json;
 use tenure::core::ha::Keys;
-use tenure_server::{check_tokens, draw_token, fingerprint, warn_if_others_may_write};
+use tenure_server::{
+    TOKENS_DANGER, check_tokens, draw_token, fingerprint, warn_if_others_may_write,
+};
 
 use crate::Context;
 use crate::args::{LogRight, Token};
@@ -111,7 +113,7 @@ fn append(file: &Path, text: &str) -> Result<(), Failure> {
         }
     }
     written.with_context(named)?;
-    warn_if_others_may_write(file);
+    warn_if_others_may_write(file, TOKENS_DANGER);
     Ok(())
 }
 
