@@ -284,8 +284,7 @@ impl Server {
         let audit = Audit::start(config.audit.clone(), config.id.get());
         let audit = audit.map_err(StartError::Config)?;
         let tokens = Tokens::open(&config, &audit)?;
-        let peers = listen(config.listens_for_peers())?;
-        let clients = listen(&config.listen)?;
+        let (peers, clients) = listen_both(&config)?;
         // No other process has had that address since then.
         let listens_since = clock::boot();
         let address = clients.local_addr().map_err(StartError::System)?;
@@ -375,6 +374,21 @@ impl Server {
             }
         }
     }
+}
+
+/// Listens for servers and for clients. A name that takes long to look up holds the other one
+/// up no longer: with one dead name server out of two each lookup takes five seconds.
+fn listen_both(config: &Config) -> Result<(TcpListener, TcpListener), StartError> {
+    std::thread::scope(|scope| {
+        let peers = std::thread::Builder::new()
+            .name("tenure-listen".into())
+            .spawn_scoped(scope, || listen(config.listens_for_peers()))
+            .map_err(StartError::System)?;
+        let clients = listen(&config.listen);
+        let panicked =
+            |_| StartError::System(std::io::Error::other("a thread that listens panicked"));
+        Ok((peers.join().map_err(panicked)??, clients?))
+    })
 }
 
 fn listen(address: &str) -> Result<TcpListener, StartError> {
