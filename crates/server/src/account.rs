@@ -92,8 +92,9 @@ struct Usage {
     pipelined: AtomicUsize,
     /// Of answers, what waits in the HTTP library.
     unsent: AtomicUsize,
-    /// Values that wait for watches and are not counted as requests. Counted of callers.
-    unread: AtomicUsize,
+    /// Bytes of values in messages that wait for watches and have no room in the account
+    /// ([`Reserved`]). Counted of callers.
+    unreserved: AtomicUsize,
 }
 
 /// Who is counted as one.
@@ -227,8 +228,8 @@ impl CallerAccount {
         self.account.tokens && matches!(self.caller_id, CallerId::Address(_))
     }
 
-    /// Bytes of requests that are held. Those of all do not include probes, which have a
-    /// bound of their own.
+    /// How many bytes of requests the connection, the caller or the server holds. Probes are
+    /// left out of the server's sum: they have a bound of their own.
     fn requests(&self, of: Full) -> usize {
         let held = self.usage(of).requests.load(Ordering::Relaxed);
         match of {
@@ -366,17 +367,17 @@ impl CallerAccount {
         fits.then_some(reserved)
     }
 
-    /// Values that wait for watches of this caller and are not counted as requests, in
-    /// bytes. Those that several watches share count once for each.
-    pub(super) fn unread(&self) -> usize {
-        self.caller.unread.load(Ordering::Relaxed)
+    /// Bytes of values that wait for watches of this caller and have no room in the account.
+    /// Those that several watches share count once for each.
+    pub(super) fn unreserved(&self) -> usize {
+        self.caller.unreserved.load(Ordering::Relaxed)
     }
 
     /// Counts so many bytes of such values until what is returned is dropped.
-    pub(super) fn count_unread(self: &Arc<Self>, bytes: usize) -> Unread {
-        self.caller.unread.fetch_add(bytes, Ordering::Relaxed);
+    pub(super) fn count_unreserved(self: &Arc<Self>, bytes: usize) -> Unreserved {
+        self.caller.unreserved.fetch_add(bytes, Ordering::Relaxed);
         let caller = Arc::clone(&self.caller);
-        Unread { caller, bytes }
+        Unreserved { caller, bytes }
     }
 
     /// Whether more may be reserved.
@@ -457,16 +458,18 @@ impl Drop for Reserved {
     }
 }
 
-/// Values that wait for a watch and are not counted as requests.
+/// Values that wait for a watch and have no room in the account.
 #[derive(Debug)]
-pub(super) struct Unread {
+pub(super) struct Unreserved {
     caller: Arc<Usage>,
     bytes: usize,
 }
 
-impl Drop for Unread {
+impl Drop for Unreserved {
     fn drop(&mut self) {
-        self.caller.unread.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.caller
+            .unreserved
+            .fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use tenure_core::cas::Change;
 use tokio_stream::Stream;
 
-use super::account::{CallerAccount, Reserved, Unread};
+use super::account::{CallerAccount, Reserved, Unreserved};
 
 /// Changes that are told in one message; all who watch the same share it.
 #[derive(Debug)]
@@ -25,13 +25,36 @@ pub(super) struct ChangeBatch {
     pub(super) revision: u64,
     /// Of the values.
     bytes: usize,
-    /// Of the values of all messages that are there, this one among them.
-    held: HeldValues,
+    /// A part of a batch shares it: its values are those of the whole.
+    counted: Arc<CountedValues>,
 }
 
 /// The bytes of the values of all messages to watchers that are there. A message keeps its
 /// values although the registers have others meanwhile.
 pub(super) type HeldValues = Arc<AtomicUsize>;
+
+/// The values of a batch, counted until the batch and all parts of it are gone.
+#[derive(Debug)]
+struct CountedValues {
+    bytes: usize,
+    held: HeldValues,
+}
+
+impl CountedValues {
+    fn new(bytes: usize, held: &HeldValues) -> Self {
+        held.fetch_add(bytes, Ordering::Relaxed);
+        Self {
+            bytes,
+            held: Arc::clone(held),
+        }
+    }
+}
+
+impl Drop for CountedValues {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
 
 /// What a watcher is sent.
 #[derive(Clone, Debug)]
@@ -46,12 +69,11 @@ impl ChangeBatch {
     /// These changes, in the order of effect.
     pub(super) fn new(changes: Vec<Arc<Change>>, revision: u64, held: &HeldValues) -> Self {
         let bytes = changes.iter().map(|it| it.bytes()).sum();
-        held.fetch_add(bytes, Ordering::Relaxed);
         Self {
             bytes,
             changes,
             revision,
-            held: Arc::clone(held),
+            counted: Arc::new(CountedValues::new(bytes, held)),
         }
     }
 
@@ -62,13 +84,15 @@ impl ChangeBatch {
             return Some(Arc::clone(batch));
         }
         let new: Vec<_> = batch.changes.iter().filter(is_new).cloned().collect();
-        (!new.is_empty()).then(|| Arc::new(Self::new(new, batch.revision, &batch.held)))
-    }
-}
-
-impl Drop for ChangeBatch {
-    fn drop(&mut self) {
-        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        if new.is_empty() {
+            return None;
+        }
+        Some(Arc::new(Self {
+            bytes: new.iter().map(|it| it.bytes()).sum(),
+            changes: new,
+            revision: batch.revision,
+            counted: Arc::clone(&batch.counted),
+        }))
     }
 }
 
@@ -77,21 +101,21 @@ const WAITING_MAX: usize = 256;
 /// How many bytes of values may wait in more than one message: a client that is
 /// further behind could not go on from where it is either.
 const WAITING_BYTES: usize = 32 * 1024 * 1024;
-/// How much may wait in any case: one message, or so many messages, changes and
-/// bytes of values. Then there has to be room for all of it. What waits in any case
-/// is no more than a message counts: one commit may tell thousands of watches of
-/// thousands of changes, which they share, and the account that calls are refused by
-/// is not theirs to fill.
+/// What may wait for a watch without room for its values in the account: one message of any
+/// size, or so many messages, changes and bytes of values. Such a message is counted with
+/// [`CHANGE_BYTES`] alone: one commit may tell thousands of watches of thousands of changes,
+/// which they share, and those must not fill the account that calls are refused by. Any
+/// other message is counted with its changes and values, as a request is, or is refused.
 ///
-/// That holds while the values of all messages are no more than [`HELD_VALUES_MAX`], and beyond
-/// that for a caller for whom no more than [`UNREAD_MAX`] wait so. The messages of other
-/// callers need room as a request does. Otherwise each unread watch would keep a large value
-/// that its register no longer has.
-const FREE: [usize; 3] = [16, 256, 256 * 1024];
-/// Of the values of all messages: then what waits of a caller with much has to find room.
+/// A message keeps values that their registers no longer have. So while the values of all
+/// messages exceed [`HELD_VALUES_MAX`], a caller may have at most [`UNRESERVED_MAX`] bytes
+/// without room in the account.
+const UNRESERVED_PER_WATCH: [usize; 3] = [16, 256, 256 * 1024];
+/// In bytes. If the values of all messages exceed this, [`UNRESERVED_MAX`] applies to each
+/// caller.
 const HELD_VALUES_MAX: usize = 64 * 1024 * 1024;
-/// Of the values that wait for one caller in any case.
-const UNREAD_MAX: usize = 1024 * 1024;
+/// How many bytes of values may wait for one caller then without room in the account.
+const UNRESERVED_MAX: usize = 1024 * 1024;
 /// What a message counts, and what a change does beside its value.
 const CHANGE_BYTES: usize = 128;
 
@@ -119,7 +143,7 @@ struct Queue {
 #[derive(Debug)]
 struct Waiting {
     news: WatchMessage,
-    _counted: (Reserved, Option<Unread>),
+    _counted: (Reserved, Option<Unreserved>),
 }
 
 impl WatchMessage {
@@ -134,7 +158,7 @@ impl WatchMessage {
     /// The bytes of the values of all messages.
     fn held_values(&self) -> usize {
         match self {
-            Self::Changes(batch) => batch.held.load(Ordering::Relaxed),
+            Self::Changes(batch) => batch.counted.held.load(Ordering::Relaxed),
             Self::Gap(_) => 0,
         }
     }
@@ -161,12 +185,18 @@ impl Queue {
             return false;
         }
         let all = [waiting + 1, self.changes + changes, self.bytes + bytes];
-        let is_little = waiting == 0 || all.iter().zip(FREE).all(|(it, most)| *it <= most);
+        let is_little = waiting == 0
+            || all
+                .iter()
+                .zip(UNRESERVED_PER_WATCH)
+                .all(|(it, most)| *it <= most);
         let place = &self.counted;
-        let fits = || news.held_values() <= HELD_VALUES_MAX || place.unread() + bytes <= UNREAD_MAX;
+        let fits = || {
+            news.held_values() <= HELD_VALUES_MAX || place.unreserved() + bytes <= UNRESERVED_MAX
+        };
         let counted = if is_little && fits() {
-            let unread = place.count_unread(bytes);
-            Some((place.reserve(CHANGE_BYTES), Some(unread)))
+            let unreserved = place.count_unreserved(bytes);
+            Some((place.reserve(CHANGE_BYTES), Some(unreserved)))
         } else {
             let cost = (1 + changes) * CHANGE_BYTES + bytes;
             place.reserve_for_watch(cost).map(|it| (it, None))
@@ -369,6 +399,24 @@ pub(super) mod tests {
         Arc::new(Change { register, ..small })
     }
 
+    #[test]
+    fn parts_of_a_batch_count_its_values_once() {
+        let all = HeldValues::default();
+        let at = |revision| {
+            Arc::new(Change {
+                revision,
+                ..(*large(100)).clone()
+            })
+        };
+        let batch = Arc::new(ChangeBatch::new((1..=2).map(at).collect(), 2, &all));
+        let parts: Vec<_> = (0..10).map(|_| ChangeBatch::after(&batch, 1)).collect();
+        assert!(parts.iter().flatten().all(|part| part.bytes == 100));
+        drop(batch);
+        assert_eq!(all.load(Ordering::Relaxed), 200);
+        drop(parts);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
+
     /// Two callers have a watch each of thousands of registers, and read none. Each register
     /// gets a large value once. A third caller reads, and is told.
     #[tokio::test]
@@ -387,7 +435,7 @@ pub(super) mod tests {
         let kept = (watches.len() - cut_off) * bytes;
         assert_eq!(all.load(Ordering::Relaxed), kept);
         // Half of what a caller's calls may hold.
-        let room = 2 * (UNREAD_MAX + 26 * 1024 * 1024);
+        let room = 2 * (UNRESERVED_MAX + 26 * 1024 * 1024);
         assert!(
             (HELD_VALUES_MAX..HELD_VALUES_MAX + room).contains(&kept),
             "{kept}"
@@ -417,11 +465,11 @@ pub(super) mod tests {
         }
         // Small ones in any case; and large ones where there is room.
         let (sender, mut alone) = queue(counted);
-        for _ in 0..FREE[0] {
+        for _ in 0..UNRESERVED_PER_WATCH[0] {
             assert_eq!(sender.send(changes(1)), Ok(()));
         }
         drop(watches);
-        for _ in 0..FREE[0] {
+        for _ in 0..UNRESERVED_PER_WATCH[0] {
             assert_eq!(sender.send(told.clone()), Ok(()));
         }
         assert!(matches!(alone.next().await, Some(Ok(_))));
