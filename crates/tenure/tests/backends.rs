@@ -60,6 +60,19 @@ impl Mistaken {
         (Arc::new(Polled::new(backend, times)), hears)
     }
 
+    async fn page(&self, prefix: &str, after: Option<&Key>) -> Result<Page, StoreError> {
+        let registers = self.registers();
+        let mut listed = registers.list_after(prefix, after);
+        let mut page = Page::default();
+        for (key, register) in listed.by_ref().take(PAGE_MAX) {
+            page.registers.push((key.clone(), register.clone()));
+        }
+        if listed.next().is_some() {
+            page.more_after = page.registers.last().map(|(key, _)| key.clone());
+        }
+        Ok(page)
+    }
+
     /// Panics when it is called for the first time.
     fn panics_first(&self, of: usize) {
         let before = self.asked[of].swap(true, Ordering::Relaxed);
@@ -108,18 +121,13 @@ impl Backend for Mistaken {
         deleted.map_err(|_| StoreError::Conflict)
     }
 
-    async fn list(&self, prefix: &str, after: Option<&Key>) -> Result<Page, StoreError> {
+    fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Key>,
+    ) -> impl Future<Output = Result<Page, StoreError>> + Send {
         self.panics_first(0);
-        let registers = self.registers();
-        let mut listed = registers.list_after(prefix, after);
-        let mut page = Page::default();
-        for (key, register) in listed.by_ref().take(PAGE_MAX) {
-            page.registers.push((key.clone(), register.clone()));
-        }
-        if listed.next().is_some() {
-            page.more_after = page.registers.last().map(|(key, _)| key.clone());
-        }
-        Ok(page)
+        self.page(prefix, after)
     }
 
     async fn hints(&self) -> Vec<(Key, Option<Version>)> {

@@ -181,7 +181,7 @@ impl<B: Backend> Poller<B> {
                 biased;
                 () = &mut until => return,
                 () = self.signals.woken() => return,
-                hints = hints_from(&*self.backend, &mut self.hints_from) => hints,
+                hints = next_hints(&*self.backend, &mut self.hints_from) => hints,
             };
             // A backend that blocks for longer than the pace gets no pause.
             yield_now().await;
@@ -289,7 +289,9 @@ impl<B: Backend> Poller<B> {
         for prefix in &interest.prefixes {
             let mut after: Option<Key> = None;
             loop {
-                let page = in_time(self.backend.list(prefix, after.as_ref())).await?;
+                // A backend may panic before there is a future.
+                let listing = async { self.backend.list(prefix, after.as_ref()).await };
+                let page = in_time(listing).await?;
                 for (key, register) in page.registers {
                     absent.remove(&key);
                     let parts = [key.as_str().as_bytes(), register.version.as_bytes()];
@@ -313,9 +315,9 @@ impl<B: Backend> Poller<B> {
     }
 }
 
-/// Waits until then, and for hints; sets when they may be asked for again. Where the backend
-/// panics there are none.
-async fn hints_from<B: Backend>(backend: &B, from: &mut Instant) -> Vec<(Key, Option<Version>)> {
+/// Waits until `from`, then for hints, and moves `from` to when the next call is allowed. If
+/// the backend panics, there are no hints, and the next call is [`AFTER_PANIC`] later.
+async fn next_hints<B: Backend>(backend: &B, from: &mut Instant) -> Vec<(Key, Option<Version>)> {
     let pause = from.since(clock::boot());
     if !pause.is_zero() {
         sleep(pause).await;
@@ -329,7 +331,8 @@ async fn hints_from<B: Backend>(backend: &B, from: &mut Instant) -> Vec<(Key, Op
     })
 }
 
-/// What a call of a backend gives, which may neither panic nor take long.
+/// Runs a call of a backend. A panic is an error, and so is no answer within
+/// [`FETCH_WITHIN`].
 async fn in_time<T>(call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     let late = || {
         let within = about(FETCH_WITHIN);
