@@ -5,7 +5,8 @@
 //! dead name server out of two each takes five seconds. So
 //!
 //! - a lookup goes on when its attempt is given up. Each name has one lookup at a time, and
-//!   the next attempt waits for the same one ([`lookup`]);
+//!   the next attempt waits for the same one ([`lookup`]). Where no attempt waits when a
+//!   lookup succeeds, the next one gets its answer, once, if it comes within 30 s;
 //! - where a lookup takes longer than 50 ms, or fails, [`lookup_or_last`] gives the addresses
 //!   that the name had last in this process. It is for servers that prove of which cluster
 //!   they are. Any other server may have moved, and another may have its old address.
@@ -17,12 +18,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tenure_core::time::Instant;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-/// For so long a lookup is waited for where the last addresses of the name are known. Less
-/// than the shortest time that an attempt to connect may take.
-const PATIENCE: Duration = Duration::from_millis(50);
+use crate::clock;
+
+/// After this time a caller of [`lookup_or_last`] gets the last addresses, if they are known.
+/// It is shorter than any attempt to connect.
+const FALLBACK_AFTER: Duration = Duration::from_millis(50);
+/// For so long an answer that nobody waited for is kept for the next attempt.
+const UNHEARD_FOR: Duration = Duration::from_secs(30);
 /// So many names are remembered. Beyond that any other is forgotten.
 const NAMES_MAX: usize = 256;
 
@@ -41,7 +47,8 @@ pub async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     LOOKUPS.sockets(host, port, false).await
 }
 
-/// The same, or the addresses that the host had last.
+/// The addresses of a host, or those that it had last if the lookup fails or takes longer
+/// than 50 ms.
 ///
 /// # Errors
 /// What the system says, where the name was never found in this process.
@@ -87,6 +94,8 @@ struct Lookups(Arc<Mutex<HashMap<String, Name>>>);
 struct Name {
     /// What the last lookup that succeeded has found.
     last: Option<Addresses>,
+    /// What it has found where nobody waited for it any more, and when.
+    unheard: Option<(Addresses, Instant)>,
     /// The lookup that is under way.
     running: Option<watch::Receiver<Option<Answer>>>,
 }
@@ -120,7 +129,7 @@ impl Lookups {
         };
         let answer = match last.filter(|_| or_last) {
             None => answer.await,
-            Some(last) => match tokio::time::timeout(PATIENCE, answer).await {
+            Some(last) => match tokio::time::timeout(FALLBACK_AFTER, answer).await {
                 Ok(Ok(addresses)) => Ok(addresses),
                 Ok(Err(_)) | Err(_) => Ok(last),
             },
@@ -128,7 +137,8 @@ impl Lookups {
         answer.map_err(io::Error::other)
     }
 
-    /// What the name had last, and the lookup that is under way, or begins now.
+    /// What the name had last, and the lookup that is under way, has just ended unheard, or
+    /// begins now.
     fn join<F>(
         &self,
         host: &str,
@@ -143,6 +153,11 @@ impl Lookups {
             any.and_then(|any| names.remove(&any));
         }
         let name = names.entry(host.to_owned()).or_default();
+        if let Some((addresses, at)) = name.unheard.take()
+            && clock::boot().since(at) < UNHEARD_FOR
+        {
+            return (name.last.clone(), watch::channel(Some(Ok(addresses))).1);
+        }
         let goes_on = |it: &&watch::Receiver<_>| it.has_changed().is_ok();
         if let Some(running) = name.running.as_ref().filter(goes_on) {
             return (name.last.clone(), running.clone());
@@ -158,6 +173,8 @@ impl Lookups {
                 name.running = None;
                 if let Ok(addresses) = &answer {
                     name.last = Some(Arc::clone(addresses));
+                    let is_unheard = tell.receiver_count() == 0;
+                    name.unheard = is_unheard.then(|| (Arc::clone(addresses), clock::boot()));
                 }
             }
             tell.send_replace(Some(answer));
@@ -206,12 +223,30 @@ mod tests {
     async fn a_lookup_goes_on_when_nobody_waits_and_others_join_it() {
         let (it, (tell, slow)) = (Lookups::default(), told_later());
         for _ in 0..3 {
-            let given_up = tokio::time::timeout(PATIENCE, it.addresses("h", true, &slow));
+            let given_up = tokio::time::timeout(FALLBACK_AFTER, it.addresses("h", true, &slow));
             given_up.await.expect_err("it takes longer");
         }
         tell.send(Ok(addresses(1))).expect("it goes on");
         let joined = it.addresses("h", true, &slow).await;
         assert_eq!(joined.expect("found"), addresses(1));
+    }
+
+    /// Each attempt is over before a lookup, and the next one begins after it.
+    #[tokio::test]
+    async fn an_answer_that_nobody_waited_for_is_for_the_next_attempt() {
+        let (it, (tell, slow)) = (Lookups::default(), told_later());
+        let given_up = tokio::time::timeout(FALLBACK_AFTER, it.addresses("h", false, &slow));
+        given_up.await.expect_err("it takes longer");
+        tell.send(Ok(addresses(1))).expect("it goes on");
+        while it.lock()["h"].running.is_some() {
+            tokio::task::yield_now().await;
+        }
+        let next = it.addresses("h", false, &slow).await;
+        assert_eq!(next.expect("found"), addresses(1));
+        let once = it.addresses("h", false, |_| pending());
+        tokio::time::timeout(FALLBACK_AFTER, once)
+            .await
+            .expect_err("it is asked again");
     }
 
     #[tokio::test]
@@ -235,8 +270,9 @@ mod tests {
         while it.lock()["h"].running.is_some() {
             tokio::task::yield_now().await;
         }
+        found(&it, 3).await;
         let waits = it.addresses("h", false, |_| pending());
-        tokio::time::timeout(PATIENCE * 2, waits)
+        tokio::time::timeout(FALLBACK_AFTER * 2, waits)
             .await
             .expect_err("the last does not count");
         let last = it.addresses("h", true, |_| pending()).await;
@@ -252,7 +288,7 @@ mod tests {
         };
         runtime().block_on(async {
             let hangs = it.addresses("h", true, |_| pending());
-            tokio::time::timeout(PATIENCE, hangs)
+            tokio::time::timeout(FALLBACK_AFTER, hangs)
                 .await
                 .expect_err("hangs");
         });
