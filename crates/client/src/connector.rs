@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::TokioIo;
-use tenure_runtime::lookup::lookup_or_last;
+use tenure_runtime::lookup::{lookup, lookup_or_last};
 use tenure_runtime::tls::{ClientStream, ClientTls};
 use tokio::net::TcpStream;
 use tonic::transport::Uri;
@@ -19,43 +19,59 @@ const ALIVE_AFTER: Duration = Duration::from_secs(20);
 type Dialled = Result<TokioIo<ClientStream>, Failure>;
 pub(super) type Failure = Box<dyn StdError + Send + Sync>;
 
+/// The part of an attempt that IPv6 has to itself.
+const IPV6_PART: u32 = 4;
+
+/// Connections with TLS, each within this time.
 pub(super) fn connector(
     tls: Arc<ClientTls>,
+    within: Duration,
 ) -> impl Service<
     Uri,
     Response = TokioIo<ClientStream>,
     Error = Failure,
     Future = impl Future<Output = Dialled> + Send,
 > + Send {
-    tower::service_fn(move |to: Uri| secured(Arc::clone(&tls), to))
+    tower::service_fn(move |to: Uri| secured(Arc::clone(&tls), to, within))
 }
 
-/// Connects as the library would, by lookups that outlive an attempt to connect.
-pub(super) fn tcp() -> impl Service<
+/// Connects as the library would, by lookups that outlive an attempt to connect. The
+/// addresses of a name share the time `within`. With `or_last` they may be those that it had
+/// last. Not where a token is sent to any server that is found: another program may have such
+/// an address now.
+pub(super) fn tcp(
+    within: Duration,
+    or_last: bool,
+) -> impl Service<
     Uri,
     Response = TokioIo<TcpStream>,
     Error = impl StdError + Send + Sync + 'static,
     Future = impl Send,
 > + Send {
-    let resolver = tower::service_fn(|name: Name| async move {
-        let found = lookup_or_last(name.as_str(), 0).await;
+    let resolver = tower::service_fn(move |name: Name| async move {
+        let found = match or_last {
+            true => lookup_or_last(name.as_str(), 0).await,
+            false => lookup(name.as_str(), 0).await,
+        };
         found.map(Vec::into_iter)
     });
     let mut tcp = HttpConnector::new_with_resolver(resolver);
     tcp.set_nodelay(true);
     tcp.set_keepalive(Some(ALIVE_AFTER));
+    tcp.set_connect_timeout(Some(within));
+    tcp.set_happy_eyeballs_timeout(Some(within / IPV6_PART));
     tcp
 }
 
 /// Connects, and speaks TLS.
-async fn secured(tls: Arc<ClientTls>, to: Uri) -> Dialled {
-    let stream = plain(to.clone()).await?;
+async fn secured(tls: Arc<ClientTls>, to: Uri, within: Duration) -> Dialled {
+    let stream = plain(to.clone(), within).await?;
     Ok(TokioIo::new(over_tls(&tls, &to, stream).await?))
 }
 
-/// Connects once.
-pub(super) async fn plain(to: Uri) -> Result<TcpStream, Failure> {
-    let connected = tcp().oneshot(to).await?;
+/// Connects once, before TLS or a token that proves itself.
+pub(super) async fn plain(to: Uri, within: Duration) -> Result<TcpStream, Failure> {
+    let connected = tcp(within, true).oneshot(to).await?;
     Ok(connected.into_inner())
 }
 

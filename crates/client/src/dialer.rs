@@ -1,9 +1,9 @@
 //! How servers are reached: over TCP, or with TLS on top.
 //!
-//! A connection is made here and handed to the gRPC library. With TLS the library
-//! would make it from certificates that it was once given: so renewed
-//! files are in use from the next connection on, and an error can say which
-//! file it is about.
+//! This module makes each connection and hands it to the gRPC library. Its lookups outlive
+//! an attempt to connect, which the library's own do not. With TLS it reads the certificates
+//! anew: renewed files are in use from the next connection on, and an error can name the
+//! file. The library would keep the certificates that it was first given.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -67,12 +67,13 @@ impl Dialer {
         if self.may_need_own_token(address) {
             return Ok(Channel::OwnTokenChannel(OwnTokenChannel::new(
                 endpoint,
+                within,
                 self.tls.clone(),
             )));
         }
         let channel = match &self.tls {
-            None => endpoint.connect_with_connector_lazy(tcp()),
-            Some(tls) => endpoint.connect_with_connector_lazy(connector(Arc::clone(tls))),
+            None => endpoint.connect_with_connector_lazy(tcp(within, false)),
+            Some(tls) => endpoint.connect_with_connector_lazy(connector(Arc::clone(tls), within)),
         };
         Ok(Channel::Given(channel, self.bearer.clone()))
     }
@@ -84,9 +85,11 @@ impl Dialer {
         address: &str,
         executor: InlineExecutor,
     ) -> Result<Channel, String> {
-        let endpoint = self.endpoint(address)?.executor(executor);
+        let within = self.round_trips.timeout(CONNECT_WITHIN);
+        let endpoint = self.endpoint(address)?.connect_timeout(within);
+        let endpoint = endpoint.executor(executor);
         if self.may_need_own_token(address) {
-            let own_token_channel = OwnTokenChannel::new(endpoint, self.tls.clone());
+            let own_token_channel = OwnTokenChannel::new(endpoint, within, self.tls.clone());
             own_token_channel
                 .connect()
                 .await
@@ -94,9 +97,9 @@ impl Dialer {
             return Ok(Channel::OwnTokenChannel(own_token_channel));
         }
         let connected = match &self.tls {
-            None => endpoint.connect_with_connector(tcp()).await,
+            None => endpoint.connect_with_connector(tcp(within, false)).await,
             Some(tls) => {
-                let connector = connector(Arc::clone(tls));
+                let connector = connector(Arc::clone(tls), within);
                 endpoint.connect_with_connector(connector).await
             }
         };
@@ -117,7 +120,6 @@ impl Dialer {
         // requests are told to be for has that of the whole.
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|error| format!("{address}: {error}"))?
-            .connect_timeout(self.round_trips.timeout(CONNECT_WITHIN))
             .initial_stream_window_size(WINDOW_BYTES[0])
             .initial_connection_window_size(WINDOW_BYTES[1]);
         if self.tls.is_none() {

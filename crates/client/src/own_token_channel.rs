@@ -43,6 +43,8 @@ pub(super) struct OwnTokenChannel(Arc<Shared>);
 
 struct Shared {
     endpoint: Endpoint,
+    /// How long an attempt to connect may take.
+    within: Duration,
     tls: Option<Arc<ClientTls>>,
     /// Held while one is made, so that one is made for all who wait.
     authenticated: tokio::sync::Mutex<Option<Authenticated>>,
@@ -69,9 +71,12 @@ impl fmt::Debug for OwnTokenChannel {
 }
 
 impl OwnTokenChannel {
-    pub(super) fn new(endpoint: Endpoint, tls: Option<Arc<ClientTls>>) -> Self {
+    /// Connects to `endpoint`, each attempt within this time.
+    pub(super) fn new(endpoint: Endpoint, within: Duration, tls: Option<Arc<ClientTls>>) -> Self {
+        let endpoint = endpoint.connect_timeout(within);
         Self(Arc::new(Shared {
             endpoint,
+            within,
             tls,
             authenticated: tokio::sync::Mutex::new(None),
         }))
@@ -129,9 +134,11 @@ impl Shared {
     async fn dial(&self) -> Result<Authenticated, Failure> {
         let proof = Arc::new(Mutex::new(None));
         let over = Arc::new(AtomicBool::new(false));
-        let (found, end, tls) = (Arc::clone(&proof), Arc::clone(&over), self.tls.clone());
+        let (found, end) = (Arc::clone(&proof), Arc::clone(&over));
+        let (within, tls) = (self.within, self.tls.clone());
         let connector = tower::service_fn(move |to: Uri| {
-            dialled(to, tls.clone(), Arc::clone(&found), Arc::clone(&end))
+            let (tls, found, end) = (tls.clone(), Arc::clone(&found), Arc::clone(&end));
+            dialled(to, within, tls, found, end)
         });
         let channel = self.endpoint.connect_with_connector(connector).await?;
         let proof = proof.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -146,6 +153,7 @@ impl Shared {
 /// Connects once, and leaves the proof that is this connection's.
 async fn dialled(
     to: Uri,
+    within: Duration,
     tls: Option<Arc<ClientTls>>,
     proof: Arc<Mutex<Option<Header>>>,
     over: Arc<AtomicBool>,
@@ -156,7 +164,7 @@ async fn dialled(
     // Before anything is sent: a program that listens there later cannot use
     // it.
     let began = clock::boot();
-    let stream = plain(to.clone()).await?;
+    let stream = plain(to.clone(), within).await?;
     let address = stream.peer_addr()?;
     if is_loopback(address)
         && let Some(token) = own_token().await

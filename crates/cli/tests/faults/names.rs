@@ -7,20 +7,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tenure_client::Client;
+use tenure_client::{Client, Config, Token};
 
 use crate::room::{Room, sh, within};
 use crate::servers::{TENURE, until};
 
 /// Longer than any attempt to connect to a server that is near.
 const LOOKUP_TAKES: Duration = Duration::from_secs(2);
+const SERVERS: &str = "h1.test:7401,h2.test:7402,h3.test:7403";
 /// Many lookups, and an election.
 const WITHIN: Duration = Duration::from_secs(15);
 
-/// A name server for this room alone, which knows every name as this machine's. It answers
-/// after so many milliseconds as what is returned says.
+/// A name server in the network namespace of this test. It resolves every name to 127.0.0.1.
+/// The returned number is its delay in milliseconds.
 fn name_server(directory: &std::path::Path) -> Arc<AtomicU64> {
-    let socket = UdpSocket::bind("127.0.0.1:53").expect("a room of its own");
+    let socket = UdpSocket::bind("127.0.0.1:53").expect("a network namespace of its own");
     let (socket, delay) = (Arc::new(socket), Arc::default());
     let takes: Arc<AtomicU64> = Arc::clone(&delay);
     thread::spawn(move || {
@@ -79,8 +80,14 @@ fn start(id: u64, directory: &std::path::Path) -> Server {
     Server(command.spawn().expect("tenure runs"))
 }
 
-/// The client knows how near the servers are, and gives each attempt to connect a fraction
-/// of a second.
+fn bearing(token: &str) -> Config {
+    let mut config = Config::default();
+    config.token = Some(Token::Text(token.to_owned()));
+    config
+}
+
+/// The clients know how near the servers are, and give each attempt to connect a fraction of
+/// a second. One of them sends a token to any server that it finds.
 #[test]
 fn a_leader_is_found_whose_name_takes_longer_to_look_up_than_an_attempt_to_connect() {
     let name =
@@ -94,17 +101,18 @@ fn a_leader_is_found_whose_name_takes_longer_to_look_up_than_an_attempt_to_conne
         let directory = tempfile::tempdir().expect("a directory");
         let delay = name_server(directory.path());
         let mut servers: Vec<_> = (1..=3).map(|id| start(id, directory.path())).collect();
-        let url = "tenure://h1.test:7401,h2.test:7402,h3.test:7403";
-        let client = Client::open(url).expect("a client");
-        until("the first entry", async || {
-            client.append("first").await.ok()
-        })
-        .await;
-        let leader = client.leader_status().await.expect("it leads").id;
+        let [plain, bears_token] = [&Config::default(), &bearing("tenure_a_token")]
+            .map(|config| Client::new(SERVERS, config).expect("a client"));
+        until("the first entry", async || plain.append("first").await.ok()).await;
+        bears_token.append("second").await.expect("a leader");
+        let leader = plain.leader_status().await.expect("it leads").id;
         let takes = u64::try_from(LOOKUP_TAKES.as_millis()).expect("short");
         delay.store(takes, Ordering::Relaxed);
         drop(servers.remove(usize::try_from(leader).expect("small") - 1));
-        let second = client.with_timeout(WITHIN).append("second").await;
-        second.expect("another leader is found");
+        // It waits for lookups, and the other one uses the addresses of before.
+        let third = bears_token.with_timeout(WITHIN).append("third").await;
+        third.expect("another leader is found");
+        let fourth = plain.with_timeout(WITHIN).append("fourth").await;
+        fourth.expect("another leader is found");
     });
 }
