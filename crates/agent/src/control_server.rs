@@ -105,7 +105,8 @@ pub(super) async fn serve(listener: UnixListener, handler: Arc<RequestHandler>) 
 }
 
 /// The stream, unless another user than the agent's or root is at its other end.
-/// The agent writes that user the reason, waits for no reading, and gives no place away.
+/// The agent sends that user the reason, does not wait until it is read, and gives the
+/// connection no place.
 fn refuse_stranger(stream: UnixStream, log_rate_limit: &LogRateLimit) -> Option<UnixStream> {
     let Err(refused) = check_peer(&stream) else {
         return Some(stream);

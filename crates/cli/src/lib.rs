@@ -115,10 +115,11 @@ fn check_limits() -> Result<(), Failure> {
             "ulimit -n: expected that at least {OPEN_FILES} files may be open, found {files}"
         )));
     }
-    // Elections and stores need it, and have no way to say why it is not there.
+    // Elections and stores start this thread later, where they can only panic without it.
     drive::try_background().map_err(|error| {
         anyhow::Error::new(error).context(
-            "expected another thread from the system; raise the limit on processes (ulimit -u)",
+            "expected a thread and its files from the system; raise the limit on processes \
+             (ulimit -u) or on open files (ulimit -n)",
         )
     })?;
     Ok(())

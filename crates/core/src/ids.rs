@@ -50,8 +50,9 @@ impl fmt::Display for Term {
 
 /// A store's token for one state of one register: a row version, an `ETag`, a
 /// generation, a revision. Elections and groups ask only whether two are equal.
-/// A store gives the later state of a register the greater one, by the order of
-/// their bytes; watches tell late news from new by that.
+/// Until a register is deleted, each later state of it has a greater version, by the
+/// order of the bytes. Watches use the order to drop a report that arrives after a
+/// newer one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(Arc<[u8]>);
 

@@ -51,7 +51,7 @@
 //! | `metrics` | what is counted |
 //! | `trust`, `unconfirmed_contacts`, `peer_messages` | which sender counts as a server of this cluster, and which of its messages are accepted |
 //! | `dial_report`, `incompatibility`, `refusals` | why another server is not connected, or does not let this one in |
-//! | `tokens` | who may do what |
+//! | `tokens`, `write_access` | who may do what; that others cannot write the file that says so |
 //! | `audit` | who changed what |
 //! | `services`, `streams`, `steps`, `http`, `listen`, `protocol_detection` | what clients see: gRPC and HTTP on one port |
 //! | `grpc`, `grpc_body`, `grpc_status` | the services as gRPC, bodies of its streams, errors |
@@ -140,6 +140,7 @@ mod watch_queue;
 mod watch_start;
 mod watchers;
 mod watching;
+mod write_access;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
@@ -160,7 +161,8 @@ pub use backup::{
 pub use config::Config;
 pub use ended::Ended;
 pub use shared::HealthStatus;
-pub use tokens::{TOKENS_DANGER, check_tokens, draw_token, fingerprint, warn_if_others_may_write};
+pub use tokens::{TOKENS_DANGER, check_tokens, draw_token, fingerprint};
+pub use write_access::warn_if_others_may_write;
 
 use crate::transport::{AddressBook, Contact, Details, FilesError, Settings, Tasks, Tls};
 use crate::wal::{WalError, Writer};
@@ -376,8 +378,8 @@ impl Server {
     }
 }
 
-/// Listens for servers and for clients. A name that takes long to look up holds the other one
-/// up no longer: with one dead name server out of two each lookup takes five seconds.
+/// Listens for servers and for clients. It looks both names up at the same time: with one
+/// dead name server out of two each lookup takes five seconds.
 fn listen_both(config: &Config) -> Result<(TcpListener, TcpListener), StartError> {
     std::thread::scope(|scope| {
         let peers = std::thread::Builder::new()

@@ -40,8 +40,6 @@ mod source;
 mod table;
 
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::HeaderMap;
@@ -61,6 +59,7 @@ use super::errors::error;
 use super::metrics::DeniedReason;
 use super::quota_usage::Quota;
 use super::shared::Shared;
+use super::write_access::warn_if_others_may_write;
 use crate::transport::{Arrival, FilesError, Reloaded};
 
 mod rights;
@@ -97,31 +96,6 @@ pub const TOKENS_DANGER: &str = "give any token every right";
 /// What was expected and what was found.
 pub fn check_tokens(text: &str) -> Result<(), String> {
     Table::parse(text).map(drop)
-}
-
-/// Warns if others than this user and root may write a file or a directory: by its mode, or
-/// because it is theirs. `danger` is what a user who may write it can do.
-pub fn warn_if_others_may_write(path: &Path, danger: &str) {
-    let Ok(found) = std::fs::metadata(path) else {
-        return;
-    };
-    let (mode, owner) = (found.mode() & 0o777, found.uid());
-    let own = rustix::process::geteuid().as_raw();
-    let path = path.display();
-    let (found, mend) = if mode & 0o022 != 0 {
-        (format!("mode {mode:04o}"), format!("chmod go-w {path}"))
-    } else if owner != own && owner != 0 {
-        (
-            format!("its owner to be user {owner}"),
-            format!("chown {own} {path}"),
-        )
-    } else {
-        return;
-    };
-    tracing::warn!(
-        "{path}: expected that only root or this user may write it, found {found}: a user who may \
-         write it can {danger}; {mend}"
-    );
 }
 
 /// The tokens that a server knows; `None`: everybody may do everything.

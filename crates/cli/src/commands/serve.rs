@@ -73,8 +73,8 @@ async fn start(settings: Config) -> Result<Server, Failure> {
             tracing::warn!(
                 "this server has not begun after {SLOW:?}: the disk of the data directory {data}, \
                  or of a file that the settings name, is slow or hangs, the log is long, or a \
-                 name that it listens on takes long to look up; it takes part when all has been \
-                 read"
+                 name that it listens on takes long to look up; it takes part when that is \
+                 done"
             );
             started.await
         }

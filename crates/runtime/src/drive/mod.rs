@@ -30,7 +30,7 @@ pub fn background() -> &'static Handle {
     try_background().expect("a thread and its files from the operating system")
 }
 
-/// The same.
+/// As [`background`], but with an error in place of a panic.
 ///
 /// # Errors
 /// If the operating system gives no thread, or too few files.

@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(super) struct Place {
     path: PathBuf,
-    found: Found,
+    held: FileStat,
 }
 
 /// What tells a file from others, and from one that was cut off.
 #[derive(Debug)]
-struct Found {
+struct FileStat {
     device: u64,
     inode: u64,
     bytes: u64,
 }
 
-impl Found {
+impl FileStat {
     fn of(metadata: &std::fs::Metadata) -> Self {
         Self {
             device: metadata.dev(),
@@ -52,14 +52,14 @@ impl Found {
 
 impl Place {
     pub(super) fn of(path: PathBuf, file: &File) -> io::Result<Self> {
-        let found = Found::of(&file.metadata()?);
-        Ok(Self { path, found })
+        let held = FileStat::of(&file.metadata()?);
+        Ok(Self { path, held })
     }
 
-    /// Fails where something else is at the path, or nothing, or less than was there, with
-    /// what is there. A file that has lost this name may have others (hard links).
+    /// Fails, with what was found, if the path has no file, another file, or a shorter one. A
+    /// file that has lost this name may have others (hard links).
     pub(super) fn check(&self) -> Result<(), String> {
-        let (held, found) = (&self.found, Found::at(&self.path));
+        let (held, found) = (&self.held, FileStat::at(&self.path));
         let found = found.map_err(|error| error.to_string())?;
         if (found.device, found.inode) != (held.device, held.inode) {
             return Err("another file".to_owned());

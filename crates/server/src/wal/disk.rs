@@ -175,15 +175,15 @@ struct Owned {
 }
 
 impl Owned {
-    /// Fails where the file was removed or moved, or another took its name, or is mounted
-    /// over it: what is written to it the next start does not find. So where it was cut off.
+    /// Fails if the file was removed, moved, replaced, mounted over or cut off: the next start
+    /// would not find what is written to it.
     fn check_name(&self) -> io::Result<()> {
         self.place.check().map_err(|found| {
             io::Error::other(format!(
                 "expected the file to be in the data directory, found {found}: it was removed or \
-                 replaced or cut off while this server ran, so what was acknowledged may be gone from the \
-                 disk; end what changes the directory, and where there are other servers, have \
-                 this one come back with an empty one"
+                 replaced, or cut off, while this server ran, so acknowledged entries may be \
+                 lost from the disk; stop the program that changes the directory, and if the \
+                 cluster has other servers, start this one with an empty data directory"
             ))
         })
     }

@@ -208,8 +208,8 @@ impl Shared {
     }
 }
 
-/// Reports a panic of the thread as a failure of the log. The event loop would wait for what
-/// was handed over without an end, and lead meanwhile.
+/// Reports a panic of the thread as a failure of the log. Without the report the event loop
+/// would wait for its batches for ever, and remain leader.
 struct Reporter<R: FnMut(Result<u64, WalError>)>(R);
 
 impl<R: FnMut(Result<u64, WalError>)> Drop for Reporter<R> {
@@ -223,7 +223,8 @@ impl<R: FnMut(Result<u64, WalError>)> Drop for Reporter<R> {
 
 fn serve(shared: &Shared, queue: Receiver<Batch>, report: impl FnMut(Result<u64, WalError>)) {
     let mut reporter = Reporter(report);
-    // Closed before a panic is reported, too.
+    // Bound after the reporter, so that a panic drops it first: a caller that hears of the
+    // failure finds the queue closed.
     let queue = queue;
     let mut batches = Vec::new();
     while let Ok(first) = queue.recv() {

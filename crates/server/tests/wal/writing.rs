@@ -85,7 +85,7 @@ fn a_panic_of_the_thread_is_reported_as_a_failure() {
     let writer = Writer::start(wal, move |result| {
         let failed = result.is_err();
         reports.send(result).expect("the test listens");
-        assert!(failed, "as a report panics whose waking fails");
+        assert!(failed, "planted: a report that panics");
     })
     .expect("a thread");
     writer.submit(batch(1)).expect("nothing has failed yet");

@@ -175,10 +175,8 @@ impl Builder {
     /// default. Interval, grace and kill margin follow from it unless they
     /// are set.
     ///
-    /// The shortest that is possible with these defaults is 863 ms. Work must have two
-    /// intervals (40 % of the lease) before it begins to stop, then the grace (30 %) and
-    /// the kill margin (250 ms), all within the 99 % of the lease that the drift leaves:
-    /// 29 % of the lease must be 250 ms. A shorter lease needs a shorter
+    /// With these defaults it is at least 863 ms, [as that of an
+    /// election](crate::election::Builder::lease). A shorter lease needs a shorter
     /// [`kill_margin`](Self::kill_margin).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;

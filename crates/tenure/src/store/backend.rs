@@ -54,7 +54,8 @@ pub trait Backend: fmt::Debug + fmt::Display + Send + Sync + 'static {
 
     /// Writes one register if it is as expected. The value is not too large.
     /// Versions of one key must grow, as [`Version`]s are compared, as long as it
-    /// is not deleted: [the contract](crate::store#contract) says what else happens.
+    /// is not deleted: [the contract](crate::store#contract) says what happens if
+    /// they do not.
     fn compare_and_swap(
         &self,
         write: &Write,

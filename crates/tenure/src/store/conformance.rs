@@ -196,8 +196,8 @@ pub async fn never_uses_a_version_twice(store: &Arc<dyn Store>, prefix: &str) {
     }
 }
 
-/// Versions of one key grow as long as it is not deleted: by their order watches tell
-/// late news from new.
+/// Versions of one key grow as long as it is not deleted. Watches use their order to drop
+/// a report that arrives after a newer one.
 ///
 /// # Panics
 /// If not.

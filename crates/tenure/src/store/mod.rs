@@ -17,9 +17,10 @@
 //! * A version is never used twice for one key, deletion included.
 //! * Versions of one key grow, as [`Version`]s are compared, as long as it is
 //!   not deleted. Elections and groups ask only whether two are equal, so
-//!   nothing safe depends on this. Watches tell late news from new by it: where
-//!   versions do not grow, a watch may show an older state after a newer one,
-//!   and shows what this process wrote only after the next look at the store.
+//!   nothing safe depends on this. Watches use the order to drop a report that
+//!   arrives after a newer one: where versions do not grow, a watch may show an
+//!   older state after a newer one, and shows what this process wrote only after
+//!   the next look at the store.
 //! * Every call returns within `within`, as nearly as the scheduler allows.
 //!   A write that runs out of time is [`StoreError::Unknown`], never
 //!   [`StoreError::Unavailable`], unless it was certainly not sent.

@@ -3,7 +3,8 @@
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tenure_runtime::lookup::lookup;
 
-/// Looks names up for one client.
+/// Looks names up. All clients of the process share one lookup of a name. It never uses the
+/// addresses of before: another server may have them now.
 #[derive(Debug)]
 pub(super) struct Resolver;
 

@@ -388,9 +388,7 @@ impl FileConnection {
     fn open_error(&self, error: &rusqlite::Error) -> StoreError {
         let file = self.file.path.display();
         let code = error.sqlite_error_code();
-        if code == Some(ErrorCode::CannotOpen)
-            && let Some(exhausted) = open_files::exhausted(&self.file.path)
-        {
+        if let Some(exhausted) = open_files::exhausted(&self.file.path, error) {
             return exhausted;
         }
         let readable = access(&self.file.path, Access::READ_OK).is_ok();

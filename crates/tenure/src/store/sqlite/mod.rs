@@ -66,9 +66,9 @@ pub(super) fn refuse_memory(path: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(StoreError::broken(
-        "expected the path of a file, found :memory:, of which SQLite makes another database \
-         for each connection; the store memory: has registers in this process (a file of that \
-         name is ./:memory:)",
+        "expected the path of a file, found :memory:, which SQLite opens as a new database for \
+         each connection; use the store memory: for registers in this process, or ./:memory: \
+         for a file of that name",
     ))
 }
 

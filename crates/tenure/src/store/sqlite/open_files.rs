@@ -10,12 +10,17 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use rusqlite::ErrorCode;
 use rustix::io::Errno;
 
 use crate::error::StoreError;
 
-/// What to say of a file that could not be opened, if no other can be either.
-pub(super) fn exhausted(path: &Path) -> Option<StoreError> {
+/// What to say where SQLite could not open the file, or one beside it, if no other file can
+/// be opened either.
+pub(super) fn exhausted(path: &Path, error: &rusqlite::Error) -> Option<StoreError> {
+    if error.sqlite_error_code() != Some(ErrorCode::CannotOpen) {
+        return None;
+    }
     told(path, &File::open("/dev/null").err()?)
 }
 
@@ -53,6 +58,8 @@ mod tests {
         let of_machine = of(Errno::NFILE).expect("a limit");
         assert!(of_machine.contains("this machine may have"), "{of_machine}");
         assert_eq!(of(Errno::ACCESS), None);
-        assert!(exhausted(Path::new("/a.db")).is_none());
+        let unopened = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
+        let unopened = rusqlite::Error::SqliteFailure(unopened, None);
+        assert!(exhausted(Path::new("/a.db"), &unopened).is_none());
     }
 }

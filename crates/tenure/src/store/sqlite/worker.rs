@@ -396,13 +396,10 @@ pub(super) fn error_before_commit(error: &rusqlite::Error) -> StoreError {
 
 /// The same of a call that may be made to read.
 fn error_of_call(purpose: Purpose, path: &Path, error: &rusqlite::Error) -> StoreError {
-    let code = error.sqlite_error_code();
-    if code == Some(ErrorCode::CannotOpen)
-        && let Some(exhausted) = open_files::exhausted(path)
-    {
+    if let Some(exhausted) = open_files::exhausted(path, error) {
         return exhausted;
     }
-    match code {
+    match error.sqlite_error_code() {
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen) if purpose == Purpose::Read => {
             file_connection::unreadable(path, error)
         }
