@@ -7,6 +7,12 @@
 //! again from the beginning (relist). A server that has fallen silent is
 //! asked now and then whether it is still part of a cluster that is led; one
 //! that is not is left for another.
+//!
+//! Another cluster counts its own entries and revisions. A server of another
+//! cluster than this client's is left, whatever it says. When the client goes
+//! to another cluster because its own is gone ([`LeaderDiscovery`]), a watch
+//! lists the registers again, and a tail ends: entries of the same number are
+//! other ones there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -55,7 +61,8 @@ impl Tail {
     /// [`Error::Compacted`] if the next entry is kept no more, by any server;
     /// [`Error::Restored`] if the log was restored from a backup, and goes on
     /// elsewhere;
-    /// [`Error::Refused`] if this client may not read.
+    /// [`Error::Refused`] if this client may not read, or if the cluster of
+    /// the log is gone and its client has found another one in its place.
     pub async fn next(&mut self) -> Option<Result<Entry, Error>> {
         loop {
             if let Some(entry) = self.entries.pop_front() {
@@ -119,6 +126,7 @@ impl Client {
         let (batches, receiver) = mpsc::channel(AHEAD);
         let mut tail = TailSubscription {
             next: from,
+            cluster: String::new(),
             batches: batches.clone(),
         };
         let client = self.clone();
@@ -215,9 +223,11 @@ trait Subscription: Send {
     fn refused(&mut self, error: Error) -> impl Future<Output = ControlFlow<()>> + Send;
 
     /// Of which cluster a message says that it is; empty if it does not say.
-    fn cluster(_: &Self::Message) -> &str {
-        ""
-    }
+    fn cluster(message: &Self::Message) -> &str;
+
+    /// The next message is of this cluster, which is the client's. Breaks if it
+    /// cannot go on there, and at no other server of it.
+    fn found_cluster(&mut self, cluster: &str) -> impl Future<Output = ControlFlow<()>> + Send;
 
     /// All servers were tried in vain.
     fn lost(&mut self, why: &str) -> impl Future<Output = ()> + Send;
@@ -277,7 +287,9 @@ async fn serve_by_one<F: Subscription>(
     let within = leader_discovery.round_trips().timeout(WITHIN);
     let mut messages = match timeout(within, subscription.begin(channel.clone())).await {
         Ok(Ok(messages)) => messages,
-        Ok(Err(status)) => return turned_away(subscription, &status).await,
+        Ok(Err(refusal)) => {
+            return turned_away(leader_discovery, channel, subscription, (&refusal, doubt)).await;
+        }
         Err(_) => return ControlFlow::Continue(format!("no answer within {}", about(within))),
     };
     subscription.accepted().await;
@@ -292,7 +304,10 @@ async fn serve_by_one<F: Subscription>(
                 *useful = true;
                 return ControlFlow::Continue(sentence(&status));
             }
-            Ok(Err(status)) => return turned_away(subscription, &status).await,
+            Ok(Err(refusal)) => {
+                return turned_away(leader_discovery, channel, subscription, (&refusal, doubt))
+                    .await;
+            }
             Err(_) => match timeout(within, status(channel.clone())).await {
                 Ok(Ok(status)) if status.ready => continue,
                 Ok(Ok(_)) => return ControlFlow::Continue("it is not led".into()),
@@ -304,6 +319,7 @@ async fn serve_by_one<F: Subscription>(
             *doubt = Some(why.clone());
             return ControlFlow::Continue(why);
         }
+        subscription.found_cluster(F::cluster(&message)).await?;
         *useful = true;
         if let ControlFlow::Break(why) = subscription.take(message).await {
             return ControlFlow::Continue(why);
@@ -316,22 +332,31 @@ fn is_unknown(status: &tonic::Status) -> bool {
     carried(status).is_some_and(|error| error.cause() == v1::Cause::Unauthenticated)
 }
 
+/// A server has refused to begin or to go on. What one of another cluster says does not count.
 async fn turned_away<F: Subscription>(
+    leader_discovery: &LeaderDiscovery,
+    channel: Channel,
     subscription: &mut F,
-    status: &tonic::Status,
+    (refusal, doubt): (&tonic::Status, &mut Option<String>),
 ) -> ControlFlow<(), String> {
-    if let Some(error) = carried(status) {
-        let error = Error::from_wire(&error);
-        if subscription.refused(error).await.is_break() {
-            return ControlFlow::Break(());
-        }
+    let Some(error) = carried(refusal) else {
+        return ControlFlow::Continue(sentence(refusal));
+    };
+    let within = leader_discovery.round_trips().timeout(WITHIN);
+    if let Ok(Ok(found)) = timeout(within, status(channel)).await
+        && let Err(why) = leader_discovery.is_ours(&found.cluster).await
+    {
+        return ControlFlow::Continue(doubt.insert(why).clone());
     }
-    ControlFlow::Continue(sentence(status))
+    subscription.refused(Error::from_wire(&error)).await?;
+    ControlFlow::Continue(sentence(refusal))
 }
 
 struct TailSubscription {
     /// The number of the next entry.
     next: u64,
+    /// In which cluster's log; empty before the first entry.
+    cluster: String,
     batches: mpsc::Sender<Result<Vec<Entry>, Error>>,
 }
 
@@ -346,6 +371,31 @@ impl Subscription for TailSubscription {
         let from = self.next;
         let answer = client.tail(v1::TailRequest { from }).await;
         answer.map(tonic::Response::into_inner)
+    }
+
+    fn cluster(message: &Self::Message) -> &str {
+        &message.cluster
+    }
+
+    async fn found_cluster(&mut self, cluster: &str) -> ControlFlow<()> {
+        if cluster.is_empty() || self.cluster == cluster {
+            return ControlFlow::Continue(());
+        }
+        if self.cluster.is_empty() {
+            cluster.clone_into(&mut self.cluster);
+            return ControlFlow::Continue(());
+        }
+        let message = format!(
+            "expected the log of cluster {}, found that of cluster {cluster}, which has taken its \
+             place: entry {} is another one there; begin again",
+            self.cluster, self.next
+        );
+        let cause = v1::Cause::Invalid;
+        let _ = self
+            .batches
+            .send(Err(Error::Refused { cause, message }))
+            .await;
+        ControlFlow::Break(())
     }
 
     async fn accepted(&mut self) {}
@@ -436,6 +486,15 @@ impl Subscription for WatchSubscription {
         &message.cluster
     }
 
+    async fn found_cluster(&mut self, cluster: &str) -> ControlFlow<()> {
+        if !cluster.is_empty() && self.cluster != cluster {
+            // It was made anew from a copy, and counts its own changes.
+            cluster.clone_into(&mut self.cluster);
+            self.told = 0;
+        }
+        ControlFlow::Continue(())
+    }
+
     async fn accepted(&mut self) {
         self.initial.clear();
         // Without a revision it is up when the state has come.
@@ -446,11 +505,6 @@ impl Subscription for WatchSubscription {
     }
 
     async fn take(&mut self, message: Self::Message) -> ControlFlow<String> {
-        if !message.cluster.is_empty() && message.cluster != self.cluster {
-            // It was made anew from a copy, and counts its own changes.
-            self.cluster = message.cluster;
-            self.told = 0;
-        }
         let known = self.revision.unwrap_or(0);
         for changed in message.changes {
             let Ok(key) = wire::key(&changed.key) else {

@@ -243,6 +243,7 @@ mod tests {
         };
         v1::ReadLogResponse {
             entries: vec![entry],
+            cluster: String::new(),
         }
     }
 

@@ -39,6 +39,12 @@ impl ServerHandle {
         }
     }
 
+    /// Of which cluster this server is; empty while it is blank.
+    pub(super) fn cluster(&self) -> String {
+        let identity = self.shared.local_server().identity;
+        identity.map_or_else(String::new, |it| it.cluster.to_string())
+    }
+
     pub(super) async fn query(&self, query: Query) -> ApiResult<QueryResult> {
         found(self.submit(ClientRequest::Read(query)).await, &self.shared)
     }

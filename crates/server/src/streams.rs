@@ -40,6 +40,7 @@ impl ServerHandle {
             asked,
             progress,
             next,
+            is_first: true,
         }))
     }
 
@@ -94,6 +95,8 @@ pub(super) struct Tail {
     asked: Authorized<v1::TailRequest>,
     progress: watch::Receiver<Progress>,
     next: u64,
+    /// Whether nothing was told yet.
+    is_first: bool,
 }
 
 impl Step for Tail {
@@ -101,16 +104,19 @@ impl Step for Tail {
 
     async fn step(mut self) -> Next<Self> {
         loop {
-            let read = match self.asked.still() {
+            let mut read = match self.asked.still() {
                 Ok(()) => self.handle.some_of_log(self.next).await,
                 Err(barred) => Err(barred),
             };
-            let Ok(response) = &read else {
+            let Ok(response) = &mut read else {
                 return Some((None, read));
             };
             let count = response.entries.len() as u64;
             if count > 0 {
                 self.next += count;
+                if std::mem::take(&mut self.is_first) {
+                    response.cluster = self.handle.cluster();
+                }
                 return Some((Some(self), read));
             }
             self.progress.changed().await.ok()?;

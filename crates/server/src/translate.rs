@@ -324,6 +324,7 @@ pub(super) fn log_response(found: QueryResult) -> v1::ReadLogResponse {
     };
     v1::ReadLogResponse {
         entries: entries.iter().map(entry).collect(),
+        cluster: String::new(),
     }
 }
 

@@ -78,8 +78,7 @@ impl ServerHandle {
         let after = after(request.after_revision, request.after_id)?;
         // A blank server has no cluster, and can say nothing of places yet.
         self.inspect(|_| ()).await?;
-        let cluster = self.shared.local_server().identity;
-        let cluster = cluster.map_or_else(String::new, |it| it.cluster.to_string());
+        let cluster = self.cluster();
         let names = ClusterIds {
             own: cluster.clone(),
             cluster,

@@ -310,6 +310,11 @@ pub struct LogEntry {
 pub struct ReadLogResponse {
     #[prost(message, repeated, tag = "1")]
     pub entries: ::prost::alloc::vec::Vec<LogEntry>,
+    /// Of a tail, in its first message: the cluster whose log it is. Empty in
+    /// later messages, in answers to Read, and from a server of an earlier
+    /// release.
+    #[prost(string, tag = "2")]
+    pub cluster: ::prost::alloc::string::String,
 }
 #[derive(serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tenure_client::{Error, WatchEvent, WatchTarget};
+use tenure_client::{Client, Config, Error, Tail, WatchEvent, WatchTarget};
 use tonic::Code;
 
 use crate::certificates::authority;
 use crate::servers::{PATIENCE, Servers};
 use crate::tls::{client as with_tls, secured_with, write as certify};
-use crate::tokens::{guarded_with, named, write};
+use crate::tokens::{client, guarded_with, named, write};
 
 /// A client goes to another cluster after some 4 s in which its own is silent.
 const SILENCE: Duration = Duration::from_secs(6);
@@ -133,6 +133,49 @@ async fn a_token_that_one_of_three_does_not_know_yet_is_good() {
     let handed = named(&servers, "boss").transfer(Some(third)).await;
     handed.expect("handed over");
     assert_eq!(old.append("four").await, Ok(4));
+}
+
+/// The next entry of each tail, as text.
+async fn next_of(tails: &mut [Tail]) -> Vec<Result<String, Error>> {
+    let mut found = Vec::new();
+    for tail in tails {
+        let entry = tokio::time::timeout(PATIENCE, tail.next()).await;
+        let entry = entry.expect("in time").expect("no end");
+        found.push(entry.map(|it| String::from_utf8_lossy(&it.data).into_owned()));
+    }
+    found
+}
+
+/// All tails come to the server of the other cluster, whose entries have the same numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tail_takes_no_entry_of_another_cluster_and_ends_when_its_own_is_gone() {
+    let mut servers = Servers::found(3, 0);
+    let reader = client(&servers, None);
+    reader.append("one").await.expect("appended");
+    let mut tails: Vec<_> = (0..6).map(|_| reader.tail(1)).collect();
+    let all = |text: &str| vec![Ok(text.to_owned()); tails.len()];
+    let [one, two, three] = ["one", "two", "three"].map(all);
+    assert_eq!(next_of(&mut tails).await, one);
+    found_another(&mut servers).await;
+    let other = &servers.configs[&3].listen;
+    let other = Client::new(other, &Config::default()).expect("a client");
+    for text in ["1", "2", "3", "4", "5"] {
+        other.append(text).await.expect("appended");
+    }
+    for (number, text, wanted) in [(1, "two", two), (2, "three", three)] {
+        servers.stop(number).await;
+        servers.start(number);
+        servers.until(number, |it| it.ready).await;
+        reader.append(text).await.expect("appended");
+        assert_eq!(next_of(&mut tails).await, wanted);
+    }
+    for number in [1, 2] {
+        servers.stop(number).await;
+    }
+    for end in next_of(&mut tails).await {
+        let why = end.expect_err("its log is gone").to_string();
+        assert!(why.contains("has taken its place"), "{why}");
+    }
 }
 
 /// What a client hears of TLS comes late, and from the connection.
