@@ -11,7 +11,8 @@
 //! clients know: an election would have two leaders of one term. So a client
 //! stays with the cluster that it found first, and goes to another only when
 //! no server of the first has answered for a while (it was lost, and restored
-//! from a backup). One that is new hears everybody before it believes a
+//! from a backup). Nor does it go to one that answers at the address that a name had before,
+//! while the name cannot be looked up. One that is new hears everybody before it believes a
 //! leader, and believes none as long as servers of two clusters answer. Before
 //! its first watch it hears everybody as well.
 //!
@@ -39,7 +40,7 @@ use tenure_api::v1::{self, cluster_client::ClusterClient};
 use tenure_core::time::Instant;
 use tenure_runtime::error::about;
 use tenure_runtime::round_trip::{RoundTripTimes, TIMEOUT_MAX};
-use tenure_runtime::{clock, drive};
+use tenure_runtime::{clock, drive, lookup};
 use tokio::task::JoinSet;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
@@ -398,6 +399,17 @@ impl LeaderDiscovery {
         let now = clock::boot();
         questions.recent_answers.forget(now);
         match answer {
+            Ok(Ok(status)) if self.is_in_doubt(&address, &status) => {
+                let id = status.id;
+                let why = format!(
+                    "{address}: found server {id} of another cluster at the address that this name \
+                     had before; its name server does not answer, or not in time"
+                );
+                self.doubt(questions, why);
+                // The next question looks the name up again.
+                self.forget(&address);
+                StatusOutcome::Nothing
+            }
             Ok(Ok(status)) => {
                 questions.recent_answers.heard(now, &address, &status);
                 StatusOutcome::Status(address, Box::new(status))
@@ -422,6 +434,15 @@ impl LeaderDiscovery {
                 StatusOutcome::Nothing
             }
         }
+    }
+
+    /// Whether a server may have nothing to do with this client: its name cannot be looked
+    /// up, and it is of another cluster than this client's, or this client has none yet.
+    fn is_in_doubt(&self, address: &str, status: &v1::StatusResponse) -> bool {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        !status.cluster.is_empty()
+            && *lock(&self.cluster) != status.cluster
+            && lookup::is_in_doubt(host)
     }
 
     /// Asks everybody who does not owe an answer yet, and those who have been

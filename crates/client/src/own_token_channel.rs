@@ -23,6 +23,7 @@ use tenure_runtime::own_token::{OwnToken, is_loopback};
 use tenure_runtime::tls::ClientTls;
 use tenure_runtime::{clock, drive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
 use tonic::Code;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response, header::AUTHORIZATION};
@@ -262,16 +263,23 @@ async fn own_token() -> Option<OwnToken> {
     // What cannot wait for so long dials again.
     let reading = READING.lock().await;
     SINCE.store(clock::boot().as_nanos(), Ordering::Release);
-    let read = tokio::task::spawn_blocking(move || {
+    let (tell, told) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("tenure-token".into());
+    let started = thread.spawn(move || {
         let read = OwnToken::read(&path);
         SINCE.store(0, Ordering::Release);
         drop(reading);
-        read
+        let _ = tell.send(read);
     });
-    match read.await {
+    if let Err(error) = started {
+        SINCE.store(0, Ordering::Release);
+        warn_once(format!("expected a thread that reads it, found {error}"));
+        return None;
+    }
+    match told.await {
         Ok(Ok(found)) => return found,
         Ok(Err(why)) => warn_once(why),
-        Err(error) => warn_once(error.to_string()),
+        Err(_) => warn_once("the thread that reads it panicked; this is a bug".to_owned()),
     }
     None
 }

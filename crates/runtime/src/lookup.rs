@@ -21,6 +21,7 @@ use std::time::Duration;
 use tenure_core::time::Instant;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::clock;
 
@@ -29,6 +30,9 @@ use crate::clock;
 const FALLBACK_AFTER: Duration = Duration::from_millis(50);
 /// For so long an answer that nobody waited for is kept for the next attempt.
 const UNHEARD_FOR: Duration = Duration::from_secs(30);
+/// After so long without an answer the next address of a name is tried as well. RFC 8305
+/// wants a tenth of a second at least.
+const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(100);
 /// So many names are remembered. Beyond that any other is forgotten.
 const NAMES_MAX: usize = 256;
 
@@ -72,7 +76,40 @@ pub async fn connect(address: &str) -> io::Result<TcpStream> {
         let text = format!("expected HOST:PORT, found {address}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     };
-    TcpStream::connect(&*lookup_or_last(host, port).await?).await
+    first_to_connect(lookup_or_last(host, port).await?).await
+}
+
+/// Connects to the first of these that takes the connection. Each is tried
+/// [`NEXT_ADDRESS_AFTER`] the one before it, or as soon as that has failed: the system gives
+/// an address up that does not answer only after minutes.
+async fn first_to_connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let mut addresses = addresses.into_iter();
+    let mut attempts = JoinSet::new();
+    let mut failure = io::Error::other("no address");
+    loop {
+        let next = addresses.next();
+        if let Some(next) = next {
+            attempts.spawn(TcpStream::connect(next));
+        }
+        tokio::select! {
+            done = attempts.join_next() => match done {
+                Some(Ok(Ok(stream))) => return Ok(stream),
+                Some(Ok(Err(error))) => failure = error,
+                Some(Err(panicked)) => failure = io::Error::other(panicked),
+                None => return Err(failure),
+            },
+            () = tokio::time::sleep(NEXT_ADDRESS_AFTER), if next.is_some() => {}
+        }
+    }
+}
+
+/// Whether the addresses of a host that [`lookup_or_last`] gave last are those that it had
+/// before: another server may have them now.
+pub fn is_in_doubt(host: &str) -> bool {
+    LOOKUPS
+        .lock()
+        .get(host)
+        .is_some_and(|name| name.is_in_doubt)
 }
 
 async fn ask_system(host: String) -> Answer {
@@ -96,6 +133,8 @@ struct Name {
     last: Option<Addresses>,
     /// What it has found where nobody waited for it any more, and when.
     unheard: Option<(Addresses, Instant)>,
+    /// Whether the addresses that were last given are those of before.
+    is_in_doubt: bool,
     /// The lookup that is under way.
     running: Option<watch::Receiver<Option<Answer>>>,
 }
@@ -127,14 +166,15 @@ impl Lookups {
             told.map_or_else(|_| None, |answer| answer.clone())
                 .unwrap_or_else(|| Err(format!("the lookup of {host} was cut short")))
         };
-        let answer = match last.filter(|_| or_last) {
-            None => answer.await,
-            Some(last) => match tokio::time::timeout(FALLBACK_AFTER, answer).await {
-                Ok(Ok(addresses)) => Ok(addresses),
-                Ok(Err(_)) | Err(_) => Ok(last),
-            },
+        let Some(last) = last.filter(|_| or_last) else {
+            return answer.await.map_err(io::Error::other);
         };
-        answer.map_err(io::Error::other)
+        let answer = tokio::time::timeout(FALLBACK_AFTER, answer).await;
+        let found = answer.ok().and_then(Result::ok);
+        if let Some(name) = self.lock().get_mut(host) {
+            name.is_in_doubt = found.is_none();
+        }
+        Ok(found.unwrap_or(last))
     }
 
     /// What the name had last, and the lookup that is under way, has just ended unheard, or
@@ -260,17 +300,20 @@ mod tests {
         found(&it, 1).await;
         let failed = it.addresses("h", true, |_| async { Err("no server answers".to_owned()) });
         assert_eq!(failed.await.expect("the last"), addresses(1));
+        assert!(it.lock()["h"].is_in_doubt);
         found(&it, 2).await;
         let (tell, slow) = told_later();
         for _ in 0..2 {
             let last = it.addresses("h", true, &slow).await;
             assert_eq!(last.expect("the last"), addresses(2));
         }
+        assert!(it.lock()["h"].is_in_doubt);
         tell.send(Ok(addresses(3))).expect("it goes on");
         while it.lock()["h"].running.is_some() {
             tokio::task::yield_now().await;
         }
         found(&it, 3).await;
+        assert!(!it.lock()["h"].is_in_doubt);
         let waits = it.addresses("h", false, |_| pending());
         tokio::time::timeout(FALLBACK_AFTER * 2, waits)
             .await
@@ -304,6 +347,28 @@ mod tests {
             answer.await.expect("found");
         }
         assert_eq!(it.lock().len(), NAMES_MAX);
+    }
+
+    /// The first takes no connection, and does not answer: its queue is full.
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_keeps_no_other_waiting() {
+        let silent = tokio::net::TcpSocket::new_v4().expect("a socket");
+        silent.bind(([127, 0, 0, 1], 0).into()).expect("bound");
+        let silent = silent.listen(0).expect("listens");
+        let full = silent.local_addr().expect("bound");
+        let mut waiting = Vec::new();
+        while let Ok(taken) = tokio::time::timeout(FALLBACK_AFTER, TcpStream::connect(full)).await {
+            waiting.push(taken.expect("the queue has room"));
+        }
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("listens");
+        let refuses = ([127, 0, 0, 1], 1).into();
+        let addresses = vec![full, refuses, listener.local_addr().expect("bound")];
+        let connected = tokio::time::timeout(Duration::from_secs(10), first_to_connect(addresses));
+        let connected = connected.await.expect("in time").expect("connected");
+        assert_eq!(connected.peer_addr().ok(), listener.local_addr().ok());
+        let refused = first_to_connect(vec![refuses]).await.expect_err("refused");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[tokio::test]

@@ -69,8 +69,17 @@ impl Drop for Server {
     }
 }
 
+/// Server 1 alone, the first of its cluster.
+fn start_alone(directory: &std::path::Path) -> Server {
+    start_with("1=h1.test:7501", 1, directory)
+}
+
 fn start(id: u64, directory: &std::path::Path) -> Server {
     let peers = "1=h1.test:7501,2=h2.test:7502,3=h3.test:7503";
+    start_with(peers, id, directory)
+}
+
+fn start_with(peers: &str, id: u64, directory: &std::path::Path) -> Server {
     let listen = format!("h{id}.test:740{id}");
     let mut command = Command::new(TENURE);
     command.args(["serve", "--id", &id.to_string(), "--peers", peers]);
@@ -114,5 +123,41 @@ fn a_leader_is_found_whose_name_takes_longer_to_look_up_than_an_attempt_to_conne
         third.expect("another leader is found");
         let fourth = plain.with_timeout(WITHIN).append("fourth").await;
         fourth.expect("another leader is found");
+    });
+}
+
+/// A server of another cluster has the address of this client's, and the name server has
+/// fallen silent: the name may mean another address by now.
+#[test]
+fn no_client_goes_to_another_cluster_at_the_address_that_a_name_had_before() {
+    let name = "names::no_client_goes_to_another_cluster_at_the_address_that_a_name_had_before";
+    within(name, async |room| {
+        if !matches!(room, Room::Own) {
+            eprintln!("*** {name}: nothing was tried without a room of its own");
+            return;
+        }
+        sh("ip link set lo up");
+        let directory = tempfile::tempdir().expect("a directory");
+        let delay = name_server(directory.path());
+        let ours = start_alone(&directory.path().join("ours"));
+        let client = Client::new("h1.test:7401", &Config::default()).expect("a client");
+        until("the first entry", async || {
+            client.append("first").await.ok()
+        })
+        .await;
+        drop(ours);
+        let _other = start_alone(&directory.path().join("other"));
+        let other = Client::new("127.0.0.1:7401", &Config::default()).expect("a client");
+        until("another cluster", async || other.append("its").await.ok()).await;
+        delay.store(3_600_000, Ordering::Relaxed);
+        let client = client.with_timeout(WITHIN);
+        let refused = client.append("second").await.expect_err("not ours");
+        assert!(
+            refused.to_string().contains("this name had before"),
+            "{refused}"
+        );
+        // Its own is gone, and the name leads to this one.
+        delay.store(0, Ordering::Relaxed);
+        assert_eq!(client.append("second").await.expect("appended"), 2);
     });
 }

@@ -18,6 +18,9 @@ const SERVERS_MAX: usize = 16;
 /// The port of a server that none is named for.
 const PORT: u16 = 2379;
 
+/// How long the addresses of a name have together to take a connection. A handshake may take
+/// twice as long, and has to come to the last of them.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// How often a silent connection is asked whether it lives. A server answers
 /// more than one such question in five seconds by hanging up.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
@@ -133,6 +136,7 @@ fn endpoint(host: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, Store
     let endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
         .map_err(|error| wrong(format_args!("{host:?}: {}", classify::text(&error))))?
         .tcp_nodelay(true)
+        .connect_timeout(CONNECT_WITHIN)
         .http2_keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true);
