@@ -54,6 +54,8 @@ const PROBES_ALL: usize = 24 * MIB;
 /// A caller that holds no more holds little. There is room that is kept for such callers:
 /// others can fill it only from many addresses, or with many tokens.
 const LITTLE_BYTES: usize = 64 * 1024;
+/// What is said of answers.
+const UNREAD_ANSWERS: &str = "answers that were not read";
 /// So many callers are remembered before those are looked for that have gone.
 const CALLERS_MIN: usize = 1_024;
 
@@ -280,7 +282,25 @@ impl CallerAccount {
             (true, false) => ANSWERS_STRANGERS,
             (true, true) => ANSWERS_STRANGERS_KEPT,
         };
-        self.within(bounds, held, "answers that were not read")
+        self.within(bounds, held, UNREAD_ANSWERS)
+    }
+
+    /// Whether an answer of so many bytes may be made, where there is room for one: the room
+    /// that is kept for callers that hold little is not for an answer that is large.
+    ///
+    /// # Errors
+    /// BUSY, with who holds how much.
+    pub(super) fn room_for_answer(&self, bytes: usize, kept: bool) -> Result<(), v1::Error> {
+        let held = |of| self.answers(of, None).held();
+        let (of, all) = (Full::Server, held(Full::Server));
+        if all <= ANSWERS.all
+            || held(Full::Caller) + bytes <= LITTLE_BYTES
+            || self.has_room_kept(kept)
+        {
+            return Ok(());
+        }
+        self.account.refused.get_or_create(&ScopeLabel { of }).inc();
+        Err(self.busy(of, all, ANSWERS.all, UNREAD_ANSWERS))
     }
 
     fn within(
@@ -341,13 +361,23 @@ impl CallerAccount {
         let bounds = streams.bounds();
         let held = |of| self.answers(of, Some(streams)).held();
         let (connection, all) = (held(Full::Connection), held(Full::Server));
+        let more = if self.is_little(streams) {
+            bounds.little
+        } else {
+            0
+        };
         if connection >= bounds.connection || (all >= SCARCE && connection > 0) {
             return Some(Full::Connection);
         }
         if held(Full::Caller) >= bounds.caller {
             return Some(Full::Caller);
         }
-        (all >= bounds.all).then_some(Full::Server)
+        (all >= bounds.all + more).then_some(Full::Server)
+    }
+
+    /// Whether what streams of this kind wait for is held by others.
+    fn is_little(&self, streams: StreamKind) -> bool {
+        self.answers(Full::Caller, Some(streams)).held() <= LITTLE_BYTES
     }
 
     /// Counts so many bytes of requests until what is returned is dropped:
@@ -553,7 +583,8 @@ impl FlowControl {
             let Some(of) = self.place.full(self.streams) else {
                 break None;
             };
-            let number = self.byte_gauge(of).wait(context.waker());
+            let is_little = self.place.is_little(self.streams);
+            let number = self.byte_gauge(of).wait(context.waker(), is_little);
             // It may have fallen before anybody knew that this one waits.
             if self.place.full(self.streams) == Some(of) {
                 self.waits = Some((of, number));

@@ -15,10 +15,18 @@ pub(super) struct ByteGauge {
     waiting: Mutex<Waiters>,
 }
 
+/// Those whose callers hold little may go on where others may not: each kind has its own turn.
 #[derive(Debug, Default)]
 struct Waiters {
     next: u64,
     wakers: BTreeMap<u64, Waker>,
+    little: BTreeMap<u64, Waker>,
+}
+
+impl Waiters {
+    fn len(&self) -> usize {
+        self.wakers.len() + self.little.len()
+    }
 }
 
 impl ByteGauge {
@@ -39,7 +47,7 @@ impl ByteGauge {
         self.wake_one();
     }
 
-    /// Wakes who has waited longest. Who is woken and has no use for it wakes
+    /// Wakes who has waited longest, of each kind. Who is woken and has no use for it wakes
     /// the next ([`FlowControl`](super::account::FlowControl)), so that none is
     /// forgotten.
     pub(super) fn wake_one(&self) {
@@ -47,27 +55,32 @@ impl ByteGauge {
             return;
         }
         let mut waiting = self.lock();
-        let first = waiting.wakers.pop_first();
-        self.waiters.store(waiting.wakers.len(), Ordering::SeqCst);
+        let first = [waiting.little.pop_first(), waiting.wakers.pop_first()];
+        self.waiters.store(waiting.len(), Ordering::SeqCst);
         drop(waiting);
-        if let Some((_, waker)) = first {
+        for (_, waker) in first.into_iter().flatten() {
             waker.wake();
         }
     }
 
     /// Waits, under the number that is returned.
-    pub(super) fn wait(&self, waker: &Waker) -> u64 {
+    pub(super) fn wait(&self, waker: &Waker, is_little: bool) -> u64 {
         let mut waiting = self.lock();
         let number = waiting.next;
         waiting.next += 1;
-        waiting.wakers.insert(number, waker.clone());
-        self.waiters.store(waiting.wakers.len(), Ordering::SeqCst);
+        let wakers = match is_little {
+            true => &mut waiting.little,
+            false => &mut waiting.wakers,
+        };
+        wakers.insert(number, waker.clone());
+        self.waiters.store(waiting.len(), Ordering::SeqCst);
         number
     }
 
     pub(super) fn forget(&self, number: u64) {
         let mut waiting = self.lock();
         waiting.wakers.remove(&number);
-        self.waiters.store(waiting.wakers.len(), Ordering::SeqCst);
+        waiting.little.remove(&number);
+        self.waiters.store(waiting.len(), Ordering::SeqCst);
     }
 }

@@ -338,6 +338,7 @@ impl Exchange {
                 poll_fn(|context| self.room.poll(context)).await;
                 return Some(Ok(message(
                     &self.handle,
+                    &self.place,
                     &mut self.pages,
                     &mut self.answers,
                 )));
@@ -500,6 +501,7 @@ fn session_to_check<'a>(
 /// state until it is copied here.
 fn message(
     handle: &ServerHandle,
+    place: &CallerAccount,
     pages: &mut Vec<Reserved>,
     answers: &mut vec::IntoIter<(StreamRequest, TimedAnswer)>,
 ) -> v1::Answers {
@@ -512,8 +514,18 @@ fn message(
         if ticket.page {
             pages.pop();
         }
-        bytes += told.weight() + ANSWER_BYTES;
-        message.push(answer(ticket, told, shared, clock));
+        let weight = told.weight();
+        match place.room_for_answer(bytes + weight, false) {
+            Err(error) if weight > 0 => message.push(v1::Answer {
+                number: ticket.number,
+                what: Some(v1::answer::What::Error(error)),
+                owned: told.owned,
+            }),
+            _ => {
+                bytes += weight + ANSWER_BYTES;
+                message.push(answer(ticket, told, shared, clock));
+            }
+        }
     }
     v1::Answers { answers: message }
 }

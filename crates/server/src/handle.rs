@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use tenure_alpo::{
-    Answer, ClientRequest, ClusterVersion, Node, OpenSession, OwnershipProof, Refusal, SessionId,
+    Answer, ClientRequest, ClusterVersion, Node, OpenSession, OwnershipProof, QueryResult, Refusal,
+    SessionId,
 };
 use tenure_api::v1;
 use tenure_runtime::clock;
@@ -18,7 +19,7 @@ use super::account::{Account, CallerAccount};
 use super::backup_places::BackupPlaces;
 use super::config::Config;
 use super::errors::error;
-use super::inbox::{Event, Inbox, Inspection, ReplyTo, TimedAnswer};
+use super::inbox::{Event, Inbox, Inspection, ReplyTo, TimedAnswer, weight};
 use super::inspection_queue;
 use super::internal_session::InternalSessions;
 use super::pages::Pages;
@@ -138,6 +139,18 @@ impl ServerHandle {
     pub(super) fn room(caller: &Caller) -> Result<(), v1::Error> {
         let place = caller.place();
         place.map_or(Ok(()), |(place, kept)| place.room(*kept))
+    }
+
+    /// Whether this may be told to it: see [`CallerAccount::room_for_answer`].
+    ///
+    /// # Errors
+    /// BUSY, with who holds how much.
+    pub(super) fn room_for(caller: &Caller, found: &QueryResult) -> Result<(), v1::Error> {
+        Self::room(caller)?;
+        let place = caller.place();
+        place.map_or(Ok(()), |(place, kept)| {
+            place.room_for_answer(weight(found), *kept)
+        })
     }
 
     /// Where a caller is counted.

@@ -157,18 +157,23 @@ impl From<Answer> for TimedAnswer {
 impl TimedAnswer {
     /// About how many bytes it is as a message, if that is many.
     pub(super) fn weight(&self) -> usize {
-        let Answer::Read(found) = &self.answer else {
-            return 0;
-        };
-        match found {
-            QueryResult::Register(register, ..) => register.as_ref().map_or(0, |it| it.value.len()),
-            QueryResult::List { registers, .. } => {
-                let weight = |(key, it): &(Key, Register)| key.as_str().len() + it.value.len() + 64;
-                registers.iter().map(weight).sum()
-            }
-            QueryResult::UserLog(Ok(entries)) => entries.iter().map(|(_, it)| it.len() + 16).sum(),
-            QueryResult::UserLog(Err(_)) | QueryResult::Restored(_) | QueryResult::Barrier(_) => 0,
+        match &self.answer {
+            Answer::Read(found) => weight(found),
+            _ => 0,
         }
+    }
+}
+
+/// About how many bytes what was found is as a message, if that is many.
+pub(super) fn weight(found: &QueryResult) -> usize {
+    match found {
+        QueryResult::Register(register, ..) => register.as_ref().map_or(0, |it| it.value.len()),
+        QueryResult::List { registers, .. } => {
+            let weight = |(key, it): &(Key, Register)| key.as_str().len() + it.value.len() + 64;
+            registers.iter().map(weight).sum()
+        }
+        QueryResult::UserLog(Ok(entries)) => entries.iter().map(|(_, it)| it.len() + 16).sum(),
+        QueryResult::UserLog(Err(_)) | QueryResult::Restored(_) | QueryResult::Barrier(_) => 0,
     }
 }
 

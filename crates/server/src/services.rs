@@ -68,11 +68,11 @@ impl ServerHandle {
         let query = translate::read(&request.key)?;
         if !request.stale {
             let found = self.query(query).await?;
-            Self::room(&caller)?;
+            Self::room_for(&caller, &found)?;
             return Ok(translate::read_response(found));
         }
         let (found, applied) = self.stale(query).await?;
-        Self::room(&caller)?;
+        Self::room_for(&caller, &found)?;
         Ok(v1::ReadResponse {
             applied: applied.id,
             age_millis: applied.age_millis(),
@@ -114,7 +114,7 @@ impl ServerHandle {
         } else {
             self.query(query).await?
         };
-        Self::room(caller)?;
+        Self::room_for(caller, &found)?;
         Ok(Page { found, turn })
     }
 

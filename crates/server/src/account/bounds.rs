@@ -50,7 +50,7 @@ pub(super) const ANSWERS: Bounds = Bounds {
     connection: 4 * MIB,
     caller: 32 * MIB,
     all: 48 * MIB,
-    little: 12 * MIB,
+    little: 8 * MIB,
 };
 /// Of answers, for probes and operators.
 pub(super) const ANSWERS_KEPT: Bounds = Bounds {
@@ -72,8 +72,8 @@ pub(super) const BULK: Bounds = Bounds {
 pub(super) const NEWS: Bounds = Bounds {
     connection: 4 * MIB,
     caller: 24 * MIB,
-    all: 40 * MIB,
-    little: 0,
+    all: 34 * MIB,
+    little: 6 * MIB,
 };
 /// Of requests, for strangers: callers without a token that is known, where
 /// callers have tokens. All that they hold leaves room for the others.

@@ -185,6 +185,58 @@ fn callers_that_hold_what_they_got_leave_room_to_those_who_hold_little() {
     }
 }
 
+/// What is kept for callers that hold little is not for their large answers, and twenty that
+/// ask for those leave it to others.
+#[test]
+fn large_answers_take_none_of_the_room_that_is_kept_for_little() {
+    let account = account();
+    let mut unread = Vec::new();
+    for from in 1..=20 {
+        let place = place(&account, from);
+        while place.room(false).is_ok() && place.room_for_answer(MIB, false).is_ok() {
+            unread.push(place.charge(MIB, None));
+        }
+    }
+    let [_, held] = account.held();
+    assert!((ANSWERS.all..=ANSWERS.all + MIB).contains(&held), "{held}");
+    for from in 100..200 {
+        let place = place(&account, from);
+        assert!(place.room(false).is_ok(), "{from}");
+        assert!(place.room_for_answer(10_000, false).is_ok(), "{from}");
+        let refused = place.room_for_answer(MIB, false).expect_err("it is large");
+        assert!(
+            refused.message.contains("all clients"),
+            "{}",
+            refused.message
+        );
+        let mut exchange = FlowControl::new(&place, StreamKind::Answers);
+        assert!(polled(&mut exchange, &Arc::default()), "{from}");
+        unread.push(place.charge(10_000, None));
+    }
+    let operator = place(&account, 1);
+    assert!(operator.room(true).is_ok() && operator.room_for_answer(MIB, true).is_ok());
+}
+
+/// A stream of a caller that holds little goes on before those that wait for others.
+#[test]
+fn a_stream_of_a_caller_that_holds_little_is_woken_beside_those_that_hold_much() {
+    let account = account();
+    let many: Vec<_> = (1..=20)
+        .map(|it| place(&account, it).charge(2 * MIB, Some(StreamKind::News)))
+        .collect();
+    let (holds_much, holds_little) = (place(&account, 1), place(&account, 100));
+    let [first, second] = [(); 2].map(|()| Arc::<Woken>::default());
+    let mut much = FlowControl::new(&holds_much, StreamKind::News);
+    let mut little = FlowControl::new(&holds_little, StreamKind::News);
+    assert!(!polled(&mut much, &first), "no room for all");
+    assert!(!polled(&mut little, &second), "nor for it");
+    let mut many = many.into_iter();
+    drop(many.next_back());
+    assert_eq!(second.0.load(Ordering::SeqCst), 1);
+    assert!(polled(&mut little, &second), "it finds room that is kept");
+    assert!(!polled(&mut much, &first), "and the other does not");
+}
+
 #[test]
 fn a_stream_that_waits_is_woken_in_its_turn_and_passes_it_on() {
     let account = account();

@@ -720,7 +720,7 @@ mod tests {
         };
         let why = why.to_string();
         assert!(
-            why.starts_with("h0: ") && why.ends_with("panics: valid PEM"),
+            why.starts_with("h0: ") && why.ends_with("panicked: valid PEM"),
             "{why}"
         );
     }
