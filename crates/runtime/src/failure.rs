@@ -30,9 +30,27 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Usage(text) => f.write_str(text),
-            Self::Other(error) => write!(f, "{error:#}"),
+            Self::Other(error) => {
+                write!(f, "{error:#}")?;
+                if has_no_thread(error) {
+                    f.write_str(
+                        ": expected another thread or process from the system; raise the limit on \
+                         processes (ulimit -u, pids.max, TasksMax= of systemd)",
+                    )?;
+                }
+                Ok(())
+            }
         }
     }
+}
+
+/// Whether the system has refused a thread or a process: it says no more than that a resource
+/// is *temporarily unavailable*.
+fn has_no_thread(error: &anyhow::Error) -> bool {
+    let root = error.root_cause().downcast_ref::<std::io::Error>();
+    root.is_some_and(|it| {
+        it.kind() == std::io::ErrorKind::WouldBlock && it.raw_os_error().is_some()
+    })
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
@@ -47,5 +65,18 @@ pub fn store_failure(error: StoreError) -> Failure {
     match error {
         StoreError::Broken(_) => usage(error.to_string()),
         _ => Failure::Other(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_had_is_told_with_what_to_do() {
+        let refused = std::io::Error::from_raw_os_error(rustix::io::Errno::AGAIN.raw_os_error());
+        assert!(Failure::from(refused).to_string().contains("ulimit -u"));
+        let other = std::io::Error::from(std::io::ErrorKind::WouldBlock);
+        assert!(!Failure::from(other).to_string().contains("ulimit"));
     }
 }
