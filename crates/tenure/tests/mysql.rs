@@ -819,7 +819,10 @@ async fn an_answer_on_which_the_library_panics_is_an_error() {
         send(stream, 6, b"\x01no key")
     });
     let why = why.await;
-    assert!(why.contains("panicked: valid PEM is mandatory here"), "{why}");
+    assert!(
+        why.contains("panicked: valid PEM is mandatory here"),
+        "{why}"
+    );
     // An answer of 2^63 columns.
     let why = refusal(|stream| {
         send(stream, 2, b"\0\0\0\x02\0\0\0")?;
