@@ -126,14 +126,14 @@ impl Client {
         let (batches, receiver) = mpsc::channel(AHEAD);
         let mut tail = TailSubscription {
             next: from,
-            cluster: String::new(),
+            cluster: self.shared.leader_discovery.cluster(),
             batches: batches.clone(),
         };
         let client = self.clone();
         let work = async move {
             if tail.next == 0 {
-                tail.next = match newest(&client).await {
-                    Ok(next) => next,
+                (tail.next, tail.cluster) = match newest(&client).await {
+                    Ok(newest) => newest,
                     Err(error) => {
                         // A reader that has gone needs no reason.
                         let _ = tail.batches.send(Err(error)).await;
@@ -177,8 +177,8 @@ impl Client {
     }
 }
 
-/// The number after the newest entry.
-async fn newest(client: &Client) -> Result<u64, Error> {
+/// The number after the newest entry, and in which cluster's log.
+async fn newest(client: &Client) -> Result<(u64, String), Error> {
     let (mut past, mut pause) = (0, PAUSE_MIN);
     loop {
         let leader = client.shared.leader_discovery.leader(past).await?;
@@ -187,7 +187,7 @@ async fn newest(client: &Client) -> Result<u64, Error> {
             && let Ok(Ok(status)) = timeout(WITHIN, status(channel)).await
             && status.role() == v1::Role::Leader
         {
-            return Ok(status.log_next.max(1));
+            return Ok((status.log_next.max(1), status.cluster));
         }
         tokio::time::sleep(jitter(pause)).await;
         pause = (pause * 2).min(PAUSE_MAX);
@@ -225,12 +225,24 @@ trait Subscription: Send {
     /// Of which cluster a message says that it is; empty if it does not say.
     fn cluster(message: &Self::Message) -> &str;
 
-    /// The next message is of this cluster, which is the client's. Breaks if it
-    /// cannot go on there, and at no other server of it.
+    /// Called before each message is taken, with its cluster (empty: not said). Breaks if the
+    /// subscription cannot go on in that cluster.
     fn found_cluster(&mut self, cluster: &str) -> impl Future<Output = ControlFlow<()>> + Send;
 
     /// All servers were tried in vain.
     fn lost(&mut self, why: &str) -> impl Future<Output = ()> + Send;
+}
+
+/// What came of servers that did not serve a subscription.
+#[derive(Default)]
+struct Heard {
+    /// Whether anything came of the one that was tried last.
+    useful: bool,
+    /// Why a server that answers is not believed. It says more than what is wrong with one of
+    /// the others.
+    doubt: Option<String>,
+    /// A refusal by a server that does not say of which cluster it is.
+    refusal: Option<Error>,
 }
 
 /// Has it served by one server after the other, until all refuse.
@@ -241,18 +253,15 @@ async fn serve<F: Subscription>(
 ) {
     let start = getrandom::u32().unwrap_or(0) as usize;
     let (mut turn, mut failed, mut pause) = (start, 0, PAUSE_MIN);
-    // Why a server that answers is not believed. It says more than what is
-    // wrong with one of the others.
-    let mut doubt = None;
+    let mut heard = Heard::default();
     loop {
         let addresses = leader_discovery.addresses();
         let address = &addresses[turn % addresses.len()];
         turn = turn.wrapping_add(1);
-        let mut useful = false;
-        let heard = (&mut useful, &mut doubt);
+        heard.useful = false;
         let why = match connect(address) {
             Ok(channel) => {
-                match serve_by_one(leader_discovery, channel, subscription, heard).await {
+                match serve_by_one(leader_discovery, channel, subscription, &mut heard).await {
                     ControlFlow::Continue(why) => why,
                     ControlFlow::Break(()) => return,
                 }
@@ -261,14 +270,21 @@ async fn serve<F: Subscription>(
         };
         leader_discovery.unwatch(address);
         tracing::debug!("{address}: {why}");
-        if useful {
-            (failed, pause, doubt) = (0, PAUSE_MIN, None);
+        if heard.useful {
+            (failed, pause, heard) = (0, PAUSE_MIN, Heard::default());
             tokio::time::sleep(jitter(pause)).await;
             continue;
         }
         failed += 1;
         if failed % addresses.len() == 0 {
-            let why = doubt.take().unwrap_or_else(|| format!("{address}: {why}"));
+            // All that answer refuse.
+            if let (Some(error), None) = (heard.refusal.take(), &heard.doubt)
+                && subscription.refused(error).await.is_break()
+            {
+                return;
+            }
+            let doubt = heard.doubt.take();
+            let why = doubt.unwrap_or_else(|| format!("{address}: {why}"));
             subscription.lost(&why).await;
             tokio::time::sleep(jitter(pause)).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -282,13 +298,13 @@ async fn serve_by_one<F: Subscription>(
     leader_discovery: &LeaderDiscovery,
     channel: Channel,
     subscription: &mut F,
-    (useful, doubt): (&mut bool, &mut Option<String>),
+    heard: &mut Heard,
 ) -> ControlFlow<(), String> {
     let within = leader_discovery.round_trips().timeout(WITHIN);
     let mut messages = match timeout(within, subscription.begin(channel.clone())).await {
         Ok(Ok(messages)) => messages,
         Ok(Err(refusal)) => {
-            return turned_away(leader_discovery, channel, subscription, (&refusal, doubt)).await;
+            return turned_away(leader_discovery, channel, subscription, &refusal, heard).await;
         }
         Err(_) => return ControlFlow::Continue(format!("no answer within {}", about(within))),
     };
@@ -301,26 +317,31 @@ async fn serve_by_one<F: Subscription>(
                 // The token with which it began is gone. There may be a new
                 // one by now, with which it begins again; the answer to that
                 // tells.
-                *useful = true;
+                heard.useful = true;
                 return ControlFlow::Continue(sentence(&status));
             }
             Ok(Err(refusal)) => {
-                return turned_away(leader_discovery, channel, subscription, (&refusal, doubt))
-                    .await;
+                return turned_away(leader_discovery, channel, subscription, &refusal, heard).await;
             }
             Err(_) => match timeout(within, status(channel.clone())).await {
-                Ok(Ok(status)) if status.ready => continue,
+                Ok(Ok(status)) if status.ready => {
+                    // One that has told nothing yet may be of another cluster.
+                    if let Err(why) = leader_discovery.is_ours(&status.cluster).await {
+                        return ControlFlow::Continue(heard.doubt.insert(why).clone());
+                    }
+                    subscription.found_cluster(&status.cluster).await?;
+                    continue;
+                }
                 Ok(Ok(_)) => return ControlFlow::Continue("it is not led".into()),
                 Ok(Err(status)) => return ControlFlow::Continue(sentence(&status)),
                 Err(_) => return ControlFlow::Continue(format!("silent for {SILENCE:?}")),
             },
         };
         if let Err(why) = leader_discovery.is_ours(F::cluster(&message)).await {
-            *doubt = Some(why.clone());
-            return ControlFlow::Continue(why);
+            return ControlFlow::Continue(heard.doubt.insert(why).clone());
         }
         subscription.found_cluster(F::cluster(&message)).await?;
-        *useful = true;
+        heard.useful = true;
         if let ControlFlow::Break(why) = subscription.take(message).await {
             return ControlFlow::Continue(why);
         }
@@ -332,23 +353,27 @@ fn is_unknown(status: &tonic::Status) -> bool {
     carried(status).is_some_and(|error| error.cause() == v1::Cause::Unauthenticated)
 }
 
-/// A server has refused to begin or to go on. What one of another cluster says does not count.
+/// Handles a refusal. That of another cluster's server does not count; then [`Heard::doubt`] says why.
+/// That of a server that does not say of which cluster it is counts if all that answer refuse.
 async fn turned_away<F: Subscription>(
     leader_discovery: &LeaderDiscovery,
     channel: Channel,
     subscription: &mut F,
-    (refusal, doubt): (&tonic::Status, &mut Option<String>),
+    refusal: &tonic::Status,
+    heard: &mut Heard,
 ) -> ControlFlow<(), String> {
     let Some(error) = carried(refusal) else {
         return ControlFlow::Continue(sentence(refusal));
     };
+    let error = Error::from_wire(&error);
     let within = leader_discovery.round_trips().timeout(WITHIN);
-    if let Ok(Ok(found)) = timeout(within, status(channel)).await
-        && let Err(why) = leader_discovery.is_ours(&found.cluster).await
-    {
-        return ControlFlow::Continue(doubt.insert(why).clone());
+    match timeout(within, status(channel)).await {
+        Ok(Ok(found)) => match leader_discovery.is_ours(&found.cluster).await {
+            Ok(()) => subscription.refused(error).await?,
+            Err(why) => return ControlFlow::Continue(heard.doubt.insert(why).clone()),
+        },
+        Ok(Err(_)) | Err(_) => heard.refusal = Some(error),
     }
-    subscription.refused(Error::from_wire(&error)).await?;
     ControlFlow::Continue(sentence(refusal))
 }
 

@@ -834,7 +834,7 @@ async fn an_answer_on_which_the_library_panics_is_an_error() {
         )
     });
     let why = why.await;
-    assert!(why.contains("panics: capacity overflow"), "{why}");
+    assert!(why.contains("panicked: capacity overflow"), "{why}");
 }
 
 #[tokio::test]
