@@ -38,7 +38,7 @@ use bounds::{
 pub(super) use connection::Connection;
 pub(super) use unsent::UnsentCharge;
 
-use super::byte_gauge::ByteGauge;
+use super::byte_gauge::{ByteGauge, WaiterKind};
 use super::errors::error;
 use super::metrics::{Full, ScopeLabel};
 use super::unsent_count::UnsentCount;
@@ -54,7 +54,7 @@ const PROBES_ALL: usize = 24 * MIB;
 /// A caller that holds no more holds little. There is room that is kept for such callers:
 /// others can fill it only from many addresses, or with many tokens.
 const LITTLE_BYTES: usize = 64 * 1024;
-/// What is said of answers.
+/// What an error calls the bytes of answers.
 const UNREAD_ANSWERS: &str = "answers that were not read";
 /// So many callers are remembered before those are looked for that have gone.
 const CALLERS_MIN: usize = 1_024;
@@ -285,8 +285,9 @@ impl CallerAccount {
         self.within(bounds, held, UNREAD_ANSWERS)
     }
 
-    /// Whether an answer of so many bytes may be made, where there is room for one: the room
-    /// that is kept for callers that hold little is not for an answer that is large.
+    /// Whether an answer of this many bytes may be made. [`Self::room`] is asked first. Beyond
+    /// the bound for all, only callers that hold at most [`LITTLE_BYTES`] with this answer may,
+    /// and operators.
     ///
     /// # Errors
     /// BUSY, with who holds how much.
@@ -361,10 +362,9 @@ impl CallerAccount {
         let bounds = streams.bounds();
         let held = |of| self.answers(of, Some(streams)).held();
         let (connection, all) = (held(Full::Connection), held(Full::Server));
-        let more = if self.is_little(streams) {
-            bounds.little
-        } else {
-            0
+        let more = match self.waiter_kind(streams) {
+            WaiterKind::Little => bounds.little,
+            WaiterKind::Bulk | WaiterKind::Other => 0,
         };
         if connection >= bounds.connection || (all >= SCARCE && connection > 0) {
             return Some(Full::Connection);
@@ -375,9 +375,14 @@ impl CallerAccount {
         (all >= bounds.all + more).then_some(Full::Server)
     }
 
-    /// Whether what streams of this kind wait for is held by others.
-    fn is_little(&self, streams: StreamKind) -> bool {
-        self.answers(Full::Caller, Some(streams)).held() <= LITTLE_BYTES
+    /// Which bound applies to such streams of this caller.
+    fn waiter_kind(&self, streams: StreamKind) -> WaiterKind {
+        let held = self.answers(Full::Caller, Some(streams)).held();
+        match streams {
+            StreamKind::Bulk => WaiterKind::Bulk,
+            StreamKind::News | StreamKind::Answers if held <= LITTLE_BYTES => WaiterKind::Little,
+            StreamKind::News | StreamKind::Answers => WaiterKind::Other,
+        }
     }
 
     /// Counts so many bytes of requests until what is returned is dropped:
@@ -583,8 +588,8 @@ impl FlowControl {
             let Some(of) = self.place.full(self.streams) else {
                 break None;
             };
-            let is_little = self.place.is_little(self.streams);
-            let number = self.byte_gauge(of).wait(context.waker(), is_little);
+            let kind = self.place.waiter_kind(self.streams);
+            let number = self.byte_gauge(of).wait(context.waker(), kind);
             // It may have fallen before anybody knew that this one waits.
             if self.place.full(self.streams) == Some(of) {
                 self.waits = Some((of, number));

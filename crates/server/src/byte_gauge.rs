@@ -15,17 +15,27 @@ pub(super) struct ByteGauge {
     waiting: Mutex<Waiters>,
 }
 
-/// Those whose callers hold little may go on where others may not: each kind has its own turn.
+/// For whom a waiter waits. Each kind has a bound of its own: where one may go on, another may
+/// not. So each has turns of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WaiterKind {
+    /// A stream of a caller that holds little.
+    Little,
+    /// A stream of the log, or of a backup.
+    Bulk,
+    /// Any other stream.
+    Other,
+}
+
 #[derive(Debug, Default)]
 struct Waiters {
     next: u64,
-    wakers: BTreeMap<u64, Waker>,
-    little: BTreeMap<u64, Waker>,
+    wakers: [BTreeMap<u64, Waker>; 3],
 }
 
 impl Waiters {
     fn len(&self) -> usize {
-        self.wakers.len() + self.little.len()
+        self.wakers.iter().map(BTreeMap::len).sum()
     }
 }
 
@@ -55,7 +65,7 @@ impl ByteGauge {
             return;
         }
         let mut waiting = self.lock();
-        let first = [waiting.little.pop_first(), waiting.wakers.pop_first()];
+        let first = waiting.wakers.each_mut().map(BTreeMap::pop_first);
         self.waiters.store(waiting.len(), Ordering::SeqCst);
         drop(waiting);
         for (_, waker) in first.into_iter().flatten() {
@@ -64,23 +74,20 @@ impl ByteGauge {
     }
 
     /// Waits, under the number that is returned.
-    pub(super) fn wait(&self, waker: &Waker, is_little: bool) -> u64 {
+    pub(super) fn wait(&self, waker: &Waker, kind: WaiterKind) -> u64 {
         let mut waiting = self.lock();
         let number = waiting.next;
         waiting.next += 1;
-        let wakers = match is_little {
-            true => &mut waiting.little,
-            false => &mut waiting.wakers,
-        };
-        wakers.insert(number, waker.clone());
+        waiting.wakers[kind as usize].insert(number, waker.clone());
         self.waiters.store(waiting.len(), Ordering::SeqCst);
         number
     }
 
     pub(super) fn forget(&self, number: u64) {
         let mut waiting = self.lock();
-        waiting.wakers.remove(&number);
-        waiting.little.remove(&number);
+        for wakers in &mut waiting.wakers {
+            wakers.remove(&number);
+        }
         self.waiters.store(waiting.len(), Ordering::SeqCst);
     }
 }

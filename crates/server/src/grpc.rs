@@ -515,13 +515,19 @@ fn message(
             pages.pop();
         }
         let weight = told.weight();
-        match place.room_for_answer(bytes + weight, false) {
-            Err(error) if weight > 0 => message.push(v1::Answer {
+        // One without weight is small. It may be that of a write that took effect, and is always
+        // told.
+        let room = match weight {
+            0 => Ok(()),
+            weight => place.room_for_answer(bytes + weight, false),
+        };
+        match room {
+            Err(error) => message.push(v1::Answer {
                 number: ticket.number,
                 what: Some(v1::answer::What::Error(error)),
                 owned: told.owned,
             }),
-            _ => {
+            Ok(()) => {
                 bytes += weight + ANSWER_BYTES;
                 message.push(answer(ticket, told, shared, clock));
             }

@@ -235,6 +235,13 @@ fn a_stream_of_a_caller_that_holds_little_is_woken_beside_those_that_hold_much()
     assert_eq!(second.0.load(Ordering::SeqCst), 1);
     assert!(polled(&mut little, &second), "it finds room that is kept");
     assert!(!polled(&mut much, &first), "and the other does not");
+    // Those of the log have less room, and keep no other from its turn.
+    let mut bulk = FlowControl::new(&holds_little, StreamKind::Bulk);
+    let full = place(&account, 101).charge(5 * MIB, Some(StreamKind::News));
+    let third = Arc::<Woken>::default();
+    assert!(!polled(&mut bulk, &third) && !polled(&mut little, &second));
+    drop(full);
+    assert_eq!(second.0.load(Ordering::SeqCst), 2);
 }
 
 #[test]
