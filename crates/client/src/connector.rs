@@ -35,13 +35,21 @@ pub(super) fn connector(
     tower::service_fn(move |to: Uri| secured(Arc::clone(&tls), to, within))
 }
 
-/// Connects as the library would, by lookups that outlive an attempt to connect. The
-/// addresses of a name share the time `within`. With `or_last` they may be those that it had
-/// last. Not where a token is sent to any server that is found: another program may have such
-/// an address now.
+/// Which addresses of a name are used.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lookup {
+    /// Those that a lookup finds now.
+    Fresh,
+    /// These, or those that the name had last.
+    OrLast,
+}
+
+/// Connects within `within`, which all addresses of a name share. Lookups outlive the attempt,
+/// which those of the library do not. A caller that sends a token without TLS must use
+/// [`Lookup::Fresh`]: another program may have an old address.
 pub(super) fn tcp(
     within: Duration,
-    or_last: bool,
+    names: Lookup,
 ) -> impl Service<
     Uri,
     Response = TokioIo<TcpStream>,
@@ -49,9 +57,9 @@ pub(super) fn tcp(
     Future = impl Send,
 > + Send {
     let resolver = tower::service_fn(move |name: Name| async move {
-        let found = match or_last {
-            true => lookup_or_last(name.as_str(), 0).await,
-            false => lookup(name.as_str(), 0).await,
+        let found = match names {
+            Lookup::OrLast => lookup_or_last(name.as_str(), 0).await,
+            Lookup::Fresh => lookup(name.as_str(), 0).await,
         };
         found.map(Vec::into_iter)
     });
@@ -69,9 +77,10 @@ async fn secured(tls: Arc<ClientTls>, to: Uri, within: Duration) -> Dialled {
     Ok(TokioIo::new(over_tls(&tls, &to, stream).await?))
 }
 
-/// Connects once, before TLS or a token that proves itself.
+/// Connects once. The caller then proves who is at the other end, by TLS or by the user's
+/// token.
 pub(super) async fn plain(to: Uri, within: Duration) -> Result<TcpStream, Failure> {
-    let connected = tcp(within, true).oneshot(to).await?;
+    let connected = tcp(within, Lookup::OrLast).oneshot(to).await?;
     Ok(connected.into_inner())
 }
 

@@ -15,7 +15,7 @@ use tenure_runtime::tls::ClientTls;
 use tonic::transport::{Endpoint, Uri};
 
 use super::channel::Channel;
-use super::connector::{connector, tcp};
+use super::connector::{Lookup, connector, tcp};
 use super::error::chain;
 use super::inline_tasks::InlineExecutor;
 use super::own_token_channel::OwnTokenChannel;
@@ -51,6 +51,11 @@ impl Dialer {
         &self.round_trips
     }
 
+    /// Whether connections may go to the addresses that a name had last.
+    pub(super) const fn may_use_last_addresses(&self) -> bool {
+        self.tls.is_some() || !self.bearer.is_given()
+    }
+
     /// Whether this is an address at all.
     pub(super) fn check(&self, address: &str) -> Result<(), String> {
         self.endpoint(address).map(drop)
@@ -72,7 +77,7 @@ impl Dialer {
             )));
         }
         let channel = match &self.tls {
-            None => endpoint.connect_with_connector_lazy(tcp(within, false)),
+            None => endpoint.connect_with_connector_lazy(tcp(within, Lookup::Fresh)),
             Some(tls) => endpoint.connect_with_connector_lazy(connector(Arc::clone(tls), within)),
         };
         Ok(Channel::Given(channel, self.bearer.clone()))
@@ -97,7 +102,10 @@ impl Dialer {
             return Ok(Channel::OwnTokenChannel(own_token_channel));
         }
         let connected = match &self.tls {
-            None => endpoint.connect_with_connector(tcp(within, false)).await,
+            None => {
+                let connector = tcp(within, Lookup::Fresh);
+                endpoint.connect_with_connector(connector).await
+            }
             Some(tls) => {
                 let connector = connector(Arc::clone(tls), within);
                 endpoint.connect_with_connector(connector).await

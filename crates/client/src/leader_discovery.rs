@@ -220,6 +220,11 @@ impl LeaderDiscovery {
         self.servers().channels.remove(address);
     }
 
+    /// The cluster that was found last; empty before that.
+    pub(super) fn cluster(&self) -> String {
+        lock(&self.cluster).clone()
+    }
+
     /// Why nobody is known to lead.
     pub(super) fn trouble(&self) -> String {
         lock(&self.trouble).clone()
@@ -268,7 +273,7 @@ impl LeaderDiscovery {
     /// # Errors
     /// Why what this cluster says is not believed.
     pub(super) async fn is_ours(&self, cluster: &str) -> Result<(), String> {
-        let known = lock(&self.cluster).clone();
+        let known = self.cluster();
         if cluster.is_empty() || known == cluster {
             return Ok(());
         }
@@ -358,6 +363,8 @@ impl LeaderDiscovery {
             answered = true;
             if let Some(why) = self.foreign(discovered, rounds, questions, (&address, &status)) {
                 self.doubt(questions, why);
+                // Its name may mean another address by now.
+                self.forget(&address);
                 continue;
             }
             // After a while a lower term is no straggler's: the cluster was
@@ -402,8 +409,9 @@ impl LeaderDiscovery {
             Ok(Ok(status)) if self.is_in_doubt(&address, &status) => {
                 let id = status.id;
                 let why = format!(
-                    "{address}: found server {id} of another cluster at the address that this name \
-                     had before; its name server does not answer, or not in time"
+                    "{address}: found server {id} of a cluster that this client has not confirmed, \
+                     at the address that this name had before; its name server does not answer, \
+                     or not in time"
                 );
                 self.doubt(questions, why);
                 // The next question looks the name up again.
@@ -437,12 +445,14 @@ impl LeaderDiscovery {
     }
 
     /// Whether a server may have nothing to do with this client: its name cannot be looked
-    /// up, and it is of another cluster than this client's, or this client has none yet.
+    /// up, and it is of another cluster than this client's, or of none, or this client has
+    /// none yet.
     fn is_in_doubt(&self, address: &str, status: &v1::StatusResponse) -> bool {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        !status.cluster.is_empty()
-            && *lock(&self.cluster) != status.cluster
-            && lookup::is_in_doubt(host)
+        let known = self.cluster();
+        (known.is_empty() || known != status.cluster)
+            && self.dialer.may_use_last_addresses()
+            && lookup::gave_last_addresses(host)
     }
 
     /// Asks everybody who does not owe an answer yet, and those who have been

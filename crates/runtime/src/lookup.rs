@@ -29,7 +29,7 @@ use crate::clock;
 /// It is shorter than any attempt to connect.
 const FALLBACK_AFTER: Duration = Duration::from_millis(50);
 /// For so long an answer that nobody waited for is kept for the next attempt.
-const UNHEARD_FOR: Duration = Duration::from_secs(30);
+const UNCLAIMED_FOR: Duration = Duration::from_secs(30);
 /// After so long without an answer the next address of a name is tried as well. RFC 8305
 /// wants a tenth of a second at least.
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(100);
@@ -79,9 +79,9 @@ pub async fn connect(address: &str) -> io::Result<TcpStream> {
     first_to_connect(lookup_or_last(host, port).await?).await
 }
 
-/// Connects to the first of these that takes the connection. Each is tried
-/// [`NEXT_ADDRESS_AFTER`] the one before it, or as soon as that has failed: the system gives
-/// an address up that does not answer only after minutes.
+/// Connects to the first address that takes the connection. The next attempt begins
+/// [`NEXT_ADDRESS_AFTER`] later, or as soon as one fails. The system gives up a silent address
+/// only after minutes.
 async fn first_to_connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut addresses = addresses.into_iter();
     let mut attempts = JoinSet::new();
@@ -103,13 +103,13 @@ async fn first_to_connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
-/// Whether the addresses of a host that [`lookup_or_last`] gave last are those that it had
-/// before: another server may have them now.
-pub fn is_in_doubt(host: &str) -> bool {
+/// Whether [`lookup_or_last`] has answered the latest question for a host with the addresses
+/// that it had before. Another server may have them now.
+pub fn gave_last_addresses(host: &str) -> bool {
     LOOKUPS
         .lock()
         .get(host)
-        .is_some_and(|name| name.is_in_doubt)
+        .is_some_and(|name| name.gave_last_addresses)
 }
 
 async fn ask_system(host: String) -> Answer {
@@ -131,10 +131,11 @@ struct Lookups(Arc<Mutex<HashMap<String, Name>>>);
 struct Name {
     /// What the last lookup that succeeded has found.
     last: Option<Addresses>,
-    /// What it has found where nobody waited for it any more, and when.
-    unheard: Option<(Addresses, Instant)>,
-    /// Whether the addresses that were last given are those of before.
-    is_in_doubt: bool,
+    /// The result of a lookup that ended while no attempt waited, and when it ended. The next
+    /// attempt takes it.
+    unclaimed: Option<(Addresses, Instant)>,
+    /// Whether the latest question was answered with the last addresses.
+    gave_last_addresses: bool,
     /// The lookup that is under way.
     running: Option<watch::Receiver<Option<Answer>>>,
 }
@@ -166,19 +167,22 @@ impl Lookups {
             told.map_or_else(|_| None, |answer| answer.clone())
                 .unwrap_or_else(|| Err(format!("the lookup of {host} was cut short")))
         };
-        let Some(last) = last.filter(|_| or_last) else {
-            return answer.await.map_err(io::Error::other);
+        let found = match last.as_ref().filter(|_| or_last) {
+            None => answer.await.map_err(io::Error::other).map(Some)?,
+            Some(_) => {
+                let answer = tokio::time::timeout(FALLBACK_AFTER, answer).await;
+                answer.ok().and_then(Result::ok)
+            }
         };
-        let answer = tokio::time::timeout(FALLBACK_AFTER, answer).await;
-        let found = answer.ok().and_then(Result::ok);
         if let Some(name) = self.lock().get_mut(host) {
-            name.is_in_doubt = found.is_none();
+            name.gave_last_addresses = found.is_none();
         }
-        Ok(found.unwrap_or(last))
+        let found = found.or(last);
+        found.ok_or_else(|| io::Error::other(format!("{host} has no address")))
     }
 
-    /// What the name had last, and the lookup that is under way, has just ended unheard, or
-    /// begins now.
+    /// The last addresses, and a lookup: one that runs, one whose answer nobody has taken yet,
+    /// or a new one.
     fn join<F>(
         &self,
         host: &str,
@@ -193,8 +197,8 @@ impl Lookups {
             any.and_then(|any| names.remove(&any));
         }
         let name = names.entry(host.to_owned()).or_default();
-        if let Some((addresses, at)) = name.unheard.take()
-            && clock::boot().since(at) < UNHEARD_FOR
+        if let Some((addresses, at)) = name.unclaimed.take()
+            && clock::boot().since(at) < UNCLAIMED_FOR
         {
             return (name.last.clone(), watch::channel(Some(Ok(addresses))).1);
         }
@@ -213,8 +217,8 @@ impl Lookups {
                 name.running = None;
                 if let Ok(addresses) = &answer {
                     name.last = Some(Arc::clone(addresses));
-                    let is_unheard = tell.receiver_count() == 0;
-                    name.unheard = is_unheard.then(|| (Arc::clone(addresses), clock::boot()));
+                    let is_unclaimed = tell.receiver_count() == 0;
+                    name.unclaimed = is_unclaimed.then(|| (Arc::clone(addresses), clock::boot()));
                 }
             }
             tell.send_replace(Some(answer));
@@ -300,20 +304,20 @@ mod tests {
         found(&it, 1).await;
         let failed = it.addresses("h", true, |_| async { Err("no server answers".to_owned()) });
         assert_eq!(failed.await.expect("the last"), addresses(1));
-        assert!(it.lock()["h"].is_in_doubt);
+        assert!(it.lock()["h"].gave_last_addresses);
         found(&it, 2).await;
         let (tell, slow) = told_later();
         for _ in 0..2 {
             let last = it.addresses("h", true, &slow).await;
             assert_eq!(last.expect("the last"), addresses(2));
         }
-        assert!(it.lock()["h"].is_in_doubt);
+        assert!(it.lock()["h"].gave_last_addresses);
         tell.send(Ok(addresses(3))).expect("it goes on");
         while it.lock()["h"].running.is_some() {
             tokio::task::yield_now().await;
         }
         found(&it, 3).await;
-        assert!(!it.lock()["h"].is_in_doubt);
+        assert!(!it.lock()["h"].gave_last_addresses);
         let waits = it.addresses("h", false, |_| pending());
         tokio::time::timeout(FALLBACK_AFTER * 2, waits)
             .await

@@ -43,6 +43,16 @@ fn name_server(directory: &std::path::Path) -> Arc<AtomicU64> {
     delay
 }
 
+/// The same, once the test has a network namespace of its own.
+fn own_name_server(test: &str, room: &Room, directory: &std::path::Path) -> Option<Arc<AtomicU64>> {
+    if !matches!(room, Room::Own) {
+        eprintln!("*** {test}: nothing was tried without a network namespace of its own");
+        return None;
+    }
+    sh("ip link set lo up");
+    Some(name_server(directory))
+}
+
 /// The answer to a query (RFC 1035, 4.1).
 fn answer(query: &[u8]) -> Vec<u8> {
     let mut end = 12;
@@ -102,13 +112,10 @@ fn a_leader_is_found_whose_name_takes_longer_to_look_up_than_an_attempt_to_conne
     let name =
         "names::a_leader_is_found_whose_name_takes_longer_to_look_up_than_an_attempt_to_connect";
     within(name, async |room| {
-        if !matches!(room, Room::Own) {
-            eprintln!("*** {name}: nothing was tried without a room of its own");
-            return;
-        }
-        sh("ip link set lo up");
         let directory = tempfile::tempdir().expect("a directory");
-        let delay = name_server(directory.path());
+        let Some(delay) = own_name_server(name, &room, directory.path()) else {
+            return;
+        };
         let mut servers: Vec<_> = (1..=3).map(|id| start(id, directory.path())).collect();
         let [plain, bears_token] = [&Config::default(), &bearing("tenure_a_token")]
             .map(|config| Client::new(SERVERS, config).expect("a client"));
@@ -132,13 +139,10 @@ fn a_leader_is_found_whose_name_takes_longer_to_look_up_than_an_attempt_to_conne
 fn no_client_goes_to_another_cluster_at_the_address_that_a_name_had_before() {
     let name = "names::no_client_goes_to_another_cluster_at_the_address_that_a_name_had_before";
     within(name, async |room| {
-        if !matches!(room, Room::Own) {
-            eprintln!("*** {name}: nothing was tried without a room of its own");
-            return;
-        }
-        sh("ip link set lo up");
         let directory = tempfile::tempdir().expect("a directory");
-        let delay = name_server(directory.path());
+        let Some(delay) = own_name_server(name, &room, directory.path()) else {
+            return;
+        };
         let ours = start_alone(&directory.path().join("ours"));
         let client = Client::new("h1.test:7401", &Config::default()).expect("a client");
         until("the first entry", async || {

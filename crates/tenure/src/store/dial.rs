@@ -75,6 +75,7 @@ pub(super) use other_hosts::ask_others;
 pub(super) use other_hosts::{OTHERS_WITHIN, answers_of, comparable};
 #[cfg(any(
     feature = "consul",
+    feature = "etcd",
     feature = "kubernetes",
     feature = "mysql",
     feature = "nats",

@@ -9,6 +9,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use super::classify;
 use crate::error::StoreError;
+use crate::store::dial::HANDSHAKE_WITHIN;
 use crate::store::{password, pem_files, system_authorities, url_options};
 
 /// What registers' keys begin with in etcd, if nothing else is asked for.
@@ -18,9 +19,9 @@ const SERVERS_MAX: usize = 16;
 /// The port of a server that none is named for.
 const PORT: u16 = 2379;
 
-/// How long the addresses of a name have together to take a connection. A handshake may take
-/// twice as long, and has to come to the last of them.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// How long the addresses of a name have together to take a connection: half of a handshake,
+/// so that the rest has time too.
+const CONNECT_WITHIN: Duration = Duration::from_secs(HANDSHAKE_WITHIN.as_secs() / 2);
 /// How often a silent connection is asked whether it lives. A server answers
 /// more than one such question in five seconds by hanging up.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
