@@ -118,8 +118,8 @@ fn check_limits() -> Result<(), Failure> {
     // Elections and stores start this thread later, where they can only panic without it.
     drive::try_background().map_err(|error| {
         anyhow::Error::new(error).context(
-            "expected a thread and its files from the system; raise the limit on processes \
-             (ulimit -u) or on open files (ulimit -n)",
+            "expected a thread and its files from the system (if open files ran out, raise \
+             ulimit -n)",
         )
     })?;
     Ok(())

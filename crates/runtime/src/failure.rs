@@ -34,8 +34,8 @@ impl std::fmt::Display for Failure {
                 write!(f, "{error:#}")?;
                 if has_no_thread(error) {
                     f.write_str(
-                        ": expected another thread or process from the system; raise the limit on \
-                         processes (ulimit -u, pids.max, TasksMax= of systemd)",
+                        "; the system gave no thread or process: raise its limit on processes \
+                         (ulimit -u, pids.max, TasksMax= of systemd)",
                     )?;
                 }
                 Ok(())

@@ -51,7 +51,7 @@
 //! | `metrics` | what is counted |
 //! | `trust`, `unconfirmed_contacts`, `peer_messages` | which sender counts as a server of this cluster, and which of its messages are accepted |
 //! | `dial_report`, `incompatibility`, `refusals` | why another server is not connected, or does not let this one in |
-//! | `tokens`, `write_access` | who may do what; that others cannot write the file that says so |
+//! | `tokens`, `write_access` | who may do what; a warning if others may write the file that says so |
 //! | `audit` | who changed what |
 //! | `services`, `streams`, `steps`, `http`, `listen`, `protocol_detection` | what clients see: gRPC and HTTP on one port |
 //! | `grpc`, `grpc_body`, `grpc_status` | the services as gRPC, bodies of its streams, errors |

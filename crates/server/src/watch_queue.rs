@@ -25,7 +25,7 @@ pub(super) struct ChangeBatch {
     pub(super) revision: u64,
     /// Of the values.
     bytes: usize,
-    /// A part of a batch shares it: its values are those of the whole.
+    /// Counts the values of the whole batch. Its parts share this, so that they count once.
     counted: Arc<CountedValues>,
 }
 
@@ -185,7 +185,7 @@ impl Queue {
             return false;
         }
         let all = [waiting + 1, self.changes + changes, self.bytes + bytes];
-        let is_little = waiting == 0
+        let is_short = waiting == 0
             || all
                 .iter()
                 .zip(UNRESERVED_PER_WATCH)
@@ -194,7 +194,7 @@ impl Queue {
         let fits = || {
             news.held_values() <= HELD_VALUES_MAX || place.unreserved() + bytes <= UNRESERVED_MAX
         };
-        let counted = if is_little && fits() {
+        let counted = if is_short && fits() {
             let unreserved = place.count_unreserved(bytes);
             Some((place.reserve(CHANGE_BYTES), Some(unreserved)))
         } else {

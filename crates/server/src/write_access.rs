@@ -1,4 +1,4 @@
-//! That others cannot write what a server, or an authority, relies on.
+//! Warns of files and directories that other users may write.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
