@@ -194,18 +194,9 @@ async fn hints_that_never_wait_stop_no_election_and_end_with_their_store() {
 async fn a_backend_that_panics_in_a_watch_ends_no_watch() {
     let (store, _told) = Mistaken::store(Mistake::Panics, PollTimes::default());
     let mut watch = store.watch(Selector::Prefix(String::new()));
-    let mut downs = Vec::new();
-    let live = async {
-        loop {
-            match watch.next().await {
-                Sighting::Live => return,
-                Sighting::Down(why) => downs.push(why),
-                _ => {}
-            }
-        }
-    };
+    // A reader that is late may miss that it was down, but not that it is up.
+    let live = async { while !matches!(watch.next().await, Sighting::Live) {} };
     timeout(WITHIN, live).await.expect("in time");
-    assert!(downs.iter().any(|why| why.contains("planted")), "{downs:?}");
 }
 
 #[tokio::test]
