@@ -318,12 +318,15 @@ pub(crate) fn descendants(of: u32) -> Vec<(i32, String)> {
     found
 }
 
-/// The guardian of a candidate.
+/// The guardian of a candidate that leads, or soon does: on a machine that stands still for a
+/// second it may lose its first term, and stands again.
 pub(crate) fn guardian_of(candidate: &Candidate) -> Pid {
-    let all = descendants(candidate.process.id());
-    let found = all.iter().find(|(_, line)| line.contains("__guardian"));
-    let (pid, _) = found.unwrap_or_else(|| panic!("a guardian among {all:?}"));
-    Pid::from_raw(*pid).expect("a process id")
+    let found = poll_until(Duration::from_secs(40), || {
+        let all = descendants(candidate.process.id()).into_iter();
+        let mut guardians = all.filter(|(_, line)| line.contains("__guardian"));
+        guardians.next().and_then(|(pid, _)| Pid::from_raw(pid))
+    });
+    found.expect("a guardian")
 }
 
 /// The median of some figures.
