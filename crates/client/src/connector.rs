@@ -63,6 +63,11 @@ pub(super) fn tcp(
         };
         found.map(Vec::into_iter)
     });
+    with_resolver(resolver, within)
+}
+
+/// The addresses that the resolver finds share the time.
+fn with_resolver<R>(resolver: R, within: Duration) -> HttpConnector<R> {
     let mut tcp = HttpConnector::new_with_resolver(resolver);
     tcp.set_nodelay(true);
     tcp.set_keepalive(Some(ALIVE_AFTER));
@@ -92,4 +97,36 @@ pub(super) async fn over_tls(
 ) -> Result<ClientStream, Failure> {
     let address = to.authority().map(ToString::to_string).unwrap_or_default();
     Ok(tls.connect(stream, &address).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::*;
+
+    /// The first address does not answer: the queue of its listener is full.
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_leaves_time_for_the_next_one() {
+        const WITHIN: Duration = Duration::from_millis(500);
+        let silent = TcpSocket::new_v4().expect("a socket");
+        silent.bind(([127, 0, 0, 1], 0).into()).expect("bound");
+        let silent = silent.listen(0).expect("listens");
+        let full = silent.local_addr().expect("bound");
+        let mut waiting = Vec::new();
+        while let Ok(taken) = tokio::time::timeout(WITHIN, TcpStream::connect(full)).await {
+            waiting.push(taken.expect("the queue has room"));
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("listens");
+        let live = listener.local_addr().expect("bound");
+        let resolver = tower::service_fn(move |_: Name| async move {
+            Ok::<_, std::io::Error>(vec![full, live].into_iter())
+        });
+        // Without a port in it the addresses keep theirs.
+        let connected = with_resolver(resolver, WITHIN).oneshot(Uri::from_static("http://h.test"));
+        // By itself the system tries the first one for minutes.
+        let connected = tokio::time::timeout(WITHIN * 40, connected).await;
+        let connected = connected.expect("in time").expect("connected");
+        assert_eq!(connected.inner().peer_addr().ok(), Some(live));
+    }
 }
