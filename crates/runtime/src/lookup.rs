@@ -8,8 +8,8 @@
 //!   the next attempt waits for the same one ([`lookup`]). Where no attempt waits when a
 //!   lookup succeeds, the next one gets its answer, once, if it comes within 30 s;
 //! - where a lookup takes longer than 50 ms, or fails, [`lookup_or_last`] gives the addresses
-//!   that the name had last in this process. It is for servers that prove of which cluster
-//!   they are. Any other server may have moved, and another may have its old address.
+//!   that the name had last in this process. It is for servers that prove to which cluster
+//!   they belong. Any other server may have moved, and another may have its old address.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -28,7 +28,7 @@ use crate::clock;
 /// After this time a caller of [`lookup_or_last`] gets the last addresses, if they are known.
 /// It is shorter than any attempt to connect.
 const FALLBACK_AFTER: Duration = Duration::from_millis(50);
-/// For so long an answer that nobody waited for is kept for the next attempt.
+/// If nobody waits when a lookup ends, its answer is kept for the next attempt for this time.
 const UNCLAIMED_FOR: Duration = Duration::from_secs(30);
 /// After so long without an answer the next address of a name is tried as well. RFC 8305
 /// wants a tenth of a second at least.
@@ -167,22 +167,21 @@ impl Lookups {
             told.map_or_else(|_| None, |answer| answer.clone())
                 .unwrap_or_else(|| Err(format!("the lookup of {host} was cut short")))
         };
-        let found = match last.as_ref().filter(|_| or_last) {
-            None => answer.await.map_err(io::Error::other).map(Some)?,
-            Some(_) => {
-                let answer = tokio::time::timeout(FALLBACK_AFTER, answer).await;
-                answer.ok().and_then(Result::ok)
-            }
+        let (given, are_last) = match last.filter(|_| or_last) {
+            None => (answer.await.map_err(io::Error::other)?, false),
+            Some(last) => match tokio::time::timeout(FALLBACK_AFTER, answer).await {
+                Ok(Ok(found)) => (found, false),
+                Ok(Err(_)) | Err(_) => (last, true),
+            },
         };
         if let Some(name) = self.lock().get_mut(host) {
-            name.gave_last_addresses = found.is_none();
+            name.gave_last_addresses = are_last;
         }
-        let found = found.or(last);
-        found.ok_or_else(|| io::Error::other(format!("{host} has no address")))
+        Ok(given)
     }
 
-    /// The last addresses, and a lookup: one that runs, one whose answer nobody has taken yet,
-    /// or a new one.
+    /// Returns the last addresses, and a lookup. That is the one that runs; else the one whose
+    /// answer is kept; else a new one.
     fn join<F>(
         &self,
         host: &str,
