@@ -8,9 +8,9 @@
 //! asked now and then whether it is still part of a cluster that is led; one
 //! that is not is left for another.
 //!
-//! Another cluster counts its own entries and revisions. A server of another
-//! cluster than this client's is left, whatever it says. When the client goes
-//! to another cluster because its own is gone ([`LeaderDiscovery`]), a watch
+//! Another cluster counts its own entries and revisions. So a subscription
+//! leaves a server of another cluster than this client's. The client goes to
+//! another cluster when its own is gone ([`LeaderDiscovery`]). Then a watch
 //! lists the registers again, and a tail ends: entries of the same number are
 //! other ones there.
 
@@ -241,7 +241,7 @@ struct Heard {
     /// Why a server that answers is not believed. It says more than what is wrong with one of
     /// the others.
     doubt: Option<String>,
-    /// A refusal by a server that does not say of which cluster it is.
+    /// The refusal of a server whose cluster is not known.
     refusal: Option<Error>,
 }
 
@@ -353,8 +353,9 @@ fn is_unknown(status: &tonic::Status) -> bool {
     carried(status).is_some_and(|error| error.cause() == v1::Cause::Unauthenticated)
 }
 
-/// Handles a refusal. That of another cluster's server does not count; then [`Heard::doubt`] says why.
-/// That of a server that does not say of which cluster it is counts if all that answer refuse.
+/// Handles a refusal. The refusal of a server of another cluster does not count, and
+/// [`Heard::doubt`] says why. If the server's cluster is not known, the refusal counts once all
+/// servers that answer have refused.
 async fn turned_away<F: Subscription>(
     leader_discovery: &LeaderDiscovery,
     channel: Channel,
@@ -380,7 +381,7 @@ async fn turned_away<F: Subscription>(
 struct TailSubscription {
     /// The number of the next entry.
     next: u64,
-    /// In which cluster's log; empty before the first entry.
+    /// The cluster of the log; empty until it is known.
     cluster: String,
     batches: mpsc::Sender<Result<Vec<Entry>, Error>>,
 }

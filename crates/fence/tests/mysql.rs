@@ -126,7 +126,8 @@ async fn a_later_leader_waits_for_a_transaction_that_has_been_checked() {
         let give_up = clock::boot().after(SOON);
         while server.sql(waits) != "1" {
             assert!(clock::boot() < give_up, "the record does not wait");
-            // The server reads anew only what nobody has read for a tenth of a second.
+            // The server caches this table, and renews the cache only if nobody has read the
+            // table for 0.1 s.
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         transaction.commit().await.expect("committed");

@@ -3,8 +3,9 @@
 //! Stores of files coordinate processes by locks of the kernel, and date grants by
 //! its boot-time clock. A server locks its data directory, and `tenure fence` the mark.
 //! On a file system that several machines (or a host and its guests) mount, each kernel
-//! may keep locks of its own, and two would lead. This module tells such file
-//! systems from local ones by their kind. Each caller decides what it refuses, and with which error.
+//! may keep locks of its own, and two would lead. This module tells such file systems
+//! from local ones by their kind. Each caller decides what it refuses, and with which
+//! error.
 //!
 //! Some are **cluster file systems**: their locks are the same for all machines, and
 //! a machine that falls silent is cut off from the disk *before* what it held is
